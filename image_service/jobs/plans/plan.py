@@ -1,0 +1,184 @@
+"""Turns a request and its base image into the steps that make the image. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.jobs.model import ComposePlan, ImageType, JobType, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.jobs.model import ComposeBase, ComposeRequest
+
+FETCH_BASE = "fetch-base"
+CHECK_IMAGE = "check-image"
+REGISTER_IMAGE = "register-image"
+SERVER_ACTIONS = (FETCH_BASE, CHECK_IMAGE, REGISTER_IMAGE)
+"""The actions of steps that this service carries out."""
+
+BASE = "base"
+IGNITION = "ignition"
+KERNEL_ARGUMENTS = "kernel-arguments"
+IMAGE = "image"
+"""The sources of inputs that are no artifacts; see `Step.inputs`. Jobs know them by the same names."""
+
+S3 = "aws.s3"
+LOCAL = "local"
+"""The types of upload targets."""
+
+FILE_NAMES = {
+    ImageType.LIVE_INSTALLER: "live-installer.iso",
+    ImageType.NETWORK_INSTALLER: "network-installer.iso",
+    ImageType.PXE_TAR_XZ: "pxe.tar.xz",
+    ImageType.GUEST_IMAGE: "disk.qcow2",
+    ImageType.VSPHERE: "disk.vmdk",
+    ImageType.VSPHERE_OVA: "image.ova",
+    ImageType.AZURE: "disk.vhd",
+    ImageType.AWS: "image.raw",
+    ImageType.MINIMAL_RAW: "disk.raw",
+    ImageType.OPENSTACK: "disk.qcow2",
+}
+"""The names of finished images; that of a disk ends in its format."""
+
+_CUSTOMIZABLE = {"raw", "qcow2"}
+
+
+@attrs.frozen
+class UploadPlace:
+    """Where uploads to S3 go.
+
+    Args:
+        prefix: of the keys, without slashes at its ends; "": there is none.
+    """
+
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> UploadPlace:
+        """Return the place that an ``s3://BUCKET/PREFIX`` names."""
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        return cls(bucket, prefix.strip("/"))
+
+    def key(self, *parts: str) -> str:
+        """Return a key below the prefix."""
+        return "/".join(filter(None, (self.prefix, *parts)))
+
+
+def make_plan(
+    compose_id: str, request: ComposeRequest, base: ComposeBase, place: UploadPlace | None
+) -> ComposePlan:
+    """Return the steps of a compose.
+
+    Args:
+        compose_id: names the objects that are uploaded.
+        request: as checked; it has targets of S3 only if there is a `place`.
+        base: of which the image is made.
+        place: for targets of S3.
+    """
+    file_name = FILE_NAMES[request.image_type]
+    is_disk = request.image_type.is_disk
+    steps = list(_disk_steps(request, base) if is_disk else _composed_steps(base))
+    made = steps[-1].name
+    result = f"{made}/{file_name}" if is_disk else None
+    if place is not None:
+        steps += _upload_steps(compose_id, request, place, result or IMAGE, made)
+    if is_disk:
+        arguments = {"format": _format_of(file_name)}
+        steps.append(Step("register", REGISTER_IMAGE, arguments, after=(steps[-1].name,)))
+    return ComposePlan(tuple(steps), result, file_name)
+
+
+def _composed_steps(base: ComposeBase) -> Iterator[Step]:
+    """Yield the step that proves that the image can be composed while it is read."""
+    yield Step("compose", CHECK_IMAGE, attrs.asdict(base))
+
+
+def _disk_steps(request: ComposeRequest, base: ComposeBase) -> Iterator[Step]:
+    """Yield the steps that make a disk image; the last one's artifact has the name of the image."""
+    file_name = FILE_NAMES[request.image_type]
+    yield Step("fetch", FETCH_BASE, attrs.asdict(base))
+    disk = _Disk(BASE, base.format, "fetch")
+    if disk.format not in _CUSTOMIZABLE:
+        unpack = _conversion("unpack", disk, "unpacked.raw")
+        yield unpack
+        disk = _Disk.made_by(unpack)
+    is_converted = disk.format != _format_of(file_name) or request.size is not None
+    customize = _customization(
+        request, base, disk, f"customized.{disk.format}" if is_converted else file_name
+    )
+    yield customize
+    if is_converted:
+        yield _conversion("convert", _Disk.made_by(customize), file_name, request.size)
+
+
+@attrs.frozen
+class _Disk:
+    """A disk image that a step reads.
+
+    Args:
+        source: as in `Step.inputs`.
+        step: after which it is there.
+    """
+
+    source: str
+    format: str
+    step: str
+
+    @classmethod
+    def made_by(cls, step: Step) -> _Disk:
+        output = str(step.arguments["output"])
+        return cls(f"{step.name}/{output}", _format_of(output), step.name)
+
+
+def _customization(request: ComposeRequest, base: ComposeBase, disk: _Disk, output: str) -> Step:
+    platform = request.image_type.platform
+    arguments = {
+        "input": BASE,
+        "input_format": disk.format,
+        "output": output,
+        "platform": None if platform == base.platform else platform,
+    }
+    inputs = {BASE: disk.source}
+    if request.customization.ignition is not None:
+        inputs[IGNITION] = IGNITION
+    if request.customization.arguments:
+        inputs[KERNEL_ARGUMENTS] = KERNEL_ARGUMENTS
+    return Step("customize", JobType.CUSTOMIZE, arguments, inputs, (disk.step,))
+
+
+def _conversion(name: str, disk: _Disk, output: str, size: int | None = None) -> Step:
+    arguments = {
+        "input": IMAGE,
+        "input_format": disk.format,
+        "format": _format_of(output),
+        "output": output,
+        "size": size,
+    }
+    return Step(name, JobType.CONVERT, arguments, {IMAGE: disk.source}, (disk.step,))
+
+
+def _upload_steps(
+    compose_id: str, request: ComposeRequest, place: UploadPlace, source: str, after: str
+) -> Iterator[Step]:
+    """Yield a step for each target of S3, one after the other."""
+    for number, target in enumerate((each for each in request.uploads if each.type == S3), 1):
+        suffix = "" if number == 1 else f"-{number}"
+        arguments = {
+            "input": IMAGE,
+            "bucket": place.bucket,
+            "key": place.key(compose_id + suffix, FILE_NAMES[request.image_type]),
+            "region": target.region,
+            "public": target.public,
+            "content_type": "application/octet-stream",
+        }
+        name = f"upload{suffix}"
+        yield Step(name, JobType.UPLOAD, arguments, {IMAGE: source}, (after,))
+        after = name
+
+
+def _format_of(file_name: str) -> str:
+    return file_name.rpartition(".")[2]
