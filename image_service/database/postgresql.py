@@ -59,12 +59,8 @@ _RETRIED = {"40001", "40P01"}
 _LINE_END = "\n"
 # The pool prints a traceback of each connection that was lost; those who use it get the error, too.
 logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
-_VERSIONS = sa.Table(
-    "image_service_version",
-    sa.MetaData(),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("oldest_reader", sa.Integer, nullable=False),  # the oldest version that may use the tables
-)
+_VERSION_TABLE = "image_service_version"
+_UNCOUNTED = sa.select(sa.literal(0))
 
 
 class PostgresqlDatabase:
@@ -76,16 +72,19 @@ class PostgresqlDatabase:
         version: of the tables, from 1.
         migrations: each brings the tables from a version to the next, and only adds.
         stored_bytes: selects what the rows of the tables occupy: the size of the files does not shrink.
+        version_table: the name of the table that holds the version; other tables in the same database have
+            versions of their own.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - properties of a database
         self,
         url: str,
         tables: sa.MetaData,
         version: int,
         migrations: Mapping[int, Callable[[sa.Connection], None]] = MappingProxyType({}),
         *,
-        stored_bytes: sa.Select[int],
+        stored_bytes: sa.Select[int] = _UNCOUNTED,
+        version_table: str = _VERSION_TABLE,
     ) -> None:
         parsed = sa.make_url(url)
         self._name = f"PostgreSQL database {parsed.database} at {parsed.host}"
@@ -93,6 +92,12 @@ class PostgresqlDatabase:
         self._version = version
         self._migrations = migrations
         self._stored_bytes = stored_bytes
+        self._versions = sa.Table(
+            version_table,
+            sa.MetaData(),
+            sa.Column("version", sa.Integer, nullable=False),
+            sa.Column("oldest_reader", sa.Integer, nullable=False),  # the oldest that may use the tables
+        )
         self._estimate, self._counted_at = 0, -inf
         self._prepared = threading.Event()
         self._preparing = threading.Lock()
@@ -181,13 +186,12 @@ class PostgresqlDatabase:
             self._prepared.set()
 
     def _migrate(self, connection: sa.Connection) -> None:
-        _VERSIONS.create(connection, checkfirst=True)
-        found = connection.execute(sa.select(_VERSIONS)).first()
+        self._versions.create(connection, checkfirst=True)
+        found = connection.execute(sa.select(self._versions)).first()
         if found is None:
             self._tables.create_all(connection)
-            connection.execute(
-                sa.insert(_VERSIONS), {"version": self._version, "oldest_reader": self._version}
-            )
+            row = {"version": self._version, "oldest_reader": self._version}
+            connection.execute(sa.insert(self._versions), row)
             return
         if found.oldest_reader > self._version:
             raise StoreFailed(
@@ -196,4 +200,4 @@ class PostgresqlDatabase:
         for before in range(found.version, self._version):
             self._migrations[before](connection)
         if found.version < self._version:
-            connection.execute(sa.update(_VERSIONS).values(version=self._version))
+            connection.execute(sa.update(self._versions).values(version=self._version))

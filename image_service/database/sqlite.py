@@ -33,7 +33,7 @@ T = TypeVar("T")
 Identity: TypeAlias = "tuple[int, int]"
 
 BUSY_SECONDS = 0.4
-"""How long one writer waits for another, of this process or of another: less than a request waits for it."""
+"""How long one writer waits for another: less than a request waits for it."""
 _UNUSABLE_SUFFIX = ".unusable"
 _FILE_SUFFIXES = ("", "-wal", "-shm")
 _FILE_PRAGMAS = (
@@ -76,6 +76,7 @@ class SqliteDatabase:
         version: of the tables, from 1; a file of a later one is refused.
         migrations: each brings the tables from a version to the next; a file of another earlier version is
             replaced.
+        busy_seconds: how long one writer waits for another, of this process or of another.
     """
 
     def __init__(
@@ -84,12 +85,15 @@ class SqliteDatabase:
         tables: MetaData,
         version: int,
         migrations: Mapping[int, Callable[[Connection], None]] = MappingProxyType({}),
+        *,
+        busy_seconds: float = BUSY_SECONDS,
     ) -> None:
         self._path = path
         self._wal = f"{path}-wal"
         self._tables = tables
         self._version = version
         self._migrations = migrations
+        self._busy_seconds = busy_seconds
         self._opened: _Opened | None = None
 
     def transact(self, work: Callable[[Connection], T]) -> T:
@@ -150,7 +154,7 @@ class SqliteDatabase:
             with suppress(FileNotFoundError):
                 restrict_to_owner(Path(f"{self._path}{suffix}"))
         url = URL.create("sqlite", database=str(self._path))
-        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+        engine = create_engine(url, connect_args={"timeout": self._busy_seconds})
         event.listen(engine, "connect", _configure)
         try:
             _run(engine, self._prepare)
@@ -188,7 +192,7 @@ class SqliteDatabase:
                     try:
                         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
                     finally:
-                        connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+                        connection.exec_driver_sql(f"PRAGMA busy_timeout = {self._busy_seconds * 1000:.0f}")
 
     def _move_aside(self, reason: str) -> None:
         """Rename the file, with its WAL and index: another process may have it open."""

@@ -84,7 +84,7 @@ class SnapshotCipher:
 
     def seal(self, key: bytes, generation: int, credentials: Credentials | None, payload: bytes) -> bytes:
         """Encrypt a payload, which becomes 29 bytes longer."""
-        return _encrypt(self._cipher(credentials), payload, _pack(key, b"%d" % generation))
+        return encrypt(self._cipher(credentials), payload, _pack(key, b"%d" % generation))
 
     def unseal(self, key: bytes, generation: int, credentials: Credentials | None, sealed: bytes) -> bytes:
         """Decrypt what ``seal`` returned for the same key, generation and credentials.
@@ -97,7 +97,7 @@ class SnapshotCipher:
                 "a stored snapshot is sealed in a format that this release does not know"
             )
         try:
-            return _decrypt(self._cipher(credentials), sealed, _pack(key, b"%d" % generation))
+            return decrypt(self._cipher(credentials), sealed, _pack(key, b"%d" % generation))
         except (InvalidTag, ValueError):  # the latter of a nonce that is too short
             raise SnapshotUnreadable(
                 f"a stored snapshot of {len(sealed)} bytes does not open: damaged, or sealed for others"
@@ -123,12 +123,19 @@ def _pack(*fields: bytes) -> bytes:
     return b"".join(b"%d:%b" % (len(field), field) for field in fields)
 
 
-def _encrypt(cipher: AESGCM, clear: bytes, context: bytes) -> bytes:
+def encrypt(cipher: AESGCM, clear: bytes, context: bytes) -> bytes:
+    """Return format, nonce and ciphertext; the context is authenticated with it."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return b"".join((_FORMAT, nonce, cipher.encrypt(nonce, clear, context)))
 
 
-def _decrypt(cipher: AESGCM, encrypted: bytes, context: bytes) -> bytes:
+def decrypt(cipher: AESGCM, encrypted: bytes, context: bytes) -> bytes:
+    """Return what was encrypted with the same key and context.
+
+    Raises:
+        InvalidTag: it was not.
+        ValueError: it is too short.
+    """
     nonce, ciphertext = encrypted[len(_FORMAT) : _HEAD_BYTES], memoryview(encrypted)[_HEAD_BYTES:]
     return cipher.decrypt(nonce, ciphertext, context)
 
@@ -143,7 +150,7 @@ def new_data_key() -> bytes:
 
 def wrap_data_key(secret: bytes, data_key: bytes) -> bytes:
     """Encrypt a data key with a secret of the instance."""
-    return _encrypt(_wrapping_cipher(secret), data_key, b"")
+    return encrypt(_wrapping_cipher(secret), data_key, b"")
 
 
 def unwrap_data_key(instance_secrets: Sequence[bytes], wrapped: bytes) -> bytes:
@@ -154,7 +161,7 @@ def unwrap_data_key(instance_secrets: Sequence[bytes], wrapped: bytes) -> bytes:
     """
     for secret in instance_secrets:
         with suppress(InvalidTag, ValueError):
-            return _decrypt(_wrapping_cipher(secret), wrapped, b"")
+            return decrypt(_wrapping_cipher(secret), wrapped, b"")
     raise ConfigurationError(
         "INSTANCE_SECRET_FILE: none of its secrets opens the stored snapshots; it must hold the one that all"
         " replicas share, or the one before, in a further line"

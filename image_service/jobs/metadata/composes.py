@@ -1,26 +1,41 @@
-"""The rows of composes. Every call blocks: not for the reactor's thread."""
+"""The rows of composes. Every call blocks: not for the reactor's thread.
+
+A transaction that decides by what it has read writes first, so that it has the lock of the row, or of the
+database, when it reads.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import attrs
+import sqlalchemy as sa
+
+from image_service.errors import TooManyQueued
+from image_service.jobs.metadata.sealing import CustomizationCipher
+from image_service.jobs.metadata.statements import discard, lock_tenant, unless_set, utc_now
+from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, CUSTOMIZATIONS, IMAGES, JOBS
+from image_service.jobs.metadata.values import COMPOSE_COLUMNS, row_of, to_compose, to_uploads
+from image_service.jobs.model import ComposeState, Job, JobState, JobType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from image_service.database.database import Database
     from image_service.jobs.model import (
         Artifact,
         Compose,
-        ComposeState,
         ImageCustomization,
         ImageType,
         JobError,
         Json,
         UploadResult,
     )
+
+_UNFINISHED = COMPOSES.c.state.not_in([state for state in ComposeState if state.is_final])
+_SELECT = sa.select(*COMPOSE_COLUMNS)
 
 
 @attrs.frozen
@@ -39,13 +54,18 @@ class ComposeRepository:
     Args:
         database: see ``open_database``.
         secrets: of the instance, 32 bytes each; the first seals customizations, all open them.
+        now: in UTC.
 
     Raises:
         StoreFailed: of each method: the database does not answer.
     """
 
-    def __init__(self, database: Database, secrets: Sequence[bytes]) -> None:
-        raise NotImplementedError
+    def __init__(
+        self, database: Database, secrets: Sequence[bytes], now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._database = database
+        self._cipher = CustomizationCipher(secrets)
+        self._now = now
 
     def add(self, compose: Compose, customization: ImageCustomization, max_queued: int) -> dict[str, str]:
         """Add a compose, its sealed customization, and its jobs as waiting, in one transaction.
@@ -56,33 +76,71 @@ class ComposeRepository:
         Raises:
             TooManyQueued: its tenant has `max_queued` composes that have not ended.
         """
-        raise NotImplementedError
+        jobs = _jobs_of(compose)
+        rows = [{**row_of(job), "number": number} for number, job in enumerate(jobs)]
+        sealed = self._cipher.seal(compose.id, customization)
+
+        def work(connection: sa.Connection) -> None:
+            lock_tenant(self._database, connection, compose.tenant)
+            unfinished = sa.select(sa.func.count()).where(COMPOSES.c.tenant == compose.tenant, _UNFINISHED)
+            if connection.execute(unfinished).scalar_one() >= max_queued:
+                raise TooManyQueued(
+                    f"JOBS_MAX_QUEUED: this tenant has {max_queued} composes that have not ended"
+                )
+            connection.execute(sa.insert(COMPOSES), row_of(compose))
+            connection.execute(sa.insert(CUSTOMIZATIONS), {"compose_id": compose.id, "sealed": sealed})
+            if rows:
+                connection.execute(sa.insert(JOBS), rows)
+
+        self._database.transact(work)
+        return {job.step: job.id for job in jobs}
 
     def find(self, compose_id: str, tenant: str | None = None) -> Compose | None:
         """Return a compose; None: there is none, it is deleted, or of another tenant (None: any)."""
-        raise NotImplementedError
+        found = self._find(
+            COMPOSES.c.id == compose_id, *([] if tenant is None else [COMPOSES.c.tenant == tenant])
+        )
+        return found[0] if found else None
 
     def find_page(
         self, wanted: ComposeFilter, *, offset: int = 0, limit: int | None = None, newest_first: bool = False
     ) -> tuple[list[Compose], int]:
         """Return composes, sorted by id or newest first, and how many there are in all."""
-        raise NotImplementedError
+        conditions = list(_conditions(wanted))
+        newest = (COMPOSES.c.created_at.desc(), COMPOSES.c.id)
+        order = newest if newest_first else (COMPOSES.c.id,)
+        page = _SELECT.where(*conditions).order_by(*order).offset(offset).limit(limit)
+        count = sa.select(sa.func.count()).select_from(COMPOSES).where(*conditions)
+
+        def work(connection: sa.Connection) -> tuple[list[Compose], int]:
+            composes = [to_compose(row) for row in connection.execute(page)]
+            return composes, connection.execute(count).scalar_one()
+
+        return self._database.transact(work)
 
     def customization(self, compose_id: str) -> ImageCustomization | None:
         """Return what is laid into the image; None: it was erased."""
-        raise NotImplementedError
+        sealed = sa.select(CUSTOMIZATIONS.c.sealed).where(CUSTOMIZATIONS.c.compose_id == compose_id)
+        found = self._database.transact(lambda connection: connection.execute(sealed).scalar())
+        return None if found is None else self._cipher.unseal(compose_id, found)
 
     def mark_started(self, compose_id: str) -> None:
         """Record that the engine has the compose."""
-        raise NotImplementedError
+        self._update(compose_id, started_at=unless_set(COMPOSES.c.started_at, self._now()))
 
     def set_state(self, compose_id: str, state: ComposeState) -> bool:
         """Set a state that is not final; False: there is no such compose, or it has ended."""
-        raise NotImplementedError
+        return self._update(compose_id, state=state)
 
     def set_upload(self, compose_id: str, number: int, upload: UploadResult) -> None:
         """Replace the state of an upload; `number` counts the targets from 0."""
-        raise NotImplementedError
+
+        def work(connection: sa.Connection) -> None:
+            if (uploads := _lock(connection, compose_id)) is not None:
+                replaced = [*uploads[:number], upload, *uploads[number + 1 :]]
+                connection.execute(_of(compose_id).values(uploads=replaced))
+
+        self._database.transact(work)
 
     def finish(
         self,
@@ -99,24 +157,120 @@ class ComposeRepository:
         artifacts but `image` are discarded. What is laid into the image is erased, unless it is composed
         while it is read.
         """
-        raise NotImplementedError
+        now = self._now()
+        kept = () if image is None else (image.key,)
+
+        def work(connection: sa.Connection) -> bool:
+            if (uploads := _lock(connection, compose_id)) is None:
+                return False
+            values = {
+                "state": state,
+                "error": error,
+                "image": image,
+                "uploads": [_ended(upload, state) for upload in uploads],
+                "provenance": provenance or {},
+                "finished_at": now,
+            }
+            connection.execute(_of(compose_id).values(values))
+            connection.execute(
+                sa.update(JOBS)
+                .where(JOBS.c.compose_id == compose_id, JOBS.c.finished_at.is_(None))
+                .values(state=JobState.CANCELLED, finished_at=now)
+            )
+            discard(self._database, connection, now, _made_for(compose_id), except_keys=kept)
+            if image is not None or state is not ComposeState.SUCCESS:
+                connection.execute(sa.delete(CUSTOMIZATIONS).where(CUSTOMIZATIONS.c.compose_id == compose_id))
+            return True
+
+        return self._database.transact(work)
 
     def delete(self, compose_id: str) -> bool:
         """Delete a compose with its jobs and its catalog image, and discard its artifacts; False: none."""
-        raise NotImplementedError
+        now = self._now()
+
+        def work(connection: sa.Connection) -> bool:
+            connection.execute(sa.delete(IMAGES).where(IMAGES.c.source == f"compose:{compose_id}"))
+            discard(self._database, connection, now, _made_for(compose_id))
+            return connection.execute(sa.delete(COMPOSES).where(COMPOSES.c.id == compose_id)).rowcount > 0
+
+        return self._database.transact(work)
 
     def find_unstarted(self, before: datetime) -> list[Compose]:
         """Return composes that were added before that time and are not marked as started."""
-        raise NotImplementedError
+        return self._find(_UNFINISHED, COMPOSES.c.started_at.is_(None), COMPOSES.c.created_at < before)
 
     def find_unfinished(self) -> list[Compose]:
         """Return composes that are marked as started and have not ended."""
-        raise NotImplementedError
+        return self._find(_UNFINISHED, COMPOSES.c.started_at.is_not(None))
 
     def find_expired(self, now: datetime) -> list[Compose]:
         """Return composes whose `expires_at` has passed."""
-        raise NotImplementedError
+        return self._find(COMPOSES.c.expires_at < now)
 
     def count_by_state(self) -> Mapping[ComposeState, int]:
         """Return how many composes there are."""
-        raise NotImplementedError
+        count = sa.select(COMPOSES.c.state, sa.func.count()).group_by(COMPOSES.c.state)
+        rows = self._database.transact(lambda connection: connection.execute(count).all())
+        return {ComposeState(state): number for state, number in rows}
+
+    def _find(self, *conditions: sa.ColumnElement[bool]) -> list[Compose]:
+        select = _SELECT.where(*conditions).order_by(COMPOSES.c.created_at)
+        rows = self._database.transact(lambda connection: connection.execute(select).all())
+        return [to_compose(row) for row in rows]
+
+    def _update(self, compose_id: str, **values: object) -> bool:
+        update = _of(compose_id).values(values)
+        return self._database.transact(lambda connection: connection.execute(update).rowcount > 0)
+
+
+def _of(compose_id: str) -> sa.Update:
+    """Update a compose that has not ended."""
+    return sa.update(COMPOSES).where(COMPOSES.c.id == compose_id, _UNFINISHED)
+
+
+def _lock(connection: sa.Connection, compose_id: str) -> Sequence[UploadResult] | None:
+    """Return the uploads of a compose that stays as it is until the transaction ends; None: it has ended."""
+    if not connection.execute(_of(compose_id).values(id=compose_id)).rowcount:
+        return None
+    uploads = sa.select(COMPOSES.c.uploads).where(COMPOSES.c.id == compose_id)
+    return to_uploads(connection.execute(uploads).scalar_one())
+
+
+def _made_for(compose_id: str) -> sa.ColumnElement[bool]:
+    """Match the artifacts of a compose."""
+    return ARTIFACTS.c.job_id.in_(sa.select(JOBS.c.id).where(JOBS.c.compose_id == compose_id))
+
+
+def _jobs_of(compose: Compose) -> list[Job]:
+    return [
+        Job(
+            id=str(uuid4()),
+            compose_id=compose.id,
+            tenant=compose.tenant,
+            step=step.name,
+            type=JobType(step.action),
+            architecture=compose.architecture,
+            state=JobState.WAITING,
+            arguments=step.arguments,
+            inputs=step.inputs,
+        )
+        for step in compose.plan.steps
+        if step.is_job
+    ]
+
+
+def _ended(upload: UploadResult, state: ComposeState) -> UploadResult:
+    if upload.status in {"success", "failure"}:
+        return upload
+    return attrs.evolve(upload, status="success" if state is ComposeState.SUCCESS else "failure")
+
+
+def _conditions(wanted: ComposeFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    for column in (COMPOSES.c.tenant, COMPOSES.c.distribution, COMPOSES.c.image_type):
+        value: Any = getattr(wanted, column.name)
+        if value is not None:
+            conditions.append(column == value)
+    if wanted.states is not None:
+        conditions.append(COMPOSES.c.state.in_(wanted.states))
+    return conditions

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.database.postgresql import PostgresqlDatabase
+from image_service.database.sqlite import SqliteDatabase
+from image_service.jobs.metadata.tables import TABLES, VERSION
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.database.database import Database
+
+DATABASE_FILE = "jobs.sqlite"
+_BUSY_SECONDS = 10.0
+"""Nobody stores a request later: a writer waits for as long as a client does."""
 
 
 def open_database(url: str | None, data_dir: Path) -> Database:
@@ -17,4 +25,6 @@ def open_database(url: str | None, data_dir: Path) -> Database:
         url: ``postgresql+psycopg://``; None: ``jobs.sqlite`` in `data_dir`.
         data_dir: an existing directory.
     """
-    raise NotImplementedError
+    if url is None:
+        return SqliteDatabase(data_dir / DATABASE_FILE, TABLES, VERSION, busy_seconds=_BUSY_SECONDS)
+    return PostgresqlDatabase(url, TABLES, VERSION, version_table="image_service_jobs_version")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sa
+
+from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.metadata.tables import WORKERS
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from image_service.database.database import Database
@@ -16,26 +21,36 @@ class WorkerRepository:
 
     Args:
         database: see ``open_database``.
+        now: in UTC.
 
     Raises:
         StoreFailed: of each method: the database does not answer.
     """
 
-    def __init__(self, database: Database) -> None:
-        raise NotImplementedError
+    def __init__(self, database: Database, now: Callable[[], datetime] = utc_now) -> None:
+        self._database = database
+        self._now = now
 
     def add(self, worker_id: str, tenant: str, architecture: str) -> None:
         """Record a worker."""
-        raise NotImplementedError
+        row = {"id": worker_id, "tenant": tenant, "architecture": architecture, "seen_at": self._now()}
+        self._change(sa.insert(WORKERS).values(row))
 
     def see(self, worker_id: str, tenant: str) -> bool:
         """Record that a worker is alive; False: it is not known, or of another tenant."""
-        raise NotImplementedError
+        is_known = (WORKERS.c.id == worker_id) & (WORKERS.c.tenant == tenant)
+        return self._change(sa.update(WORKERS).where(is_known).values(seen_at=self._now()))
 
     def count(self, seen_since: datetime) -> Mapping[tuple[str, str], int]:
         """Return how many workers there are by tenant and architecture."""
-        raise NotImplementedError
+        kind = (WORKERS.c.tenant, WORKERS.c.architecture)
+        count = sa.select(*kind, sa.func.count()).where(WORKERS.c.seen_at >= seen_since).group_by(*kind)
+        rows = self._database.transact(lambda connection: connection.execute(count).all())
+        return {(tenant, architecture): number for tenant, architecture, number in rows}
 
     def remove(self, seen_before: datetime) -> None:
         """Remove workers that were not seen since."""
-        raise NotImplementedError
+        self._change(sa.delete(WORKERS).where(WORKERS.c.seen_at < seen_before))
+
+    def _change(self, statement: sa.Executable) -> bool:
+        return self._database.transact(lambda connection: connection.execute(statement).rowcount > 0)

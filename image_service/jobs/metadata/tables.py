@@ -1,0 +1,167 @@
+"""The tables of the jobs role, which no names of other tables in the same database repeat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import attrs
+import sqlalchemy as sa
+
+VERSION = 1
+TABLES = sa.MetaData()
+
+
+class Instant(sa.TypeDecorator[datetime]):
+    """A datetime with a zone, stored as seconds since 1970: SQLite has no type for it."""
+
+    impl = sa.Float
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> float | None:
+        """Return seconds."""
+        del dialect
+        return None if value is None else value.timestamp()
+
+    def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
+        """Return a datetime in UTC."""
+        del dialect
+        return None if value is None else datetime.fromtimestamp(value, UTC)
+
+
+class Document(sa.TypeDecorator[object]):
+    """Values of the model, mappings and lists as JSON text; None is NULL."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: object, dialect: sa.Dialect) -> str | None:
+        """Return JSON."""
+        del dialect
+        return None if value is None else json.dumps(value, default=_jsonable)
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> object:
+        """Return what the JSON is."""
+        del dialect
+        return None if value is None else json.loads(value)
+
+
+def _jsonable(value: object) -> dict[str, object]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    kind = type(value)
+    if attrs.has(kind):
+        return {field.name: getattr(value, field.name) for field in attrs.fields(kind)}
+    raise TypeError(f"{kind.__name__} has no form in JSON")
+
+
+TENANTS = sa.Table(
+    "tenants",
+    TABLES,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("served_at", Instant),  # when a job of it was last started
+)
+"""A transaction that counts what a tenant has writes its row first: they come one after another then."""
+COMPOSES = sa.Table(
+    "composes",
+    TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("distribution", sa.Text, nullable=False),
+    sa.Column("architecture", sa.Text, nullable=False),
+    sa.Column("image_type", sa.Text, nullable=False),
+    sa.Column("request", Document, nullable=False),
+    sa.Column("plan", Document, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("size", sa.BigInteger),
+    sa.Column("started_at", Instant),
+    sa.Column("finished_at", Instant),
+    sa.Column("expires_at", Instant, index=True),
+    sa.Column("error", Document),
+    sa.Column("image", Document),
+    sa.Column("uploads", Document, nullable=False),
+    sa.Column("ignition_sha256", sa.Text),
+    sa.Column("provenance", Document, nullable=False),
+    sa.Index("ix_composes_tenant", "tenant", "state"),
+    sa.Index("ix_composes_state", "state", "started_at"),
+    sa.Index("ix_composes_created_at", "created_at", "id"),
+)
+CUSTOMIZATIONS = sa.Table(
+    "customizations",
+    TABLES,
+    sa.Column("compose_id", sa.ForeignKey(COMPOSES.c.id, ondelete="CASCADE"), primary_key=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+)
+JOBS = sa.Table(
+    "jobs",
+    TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("compose_id", sa.ForeignKey(COMPOSES.c.id, ondelete="CASCADE"), nullable=False, index=True),
+    sa.Column("number", sa.Integer, nullable=False),  # in the plan
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("step", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("architecture", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("arguments", Document, nullable=False),
+    sa.Column("inputs", Document, nullable=False),
+    sa.Column("progress", Document),
+    sa.Column("error", Document),
+    sa.Column("artifacts", Document, nullable=False),  # the accepted ones
+    sa.Column("result", Document, nullable=False),
+    sa.Column("worker", sa.Text, nullable=False),
+    sa.Column("queued_at", Instant),
+    sa.Column("started_at", Instant),
+    sa.Column("seen_at", Instant),  # its last heartbeat
+    sa.Column("finished_at", Instant),
+    sa.Index("ix_jobs_state", "state", "architecture", "tenant"),
+)
+PERMITS = sa.Table(
+    "permits",
+    TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False, index=True),
+    sa.Column("expires_at", Instant, nullable=False),
+)
+ARTIFACTS = sa.Table(
+    "artifacts",
+    TABLES,
+    sa.Column("job_id", sa.ForeignKey(JOBS.c.id, ondelete="CASCADE"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+)
+"""The objects that jobs have stored."""
+DISCARDED = sa.Table(
+    "discarded_objects",
+    TABLES,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("after", Instant, nullable=False, index=True),  # not before that time
+)
+WORKERS = sa.Table(
+    "workers",
+    TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("architecture", sa.Text, nullable=False),
+    sa.Column("seen_at", Instant, nullable=False, index=True),
+)
+IMAGES = sa.Table(
+    "images",
+    TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("alias", sa.Text, nullable=False, index=True),  # the digits of its aliases in EC2's API
+    sa.Column("tenant", sa.Text, nullable=False, index=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("architecture", sa.Text, nullable=False),
+    sa.Column("format", sa.Text, nullable=False),
+    sa.Column("virtual_size", sa.BigInteger, nullable=False),
+    sa.Column("artifact", Document, nullable=False),
+    sa.Column("source", sa.Text, nullable=False, unique=True),
+    sa.Column("created_at", Instant, nullable=False),
+)

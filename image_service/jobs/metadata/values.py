@@ -1,0 +1,89 @@
+"""Values of the model, of what rows hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.jobs.metadata.tables import COMPOSES, IMAGES, JOBS
+from image_service.jobs.model import (
+    Artifact,
+    CatalogImage,
+    Compose,
+    ComposePlan,
+    ComposeState,
+    ImageType,
+    Job,
+    JobError,
+    JobProgress,
+    JobState,
+    JobType,
+    Step,
+    UploadResult,
+    UploadTarget,
+)
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from image_service.jobs.model import Json
+
+COMPOSE_COLUMNS = [COMPOSES.c[field.name] for field in attrs.fields(Compose)]
+JOB_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(Job)]
+IMAGE_COLUMNS = [IMAGES.c[field.name] for field in attrs.fields(CatalogImage)]
+
+
+def row_of(value: Compose | Job | CatalogImage) -> dict[str, Any]:
+    """Return the columns of a value's row; ``Document`` writes the values in them."""
+    return attrs.asdict(value, recurse=False)
+
+
+def to_compose(row: sa.Row[Any]) -> Compose:
+    """Return the compose of a row with `COMPOSE_COLUMNS`."""
+    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - public, in spite of its name
+    return Compose(
+        **{
+            **columns,
+            "image_type": ImageType(row.image_type),
+            "state": ComposeState(row.state),
+            "plan": _to_plan(row.plan),
+            "error": row.error and JobError(**row.error),
+            "image": row.image and Artifact(**row.image),
+            "uploads": to_uploads(row.uploads),
+        }
+    )
+
+
+def to_uploads(documents: list[Any]) -> tuple[UploadResult, ...]:
+    """Return the uploads of a compose."""
+    return tuple(
+        UploadResult(**{**document, "target": UploadTarget(**document["target"])}) for document in documents
+    )
+
+
+def to_job(row: sa.Row[Any]) -> Job:
+    """Return the job of a row with `JOB_COLUMNS`."""
+    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - same
+    return Job(
+        **{
+            **columns,
+            "type": JobType(row.type),
+            "state": JobState(row.state),
+            "progress": row.progress and JobProgress(**row.progress),
+            "error": row.error and JobError(**row.error),
+            "artifacts": tuple(Artifact(**artifact) for artifact in row.artifacts),
+        }
+    )
+
+
+def to_image(row: sa.Row[Any]) -> CatalogImage:
+    """Return the catalog image of a row with `IMAGE_COLUMNS`."""
+    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - same
+    return CatalogImage(**{**columns, "artifact": Artifact(**row.artifact)})
+
+
+def _to_plan(document: Json) -> ComposePlan:
+    fields: dict[str, Any] = dict(document)
+    steps = tuple(Step(**{**step, "after": tuple(step["after"])}) for step in fields.pop("steps"))
+    return ComposePlan(steps=steps, **fields)

@@ -1,0 +1,116 @@
+"""Composes for tests of repositories and of what reads them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import attrs
+
+from image_service.jobs.metadata.composes import ComposeRepository
+from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.model import (
+    Artifact,
+    Compose,
+    ComposePlan,
+    ComposeState,
+    ImageCustomization,
+    ImageType,
+    Step,
+    UploadResult,
+    UploadTarget,
+)
+
+if TYPE_CHECKING:
+    from image_service.database.database import Database
+
+SECRET = bytes(range(32))
+NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, UTC)
+CUSTOMIZATION = ImageCustomization(
+    ignition=b'{"ignition":{"version":"3.4.0"}}',
+    firstboot_url="https://example.com/secret",
+    kernel_arguments=("console=ttyS0",),
+)
+DISK_PLAN = ComposePlan(
+    steps=(
+        Step("fetch", "fetch-base"),
+        Step("customize", "customize", {"output": "disk.raw"}, {"base": "base"}, ("fetch",)),
+        Step("convert", "convert", {"format": "vmdk"}, {"disk.raw": "customize/disk.raw"}, ("customize",)),
+        Step("register", "register-image", after=("convert",)),
+    ),
+    result="convert/disk.vmdk",
+    file_name="disk.vmdk",
+)
+
+
+@attrs.define
+class Clock:
+    """A clock that a test sets."""
+
+    now: datetime = NOW
+
+    def __call__(self) -> datetime:
+        """Return its time."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Set it to a later time."""
+        self.now += timedelta(seconds=seconds)
+
+
+def make_compose(**values: Any) -> Compose:
+    """Return a new compose of a VMDK."""
+    return Compose(
+        **{
+            "id": str(uuid4()),
+            "tenant": "org-1",
+            "distribution": "rhcos-4.19",
+            "architecture": "x86_64",
+            "image_type": ImageType.VSPHERE,
+            "request": {"distribution": "rhcos-4.19", "blueprint": {"name": "b"}},
+            "plan": DISK_PLAN,
+            "state": ComposeState.PENDING,
+            "created_at": NOW,
+            "size": 2**40,
+            "expires_at": NOW + timedelta(days=14),
+            "uploads": (UploadResult(UploadTarget("local"), "pending"),),
+            "ignition_sha256": "ab" * 32,
+            **values,
+        }
+    )
+
+
+def make_artifact(job_id: str, attempt: int = 1, name: str = "disk.raw") -> Artifact:
+    """Return an artifact of an attempt."""
+    return Artifact(name, 2**33, "cd" * 32, f"jobs/{job_id}/{attempt}/{name}")
+
+
+@attrs.define
+class Rows:
+    """The repositories of a database, with one clock."""
+
+    database: Database
+    clock: Clock = attrs.field(factory=Clock)
+
+    @property
+    def composes(self) -> ComposeRepository:
+        """The repository of composes."""
+        return ComposeRepository(self.database, [SECRET], self.clock)
+
+    @property
+    def jobs(self) -> JobRepository:
+        """The repository of jobs."""
+        return JobRepository(self.database, self.clock)
+
+    def add(self, compose: Compose | None = None) -> tuple[Compose, dict[str, str]]:
+        """Add a compose; return it, and the ids of its jobs."""
+        compose = compose or make_compose()
+        return compose, self.composes.add(compose, CUSTOMIZATION, 1000)
+
+    def start(self, job_id: str, attempt: int = 1, tenant: str = "org-1") -> None:
+        """Queue and start a job."""
+        self.jobs.mark_queued(job_id)
+        permit = self.jobs.take_permit(tenant, 1000, NOW, self.clock() + timedelta(seconds=30))
+        assert permit is not None
+        assert self.jobs.start(permit, job_id, attempt, "w1") is not None

@@ -1,0 +1,220 @@
+"""The rows of composes, in each database."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import attrs
+import pytest
+
+from image_service.errors import StoreFailed, TooManyQueued
+from image_service.jobs.metadata.composes import ComposeFilter, ComposeRepository
+from image_service.jobs.metadata.images import ImageRepository
+from image_service.jobs.model import (
+    CatalogImage,
+    ComposePlan,
+    ComposeState,
+    ImageType,
+    JobError,
+    JobState,
+    UploadResult,
+    UploadTarget,
+)
+from tests.jobs.metadata.composing import CUSTOMIZATION, NOW, SECRET, Rows, make_artifact, make_compose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMPOSED = ComposePlan(steps=(), result=None, file_name="live.iso")
+
+
+def test_compose_is_found_as_it_was_added(rows: Rows) -> None:
+    compose, jobs = rows.add()
+    assert rows.composes.find(compose.id) == compose
+    assert rows.composes.customization(compose.id) == CUSTOMIZATION
+    assert set(jobs) == {"customize", "convert"}
+    assert all(str(UUID(job_id)) == job_id for job_id in jobs.values())
+
+
+def test_compose_of_another_tenant_is_not_found(rows: Rows) -> None:
+    compose, _ = rows.add()
+    assert rows.composes.find(compose.id, "org-1") == compose
+    assert rows.composes.find(compose.id, "org-2") is None
+    assert rows.composes.find(compose.id, "") is None
+
+
+def test_tenant_may_queue_a_number_of_composes(rows: Rows) -> None:
+    composes = rows.composes
+    first = make_compose()
+    composes.add(first, CUSTOMIZATION, 1)
+    with pytest.raises(TooManyQueued, match=r"JOBS_MAX_QUEUED.* 1 "):
+        composes.add(make_compose(), CUSTOMIZATION, 1)
+    composes.add(make_compose(tenant="org-2"), CUSTOMIZATION, 1)
+    composes.finish(first.id, ComposeState.FAILURE)
+    composes.add(make_compose(), CUSTOMIZATION, 1)
+
+
+def test_requests_at_once_do_not_exceed_the_limit(rows: Rows) -> None:
+    def add(_: int) -> bool:
+        try:
+            rows.composes.add(make_compose(), CUSTOMIZATION, 3)
+        except TooManyQueued:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(add, range(8))) == 3
+
+
+def test_composes_are_listed_by_id_or_newest_first_and_filtered(rows: Rows) -> None:
+    added = [make_compose(created_at=NOW + timedelta(seconds=number)) for number in range(4)]
+    added.append(make_compose(tenant="org-2", image_type=ImageType.AWS, distribution="fcos"))
+    for compose in added:
+        rows.add(compose)
+    composes = rows.composes
+    by_id = sorted(added[:4], key=lambda compose: compose.id)
+    assert composes.find_page(ComposeFilter("org-1")) == (by_id, 4)
+    assert composes.find_page(ComposeFilter("org-1"), offset=1, limit=2) == (by_id[1:3], 4)
+    newest = composes.find_page(ComposeFilter("org-1"), limit=2, newest_first=True)
+    assert newest == ([added[3], added[2]], 4)
+    assert composes.find_page(ComposeFilter(distribution="fcos"))[0] == added[4:]
+    assert composes.find_page(ComposeFilter(image_type=ImageType.AWS))[0] == added[4:]
+    composes.finish(added[0].id, ComposeState.FAILURE)
+    failed, number = composes.find_page(ComposeFilter(states=[ComposeState.FAILURE]))
+    assert ([compose.id for compose in failed], number) == ([added[0].id], 1)
+    assert composes.count_by_state() == {ComposeState.PENDING: 4, ComposeState.FAILURE: 1}
+
+
+def test_compose_ends_once(rows: Rows) -> None:
+    compose, _ = rows.add()
+    composes = rows.composes
+    assert composes.set_state(compose.id, ComposeState.BUILDING)
+    error = JobError(27, "customize: the worker stopped", ["x"])
+    assert composes.finish(compose.id, ComposeState.FAILURE, error=error)
+    assert not composes.finish(compose.id, ComposeState.SUCCESS)
+    assert not composes.set_state(compose.id, ComposeState.UPLOADING)
+    found = composes.find(compose.id)
+    assert found is not None
+    assert (found.state, found.error, found.finished_at) == (ComposeState.FAILURE, error, NOW)
+    assert not composes.finish("no such", ComposeState.SUCCESS)
+
+
+def test_success_keeps_the_image_and_erases_what_is_in_it(rows: Rows) -> None:
+    compose, jobs = rows.add()
+    rows.start(jobs["customize"])
+    rows.start(jobs["convert"])
+    disk = make_artifact(jobs["customize"])
+    image = make_artifact(jobs["convert"], name="disk.vmdk")
+    rows.jobs.add_artifact(jobs["customize"], 1, disk)
+    rows.jobs.add_artifact(jobs["convert"], 1, image)
+    rows.jobs.finish(jobs["customize"], artifacts=[disk])
+    rows.jobs.finish(jobs["convert"], artifacts=[image])
+    assert rows.jobs.find_discarded(10) == []
+    facts = {"customize": {"toolkit": "1"}}
+    rows.composes.finish(compose.id, ComposeState.SUCCESS, image=image, provenance=facts)
+    found = rows.composes.find(compose.id)
+    assert found is not None
+    assert (found.image, found.provenance) == (image, facts)
+    assert [upload.status for upload in found.uploads] == ["success"]
+    assert rows.jobs.find_discarded(10) == [disk.key]
+    assert rows.composes.customization(compose.id) is None
+
+
+def test_composed_image_keeps_its_customization_until_it_is_deleted(rows: Rows) -> None:
+    compose, _ = rows.add(make_compose(image_type=ImageType.LIVE_INSTALLER, plan=COMPOSED))
+    rows.composes.finish(compose.id, ComposeState.SUCCESS)
+    assert rows.composes.customization(compose.id) == CUSTOMIZATION
+    assert rows.composes.delete(compose.id)
+    assert rows.composes.customization(compose.id) is None
+
+
+def test_failure_cancels_jobs_fails_uploads_and_discards_artifacts(rows: Rows) -> None:
+    done = UploadResult(UploadTarget("aws.s3", region="eu"), "success", "s3://b/k")
+    compose, jobs = rows.add(
+        make_compose(uploads=(done, UploadResult(UploadTarget("aws.s3", public=True), "running")))
+    )
+    rows.start(jobs["customize"])
+    disk = make_artifact(jobs["customize"])
+    rows.jobs.add_artifact(jobs["customize"], 1, disk)
+    rows.jobs.finish(jobs["customize"], artifacts=[disk])
+    rows.composes.finish(compose.id, ComposeState.CANCELLED)
+    found = rows.composes.find(compose.id)
+    assert found is not None
+    assert [upload.status for upload in found.uploads] == ["success", "failure"]
+    assert found.uploads[0] == done
+    states = [job.state for job in rows.jobs.find_of_compose(compose.id)]
+    assert states == [JobState.FINISHED, JobState.CANCELLED]
+    assert rows.jobs.find_discarded(10) == [disk.key]
+    assert rows.composes.customization(compose.id) is None
+
+
+def test_uploads_are_replaced_one_by_one(rows: Rows) -> None:
+    targets = [UploadTarget("aws.s3", region=f"r{number}") for number in range(4)]
+    compose, _ = rows.add(make_compose(uploads=[UploadResult(target, "pending") for target in targets]))
+
+    def finish(number: int) -> None:
+        rows.composes.set_upload(
+            compose.id, number, UploadResult(targets[number], "success", f"s3://b/{number}")
+        )
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(finish, range(4)))
+    found = rows.composes.find(compose.id)
+    assert found is not None
+    assert [upload.location for upload in found.uploads] == [f"s3://b/{number}" for number in range(4)]
+
+
+def test_deleted_compose_leaves_only_objects_to_delete(rows: Rows) -> None:
+    compose, jobs = rows.add()
+    rows.start(jobs["customize"])
+    image = make_artifact(jobs["customize"])
+    rows.jobs.add_artifact(jobs["customize"], 1, image)
+    images = ImageRepository(rows.database)
+    images.add(
+        CatalogImage(compose.id, "org-1", "x", "x86_64", "vmdk", 1, image, f"compose:{compose.id}", NOW)
+    )
+    assert rows.composes.delete(compose.id)
+    assert not rows.composes.delete(compose.id)
+    assert rows.composes.find(compose.id) is None
+    assert rows.jobs.find(jobs["customize"]) is None
+    assert images.find_all(None) == []
+    assert rows.jobs.find_discarded(10) == [image.key]
+    rows.jobs.forget_discarded([image.key])
+    assert rows.jobs.find_discarded(10) == []
+
+
+def test_composes_are_found_by_what_the_reconciler_does_with_them(rows: Rows) -> None:
+    compose, _ = rows.add()
+    composes, later = rows.composes, NOW + timedelta(seconds=1)
+    assert composes.find_unstarted(NOW) == []
+    assert composes.find_unstarted(later) == [compose]
+    assert composes.find_unfinished() == []
+    composes.mark_started(compose.id)
+    rows.clock.advance(5)
+    composes.mark_started(compose.id)
+    started = attrs.evolve(compose, started_at=NOW)
+    assert composes.find_unstarted(later) == []
+    assert composes.find_unfinished() == [started]
+    assert composes.find_expired(NOW + timedelta(days=14)) == []
+    assert composes.find_expired(later + timedelta(days=14)) == [started]
+    composes.finish(compose.id, ComposeState.SUCCESS)
+    assert composes.find_unfinished() == []
+
+
+def test_customization_is_opened_by_any_secret_and_by_no_other(rows: Rows) -> None:
+    compose, _ = rows.add()
+    rotated = ComposeRepository(rows.database, [bytes(32), SECRET])
+    assert rotated.customization(compose.id) == CUSTOMIZATION
+    with pytest.raises(StoreFailed, match="INSTANCE_SECRET_FILE"):
+        ComposeRepository(rows.database, [bytes(32)]).customization(compose.id)
+
+
+def test_no_file_of_the_database_holds_a_secret(rows: Rows, tmp_path: Path) -> None:
+    rows.add()
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"3.4.0" not in content
+    assert b"example.com/secret" not in content
+    assert b"ttyS0" not in content

@@ -1,0 +1,70 @@
+"""The image catalog and the registered workers, in each database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import attrs
+
+from image_service.jobs.metadata.images import ImageRepository
+from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.jobs.model import CatalogImage
+from tests.jobs.metadata.composing import NOW, make_artifact
+
+if TYPE_CHECKING:
+    from tests.jobs.metadata.composing import Rows
+
+
+def make_image(number: int, tenant: str = "org-1") -> CatalogImage:
+    image_id = str(uuid4())
+    artifact = make_artifact(image_id, name="disk.vmdk")
+    created_at = NOW + timedelta(seconds=number)
+    return CatalogImage(
+        image_id, tenant, "name", "x86_64", "vmdk", 2**34, artifact, f"compose:{number}", created_at
+    )
+
+
+def test_image_is_found_by_its_id_and_aliases(rows: Rows) -> None:
+    images, image = ImageRepository(rows.database), make_image(1)
+    images.add(image)
+    for name in (image.id, image.instance_alias, image.volume_alias):
+        assert images.find("org-1", name) == image
+        assert images.find(None, name) == image
+        assert images.find("org-2", name) is None
+    assert images.find(None, "i-0123456789abcdef0") is None
+
+
+def test_source_has_one_image(rows: Rows) -> None:
+    images, image = ImageRepository(rows.database), make_image(1)
+    images.add(image)
+    images.add(image)
+    images.add(attrs.evolve(image, id=str(uuid4())))
+    assert images.find_all(None) == [image]
+
+
+def test_images_of_a_tenant_are_listed_oldest_first(rows: Rows) -> None:
+    images = ImageRepository(rows.database)
+    second, first, foreign = make_image(2), make_image(1), make_image(3, "org-2")
+    for image in (second, first, foreign):
+        images.add(image)
+    assert images.find_all("org-1") == [first, second]
+    assert images.find_all(None) == [first, second, foreign]
+    images.delete(first.id)
+    assert images.find_all("org-1") == [second]
+
+
+def test_workers_are_known_until_they_are_silent(rows: Rows) -> None:
+    workers = WorkerRepository(rows.database, rows.clock)
+    workers.add("w1", "org-1", "x86_64")
+    workers.add("w2", "org-1", "x86_64")
+    workers.add("w3", "org-2", "aarch64")
+    rows.clock.advance(10)
+    assert workers.see("w1", "org-1")
+    assert not workers.see("w1", "org-2")
+    assert workers.count(NOW) == {("org-1", "x86_64"): 2, ("org-2", "aarch64"): 1}
+    assert workers.count(NOW + timedelta(seconds=1)) == {("org-1", "x86_64"): 1}
+    workers.remove(NOW + timedelta(seconds=1))
+    assert not workers.see("w2", "org-1")
+    assert workers.see("w1", "org-1")
