@@ -70,8 +70,8 @@ def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage,
     Raises:
         OSError: the sample cannot be written.
     """
-    if not standalone or settings.catalog.images or settings.streams.sources:
-        return settings.catalog.images
+    if not standalone or settings.catalog.isos or settings.streams.sources:
+        return settings.catalog.isos
     data_dir = settings.storage.data_dir
     create_directory(data_dir)
     sample = OsImage(

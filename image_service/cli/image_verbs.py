@@ -116,7 +116,7 @@ def run_fetch(options: argparse.Namespace) -> int:
     """Fetch the images of OS_IMAGES and COREOS_STREAMS that are absent."""
     exit_on_signals()
     settings = _settings()
-    if not (settings.catalog.images or settings.streams.sources):
+    if not (settings.catalog.isos or settings.streams.sources):
         raise ConfigurationError("nothing to fetch: neither OS_IMAGES nor COREOS_STREAMS is set")
     data_dir = DataDir(
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
@@ -176,7 +176,7 @@ def _keys(settings: Settings) -> KeyRing | None:
 def _configured_images(settings: Settings) -> tuple[OsImage, ...]:
     """Return the images of OS_IMAGES, and the releases of streams that are known; one per file."""
     releases = load_releases(settings.storage.data_dir, settings.streams.sources)
-    entries = (*settings.catalog.images, *(release.entry for release in releases))
+    entries = (*settings.catalog.isos, *(release.entry for release in releases))
     return tuple({entry.file_name: entry for entry in reversed(entries)}.values())[::-1]
 
 

@@ -8,6 +8,10 @@ Only these members are read, strictly::
       .artifacts.metal.release                version of the OS build
       .artifacts.metal.formats.iso.disk       the live ISO
       .artifacts.metal.formats.pxe            kernel, initramfs, rootfs: files of the ISO
+      .artifacts.PLATFORM.formats.FORMAT.disk disk images, if artifacts.PLATFORM.release is that version
+
+PLATFORM is one of `DISK_PLATFORMS`; FORMAT is ``raw``, ``qcow2``, ``vmdk``, ``vhd`` or ``ova``, perhaps with
+a compression (``raw.xz``). A disk image that is not valid is left out: the ISO does not depend on it.
 
 Each artifact has a ``location``, a ``sha256`` and, in Fedora's streams, a ``signature``: the URL of a
 detached OpenPGP signature. Other members are ignored. An architecture may lack all of them.
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
@@ -27,7 +32,7 @@ from image_service.coreos.names import VERSION, VERSION_FAULT, is_web_url
 from image_service.errors import StreamMetadataInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     Document: TypeAlias = Mapping[str, object]
 
@@ -40,7 +45,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~+-]{0,199}")
 # date-time of RFC 3339 in UTC, as stream-metadata-go writes it
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
+DISK_PLATFORMS = ("metal", "qemu", "vmware", "azure", "aws", "openstack")
 _METAL = ("artifacts", "metal")
+_DISK_FORMAT = re.compile(r"(raw|qcow2|vmdk|vhd|ova)(?:\.(?:xz|gz|zst))?")
 _PXE = ("kernel", "initramfs", "rootfs")
 
 _DATE_FAULT = "must be a date as RFC 3339 has it, in UTC, such as 2026-07-21T14:07:12Z"
@@ -69,6 +76,15 @@ class StreamArtifact:
 
 
 @attrs.frozen
+class StreamDisk:
+    """A disk image of a release, for one platform."""
+
+    platform: str  # one of `DISK_PLATFORMS`
+    format: str  # decompressed: raw, qcow2, vmdk, vhd or ova
+    file: StreamArtifact
+
+
+@attrs.frozen
 class Release:
     """The newest build of a stream for one architecture."""
 
@@ -79,6 +95,7 @@ class Release:
     kernel: StreamArtifact | None = None
     initramfs: StreamArtifact | None = None
     rootfs: StreamArtifact | None = None
+    disks: tuple[StreamDisk, ...] = ()
 
 
 def parse_stream(text: bytes) -> Document:
@@ -116,14 +133,13 @@ def select_releases(document: Document, architectures: Iterable[str]) -> tuple[R
     return tuple(filter(None, releases))
 
 
-def metal_members(document: Document) -> Mapping[str, object]:
-    """Return the members about bare metal by architecture, equal in documents that offer the same for it."""
+def offered_members(document: Document) -> Mapping[str, object]:
+    """Return the members about releases by architecture, equal in documents that offer the same."""
     members: dict[str, object] = {}
     for architecture, value in _Node("$", document).member("architectures").members().items():
-        metal = value
-        for name in _METAL:
-            metal = metal.get(name) if isinstance(metal, dict) else None
-        members[architecture] = metal
+        artifacts = value.get("artifacts") if isinstance(value, dict) else None
+        offered = artifacts if isinstance(artifacts, dict) else {}
+        members[architecture] = [offered.get(platform) for platform in DISK_PLATFORMS]
     return members
 
 
@@ -140,13 +156,29 @@ def _read_release(architectures: _Node, architecture: str, published: datetime) 
     iso = formats.find("iso") if formats else None
     if metal is None or formats is None or iso is None:
         return None
+    version = metal.member("release").matching(VERSION.fullmatch, VERSION_FAULT)
     return Release(
         architecture=architecture,
-        version=metal.member("release").matching(VERSION.fullmatch, VERSION_FAULT),
+        version=version,
         published=published,
         iso=_read_artifact(iso.member("disk")),
         **{name: _read_artifact(node) for name in _PXE if (node := formats.find("pxe", name))},
+        disks=tuple(_read_disks(architectures.member(architecture).member("artifacts"), version)),
     )
+
+
+def _read_disks(artifacts: _Node, version: str) -> Iterator[StreamDisk]:
+    """Yield the disk images of a release, at most one for each platform."""
+    for platform in DISK_PLATFORMS:
+        with suppress(StreamMetadataInvalid):
+            node = artifacts.find(platform)
+            if node is None or node.member("release").text() != version:
+                continue
+            formats = node.member("formats")
+            for name in sorted(formats.members()):
+                if match := _DISK_FORMAT.fullmatch(name):
+                    yield StreamDisk(platform, match[1], _read_artifact(formats.member(name).member("disk")))
+                    break
 
 
 def _read_artifact(node: _Node) -> StreamArtifact:

@@ -52,13 +52,14 @@ class CatalogSettings:
     )
     """The base images: a JSON list of objects. `openshift_version`, `version` (the OS build),
     `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or `https://…`, downloaded once)
-    are required, `type` is `full-iso` (the default) or `disconnected-iso`, `sha256` is the digest of the
-    file, if known. With `"remote": true` the image stays at its `url` (`http://…`, `https://…` or
-    `s3://bucket/key`) and is read by ranges; `digests` is then the URL of a list of its block digests, if
+    are required, `type` is `full-iso` (the default), `disconnected-iso` or `metal-disk` (a raw disk image for
+    bare metal, as it is or compressed by xz, gzip or zstd, of which only composes are made), `sha256` is the
+    digest of the file, if known. With `"remote": true` the image stays at its `url` (`http://…`, `https://…`
+    or `s3://bucket/key`) and is read by ranges; `digests` is then the URL of a list of its block digests, if
     there is one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of
     letters, digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter or
-    digit. Entries of one version, architecture and type are one image and must have one URL. Required,
-    except with `COREOS_STREAMS` and in standalone mode, which uses a small sample image instead."""
+    digit. Entries of one version, architecture and type are one image and must have one URL. Required, except
+    with `COREOS_STREAMS` and in standalone mode, which uses a small sample image instead."""
     ready_when: str = setting("READY_WHEN", parse=parsers.one_of("all", "any"), default="all")
     """When `/health` begins to return 200: once `all` base images are ready or their first attempts have
     failed, and at least one can be served; or once `any` is ready."""
@@ -73,6 +74,16 @@ class CatalogSettings:
         """The URLs of the base images, and of their digest lists."""
         digests = (image.digests_url for image in self.images if image.digests_url)
         return (*(image.url for image in self.images), *digests)
+
+    @property
+    def isos(self) -> tuple[OsImage, ...]:
+        """The images that are live ISOs."""
+        return tuple(image for image in self.images if image.is_iso)
+
+    @property
+    def disks(self) -> tuple[OsImage, ...]:
+        """The images that are disks, for composes."""
+        return tuple(image for image in self.images if not image.is_iso)
 
     def contradictions(self, _environ: Mapping[str, str]) -> Iterator[str]:
         """Variables that are valid, but not together."""

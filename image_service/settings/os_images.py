@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 FULL_ISO = "full-iso"
 _REMOTE_MEMBERS = ("remote", "digests", "digests_sha256")
-TYPES = (FULL_ISO, "disconnected-iso")
+METAL_DISK = "metal-disk"
+ISO_TYPES = (FULL_ISO, "disconnected-iso")
+TYPES = (*ISO_TYPES, METAL_DISK)
 
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 _S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]+")
@@ -31,7 +33,7 @@ class OsImage:
 
     version: str  # of the OS build
     cpu_architecture: str  # RPM architecture name
-    image_type: str  # one of `TYPES`
+    image_type: str  # one of `TYPES`; of a disk image of a stream, its platform and ``-disk``
     openshift_versions: tuple[str, ...]  # that it is for, the highest first; never empty
     url: str = attrs.field(
         repr=False
@@ -47,7 +49,13 @@ class OsImage:
     @property
     def file_name(self) -> str:
         """Its name in ``DATA_DIR``."""
-        return f"rhcos-{self.image_type}-{self.version}-{self.cpu_architecture}.iso"
+        suffix = "iso" if self.is_iso else "img"
+        return f"rhcos-{self.image_type}-{self.version}-{self.cpu_architecture}.{suffix}"
+
+    @property
+    def is_iso(self) -> bool:
+        """True for a live ISO, False for a disk image, which only composes are made of."""
+        return self.image_type in ISO_TYPES
 
     @property
     def local_path(self) -> Path | None:
@@ -141,6 +149,8 @@ def _remote_faults(entry: Mapping[str, object]) -> Iterable[str]:
         yield "digests and digests_sha256 must be there both, or neither"
     if "digests" in entry and remote is False:
         yield 'digests need "remote": true; the digest of an image that is downloaded is sha256'
+    if remote is True and entry.get("type") == METAL_DISK:
+        yield f"remote must be false, or absent, for type {METAL_DISK}: disk images are fetched whole"
 
 
 def is_remote_url(value: str) -> bool:

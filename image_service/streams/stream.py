@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall
 
-    from image_service.coreos.stream_metadata import Release
+    from image_service.coreos.stream_metadata import Release, StreamDisk
     from image_service.settings.stream_sources import StreamSource
 
 
@@ -38,6 +38,16 @@ class StreamRelease:
             url=release.iso.location,
             sha256=release.iso.sha256,
             signature_url=release.iso.signature,
+        )
+
+    def disk_entry(self, disk: StreamDisk) -> OsImage:
+        """Return one of its disk images as a base image."""
+        return attrs.evolve(
+            self.entry,
+            image_type=f"{disk.platform}-disk",
+            url=disk.file.location,
+            sha256=disk.file.sha256,
+            signature_url=disk.file.signature,
         )
 
 

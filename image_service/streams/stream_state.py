@@ -25,7 +25,7 @@ import attrs
 
 from image_service.coreos.stream_metadata import (
     MAX_DOCUMENT_BYTES,
-    metal_members,
+    offered_members,
     parse_stream,
     restrict_architectures,
     select_releases,
@@ -66,7 +66,7 @@ class StreamState:
         """Return the state after fetching a document, valid for all architectures of `source`."""
         etag, last_modified = validators
         documents = self.documents
-        if not documents or metal_members(documents[0]) != metal_members(document):
+        if not documents or offered_members(documents[0]) != offered_members(document):
             was_ready = _restrict_to_aliases(documents[:1], self.aliases, source)
             documents = (document, *was_ready, *documents[1:])
         return attrs.evolve(

@@ -14,7 +14,8 @@ from image_service.coreos.stream_metadata import (
     MAX_DOCUMENT_BYTES,
     Release,
     StreamArtifact,
-    metal_members,
+    StreamDisk,
+    offered_members,
     parse_stream,
     select_releases,
 )
@@ -225,19 +226,21 @@ def test_random_members_give_releases_or_a_fault(data: st.DataObject) -> None:
     with suppress(StreamMetadataInvalid):
         releases = select_releases(parse_stream(text(document)), ["x86_64"])
         found = [release.architecture for release in releases]
-        metal_members(document)
+        offered_members(document)
     assert found in (["x86_64"], [])
 
 
-def test_documents_with_equal_offers_have_equal_metal_members() -> None:
+def test_documents_with_equal_offers_have_equal_offered_members() -> None:
     earlier = stream()
     later = copy.deepcopy(earlier)
     later["metadata"]["last-modified"] = "2026-07-22T00:00:00Z"
     later["architectures"]["x86_64"]["images"] = {"aws": {"regions": {}}}
-    assert metal_members(later) == metal_members(earlier)
+    assert offered_members(later) == offered_members(earlier)
+    later["architectures"]["x86_64"]["artifacts"]["gcp"] = {"release": "44.1.2.3"}
+    assert offered_members(later) == offered_members(earlier)
     later["architectures"]["x86_64"]["artifacts"]["metal"]["release"] = "44.1.2.4"
-    assert metal_members(later) != metal_members(earlier)
-    assert metal_members(stream("44.1.2.3", "x86_64", "aarch64")) != metal_members(earlier)
+    assert offered_members(later) != offered_members(earlier)
+    assert offered_members(stream("44.1.2.3", "x86_64", "aarch64")) != offered_members(earlier)
 
 
 def test_artifact_name_is_the_last_path_segment() -> None:
@@ -249,3 +252,72 @@ def test_releases_compare_by_value() -> None:
     first, second = (select_releases(stream(), ["x86_64"])[0] for _ in range(2))
     assert isinstance(first, Release)
     assert first == second
+
+
+def disk_file(name: str) -> StreamArtifact:
+    return StreamArtifact(f"https://origin.example/{name}", SHA256)
+
+
+def with_disks(**platforms: object) -> dict[str, Any]:
+    document = stream("44.1.2.3")
+    document["architectures"]["x86_64"]["artifacts"].update(platforms)
+    return document
+
+
+def offer(name: str, *formats: str, release: str = "44.1.2.3") -> dict[str, Any]:
+    members = {"location": f"https://origin.example/{name}", "sha256": SHA256}
+    return {"release": release, "formats": {each: {"disk": members} for each in formats}}
+
+
+def test_disk_images_of_platforms_are_read() -> None:
+    document = with_disks(
+        qemu=offer("qemu", "qcow2.xz"), vmware=offer("vmware", "ova"), gcp=offer("gcp", "tar.gz")
+    )
+    metal = document["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]
+    metal |= offer("metal", "raw.xz")["formats"] | offer("4k", "4k.raw.xz")["formats"]
+    (release,) = select_releases(document, ["x86_64"])
+    assert release.disks == (
+        StreamDisk("metal", "raw", disk_file("metal")),
+        StreamDisk("qemu", "qcow2", disk_file("qemu")),
+        StreamDisk("vmware", "ova", disk_file("vmware")),
+    )
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        offer("qemu", "qcow2.xz", release="44.1.2.2"),
+        offer("qemu", "qcow2.zip"),
+        offer("a/../", "qcow2"),
+        {"release": "44.1.2.3"},
+        {"release": 7, "formats": {}},
+        {"release": "44.1.2.3", "formats": {"qcow2": {"disk": None}}},
+        [],
+        None,
+    ],
+    ids=[
+        "another release",
+        "unknown format",
+        "no file name",
+        "no formats",
+        "number",
+        "null",
+        "list",
+        "no qemu",
+    ],
+)
+def test_unusable_disk_image_is_left_out(member: object) -> None:
+    (release,) = select_releases(with_disks(qemu=member), ["x86_64"])
+    assert release.disks == ()
+
+
+def test_disk_images_of_a_real_stream_are_read() -> None:
+    (release,) = select_releases(parse_stream(fixture("fcos-stable.json")), ["x86_64"])
+    assert [(disk.platform, disk.format) for disk in release.disks] == [
+        ("metal", "raw"),
+        ("qemu", "qcow2"),
+        ("vmware", "ova"),
+        ("azure", "vhd"),
+        ("aws", "vmdk"),
+        ("openstack", "qcow2"),
+    ]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.images.reference import Kind
-from image_service.settings.os_images import TYPES, parse_os_images, precedence
+from image_service.settings.os_images import ISO_TYPES, parse_os_images, precedence
 
 ENTRY = {
     "openshift_version": "4.19",
@@ -36,7 +36,7 @@ def test_entry_is_parsed_and_its_url_not_shown() -> None:
 
 
 def test_types_are_kinds_of_iso() -> None:
-    assert {Kind(name) for name in TYPES} == {Kind.FULL_ISO, Kind.DISCONNECTED_ISO}
+    assert {Kind(name) for name in ISO_TYPES} == {Kind.FULL_ISO, Kind.DISCONNECTED_ISO}
 
 
 @pytest.mark.parametrize("url", ["file:///a%20b/c.iso", "file://localhost/a%20b/c.iso"])
@@ -198,3 +198,15 @@ def test_two_digests_of_one_image_are_refused() -> None:
 def test_malformed_digest_is_refused(digest: object) -> None:
     with pytest.raises(ValueError, match="entry 0: sha256 must be 64 hexadecimal digits, or absent"):
         parse_os_images(json.dumps([{**ENTRY, "sha256": digest}]))
+
+
+def test_metal_disk_is_no_iso() -> None:
+    disk, iso = parse_os_images(json.dumps([{**ENTRY, "type": "metal-disk"}, ENTRY]))
+    assert (disk.is_iso, disk.file_name) == (False, "rhcos-metal-disk-9.6.1-0-x86_64.img")
+    assert (iso.is_iso, iso.file_name) == (True, "rhcos-full-iso-9.6.1-0-x86_64.iso")
+
+
+def test_metal_disk_cannot_be_remote() -> None:
+    assert faults(json.dumps([{**ENTRY, "type": "metal-disk", "remote": True}])) == [
+        "entry 0: remote must be false, or absent, for type metal-disk: disk images are fetched whole"
+    ]

@@ -12,7 +12,7 @@ from image_service.catalog.storage.digest import Sidecar
 from image_service.catalog.storage.manifest import read_manifest
 from image_service.coreos.names import ARCHITECTURE, VERSION
 from image_service.files.base_file import BaseFile
-from image_service.settings.os_images import TYPES, OsImage
+from image_service.settings.os_images import ISO_TYPES, OsImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from image_service.catalog.storage.manifest import ManifestEntry
 
-_NAME = re.compile(f"rhcos-({'|'.join(TYPES)})-({VERSION.pattern})-({ARCHITECTURE.pattern})\\.iso")
+_NAME = re.compile(f"rhcos-({'|'.join(ISO_TYPES)})-({VERSION.pattern})-({ARCHITECTURE.pattern})\\.iso")
 
 
 def list_stored_images(directory: Path, configured: Iterable[OsImage]) -> tuple[ImageStatus, ...]:
