@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 if TYPE_CHECKING:
-    from image_service.jobs.model import ComposePlan, JobError, JobType, Json
+    from collections.abc import Mapping
+
+    from image_service.jobs.model import Compose, JobError, JobType, Json
 
 SERVER_QUEUE = "server"
 """The queue of this service's own steps."""
@@ -69,7 +71,7 @@ class PlanActions(Protocol):
     """What a running plan asks this service to do. Each call may be repeated, also by another replica.
 
     All are Twisted coroutines. Raising `StoreFailed` or `Unavailable` makes the engine retry the call;
-    `NotFound` (there is no such compose, or it has ended) ends the plan.
+    `NotFound` (there is no such compose, or it has ended) ends the plan. Any other error fails the step.
     """
 
     async def begin(self, compose_id: str) -> None:
@@ -85,7 +87,10 @@ class PlanActions(Protocol):
         """Carry out a step of this service."""
 
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
-        """Record how the compose ended."""
+        """Record how the compose ended.
+
+        If not by success, some steps may neither have been finished nor begun, and never will.
+        """
 
 
 class Engine(Protocol):
@@ -95,15 +100,11 @@ class Engine(Protocol):
         EngineUnavailable: of each method: it does not answer; nothing is known about the call's effect.
     """
 
-    async def start_plan(
-        self, compose_id: str, tenant: str, plan: ComposePlan, job_ids: dict[str, str]
-    ) -> bool:
-        """Start a plan; False: the engine has, or had, one of this compose.
+    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+        """Start a compose's plan; False: the engine has, or had, one of this compose.
 
         Args:
-            compose_id: becomes the workflow's id.
-            tenant: names the queues of its jobs.
-            plan: its steps.
+            compose: its id becomes the workflow's; tenant and architecture name the queues of its jobs.
             job_ids: by step, the ids of its jobs.
         """
 
@@ -114,7 +115,10 @@ class Engine(Protocol):
         """Return what the engine knows about a plan."""
 
     async def poll(self, queue: str, worker: str, seconds: float) -> Task | None:
-        """Return the next attempt of a queue; None: none came in time."""
+        """Return the next attempt of a queue; None: none came in time, which is 1.5 s at least.
+
+        A task that comes after the caller has cancelled this is lost until its heartbeat limit.
+        """
 
     async def heartbeat(self, token: bytes) -> AttemptState:
         """Report that an attempt goes on."""
@@ -122,7 +126,8 @@ class Engine(Protocol):
     async def complete(self, token: bytes, result: StepResult) -> bool:
         """End an attempt; False: it is not the present one, and nothing has changed.
 
-        An error of an upload is retried as configured, others end the step.
+        An error of an upload makes the engine queue it again after 2 s to 15 s, up to nine attempts, of which
+        only the last one's error ends the step. Others end the step at once.
         """
 
     async def acknowledge_cancel(self, token: bytes) -> None:

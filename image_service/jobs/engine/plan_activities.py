@@ -1,0 +1,101 @@
+"""The activities by which `RunPlan` calls `PlanActions`: asyncio on the engine's side, Twisted on ours."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+
+from image_service.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
+from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.engine.run_plan import PLAN_GONE
+from image_service.jobs.model import JobError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from image_service.jobs.engine.engine import PlanActions
+
+_T = TypeVar("_T")
+_log = Logger()
+
+_BEAT_SECONDS = 8.0  # three within the limit of `RunPlan`
+
+
+class PlanActivities:
+    """The activities of this service.
+
+    Args:
+        actions: what they call.
+    """
+
+    def __init__(self, actions: PlanActions) -> None:
+        self._actions = actions
+
+    @property
+    def all(self) -> list[Callable[..., Any]]:
+        """All activities, for a worker of the SDK."""
+        return [self.begin, self.queue_job, self.finish_job, self.act, self.finish]
+
+    @activity.defn
+    async def begin(self, compose_id: str) -> None:
+        """Record that the plan runs."""
+        await _carry_out(self._actions.begin(compose_id))
+
+    @activity.defn
+    async def queue_job(self, compose_id: str, step: str) -> None:
+        """Record that a job is queued."""
+        await _carry_out(self._actions.queue_job(compose_id, step))
+
+    @activity.defn
+    async def finish_job(
+        self, compose_id: str, step: str, value: dict[str, Any], error: dict[str, Any] | None
+    ) -> None:
+        """Record how a job ended."""
+        result = StepResult(value, _read_error(error))
+        await _carry_out(self._actions.finish_job(compose_id, step, result))
+
+    @activity.defn
+    async def act(self, compose_id: str, step: str) -> dict[str, Any] | None:
+        """Carry out a step of this service, and return its error."""
+        result = await _carry_out(self._actions.act(compose_id, step))
+        return attrs.asdict(result.error) if result.error else None
+
+    @activity.defn
+    async def finish(self, compose_id: str, error: dict[str, Any] | None, is_cancelled: bool) -> None:  # noqa: FBT001 - Temporal passes arguments by position
+        """Record how the compose ended."""
+        await _carry_out(self._actions.finish(compose_id, _read_error(error), cancelled=is_cancelled))
+
+
+async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
+    """Run an action of ours with heartbeats, and map its errors to those that `RunPlan` knows."""
+    beats = asyncio.create_task(_beat())
+    try:
+        return await Deferred.fromCoroutine(action).asFuture(asyncio.get_running_loop())
+    except NotFound as error:
+        raise ApplicationError(error.detail, type=PLAN_GONE, non_retryable=True) from None
+    except (StoreFailed, Unavailable, CancelledError) as error:
+        raise ApplicationError(str(error), type=type(error).__name__) from None
+    except ImageServiceError as error:
+        raise ApplicationError(error.detail, type=error.code, non_retryable=True) from None
+    except Exception as error:  # noqa: BLE001 - whatever it is, the plan ends
+        _log.failure("an action of a plan failed")
+        # Its message might hold what must not reach the engine.
+        raise ApplicationError(f"internal error ({type(error).__name__})", non_retryable=True) from None
+    finally:
+        beats.cancel()
+
+
+async def _beat() -> None:
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(_BEAT_SECONDS)
+
+
+def _read_error(members: dict[str, Any] | None) -> JobError | None:
+    return JobError(**members) if members else None

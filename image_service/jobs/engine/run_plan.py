@@ -1,0 +1,207 @@
+"""`RunPlan`, the one workflow: it carries out the steps of any plan, and knows nothing about images.
+
+Temporal replays it: the code is deterministic, and a change of it must not alter the order of the commands of
+plans that run already. The payloads are dataclasses, which the SDK converts from and to JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import attrs
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as TimeoutFailure
+
+from image_service.jobs.model import JobError, JobType
+
+JOB_FAILED = "JobFailed"
+"""Type of the failure by which a worker ends an attempt; its detail is a `JobError`, as JSON."""
+PLAN_GONE = "PlanGone"
+"""Type of the failure of a server's step whose compose is not there, or has ended."""
+
+_STEP_FAILED_ID, _WORKER_LOST_ID = 10, 27  # of osbuild-composer
+_ACTION_HEARTBEAT = timedelta(seconds=30)
+_ATTEMPTS = 3
+_UPLOAD_ATTEMPTS = 9
+# Written out: the enumeration's own name differs, and the server compares these.
+_DEADLINE_FAILURE = "TemporalTimeout:StartToClose"
+
+_Json: TypeAlias = "dict[str, Any]"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step.
+
+    Args:
+        name: unique in its plan.
+        action: a `JobType`, or the name of an action of this service.
+        after: names of the steps that must have succeeded before.
+        queue: of a job; None: this service does it.
+        job_id: None: it is no job.
+    """
+
+    name: str
+    action: str
+    after: list[str]
+    queue: str | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedCompose:
+    """The argument of `RunPlan`.
+
+    Args:
+        compose_id: the id of the workflow.
+        steps: of the plan.
+        heartbeat_seconds: after which a silent worker has lost its attempt.
+        job_seconds: that an attempt of a job, or of an action, may take.
+    """
+
+    compose_id: str
+    steps: list[PlannedStep]
+    heartbeat_seconds: float
+    job_seconds: float
+
+
+class StepFailed(Exception):
+    """A step has failed, which ends the plan."""
+
+    def __init__(self, error: JobError) -> None:
+        super().__init__(error.reason)
+        self.error = error
+
+
+@workflow.defn
+class RunPlan:
+    """Carries out a plan: each step once those that it comes after have succeeded.
+
+    The first failure ends the plan, and cancels the steps that still run.
+    """
+
+    def __init__(self) -> None:
+        self._done: set[str] = set()
+
+    @workflow.run
+    async def run(self, plan: PlannedCompose) -> None:
+        """Carry it out, and record how it ended."""
+        self._plan = plan
+        try:
+            error, is_cancelled = await self._run_steps(), False
+        except BaseException as failure:
+            if not is_cancelled_exception(failure):
+                raise
+            error, is_cancelled = None, True
+        await self._call("finish", _as_json(error), is_cancelled)
+
+    async def _run_steps(self) -> JobError | None:
+        await self._call("begin")
+        tasks = [asyncio.create_task(self._run_step(step)) for step in self._plan.steps]
+        try:
+            await workflow.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+        failures = [failure for task in tasks if task.done() and (failure := task.exception())]
+        for failure in failures:
+            if not isinstance(failure, StepFailed):
+                raise failure
+            return failure.error
+        return None
+
+    async def _run_step(self, step: PlannedStep) -> None:
+        await workflow.wait_condition(lambda: self._done.issuperset(step.after))
+        try:
+            error = await (self._act(step) if step.queue is None else self._run_job(step, step.queue))
+        except ActivityError as failure:
+            if is_cancelled_exception(failure) or _type_of(failure) == PLAN_GONE:
+                raise
+            error = self._error_of(step, failure)
+        if error:
+            raise StepFailed(error)
+        self._done.add(step.name)
+
+    async def _act(self, step: PlannedStep) -> JobError | None:
+        """Have this service carry out a step."""
+        error = await self._call("act", step.name)
+        return JobError(**error) if error else None
+
+    async def _run_job(self, step: PlannedStep, queue: str) -> JobError | None:
+        """Have a worker carry out a step."""
+        await self._call("queue_job", step.name)
+        error: JobError | None = None
+        try:
+            value: _Json = await workflow.execute_activity(
+                step.action,
+                task_queue=queue,
+                activity_id=step.job_id,
+                heartbeat_timeout=timedelta(seconds=self._plan.heartbeat_seconds),
+                start_to_close_timeout=timedelta(seconds=self._plan.job_seconds),
+                retry_policy=job_retries(step.action),
+                result_type=dict,
+            )
+        except ActivityError as failure:
+            if is_cancelled_exception(failure):
+                raise
+            value, error = {}, self._error_of(step, failure)
+        await self._call("finish_job", step.name, value, _as_json(error))
+        return error
+
+    async def _call(self, action: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
+        """Call an action of this service, again and again while what it needs is away."""
+        is_long = action == "act"
+        return await workflow.execute_activity(
+            action,
+            args=[self._plan.compose_id, *arguments],
+            heartbeat_timeout=_ACTION_HEARTBEAT,
+            start_to_close_timeout=timedelta(seconds=self._plan.job_seconds),
+            retry_policy=RetryPolicy(
+                maximum_interval=timedelta(seconds=15),
+                non_retryable_error_types=[_DEADLINE_FAILURE] if is_long else None,
+            ),
+        )
+
+    def _error_of(self, step: PlannedStep, failure: ActivityError) -> JobError:
+        """Return why a step failed, by the failure of its activity."""
+        cause = failure.cause
+        if isinstance(cause, ApplicationError) and cause.type == JOB_FAILED:
+            return JobError(**cause.details[0])
+        if isinstance(cause, ApplicationError):
+            return JobError(_STEP_FAILED_ID, f"step {step.name}: {cause.message}")
+        if isinstance(cause, TimeoutFailure) and cause.type is TimeoutType.HEARTBEAT:
+            seconds = self._plan.heartbeat_seconds
+            reason = f"its worker has stopped: no heartbeat for {seconds:g} s, also when it was tried again"
+            return JobError(_WORKER_LOST_ID, f"step {step.name}: {reason}")
+        reason = f"exceeded its deadline of {self._plan.job_seconds:g} s"
+        return JobError(_WORKER_LOST_ID, f"step {step.name}: {reason}")
+
+
+def job_retries(action: str) -> RetryPolicy:
+    """Return when the attempts of a job are repeated.
+
+    A lost worker costs an attempt, a job that exceeds its deadline is not repeated. A job that a worker
+    reports as failed is only repeated if it is an upload: after 2 s, 3 s and so on up to 15 s, for 71 s.
+    """
+    if action == JobType.UPLOAD:
+        return RetryPolicy(
+            initial_interval=timedelta(seconds=2),
+            backoff_coefficient=1.5,
+            maximum_interval=timedelta(seconds=15),
+            maximum_attempts=_UPLOAD_ATTEMPTS,
+            non_retryable_error_types=[_DEADLINE_FAILURE],
+        )
+    return RetryPolicy(maximum_attempts=_ATTEMPTS, non_retryable_error_types=[JOB_FAILED, _DEADLINE_FAILURE])
+
+
+def _as_json(error: JobError | None) -> _Json | None:
+    return attrs.asdict(error) if error else None
+
+
+def _type_of(failure: ActivityError) -> str | None:
+    return failure.cause.type if isinstance(failure.cause, ApplicationError) else None

@@ -1,0 +1,215 @@
+"""The engine: Temporal's verbs, called from Twisted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+from temporalio.api.common.v1 import Payloads, WorkflowExecution
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
+from temporalio.api.failure.v1 import ApplicationFailureInfo, Failure
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionRequest,
+    PollActivityTaskQueueRequest,
+    RecordActivityTaskHeartbeatRequest,
+    RequestCancelWorkflowExecutionRequest,
+    RespondActivityTaskCanceledRequest,
+    RespondActivityTaskCompletedRequest,
+    RespondActivityTaskFailedRequest,
+)
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.converter import DefaultPayloadConverter
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+from twisted.internet.defer import Deferred
+
+from image_service.errors import EngineUnavailable
+from image_service.jobs.engine.engine import SERVER_QUEUE, AttemptState, PlanState, Task, queue_name
+from image_service.jobs.engine.run_plan import JOB_FAILED, PlannedCompose, PlannedStep, RunPlan
+from image_service.jobs.model import JobType
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from temporalio.service import WorkflowService
+
+    from image_service.jobs.engine.connection import EngineConnection
+    from image_service.jobs.engine.engine import StepResult
+    from image_service.jobs.model import Compose, Step
+
+_T = TypeVar("_T")
+
+_CALL_TIMEOUT = timedelta(seconds=10)
+# The engine ends an empty poll a second before its deadline, which must be more than two seconds away.
+_POLL_MARGIN_SECONDS = 1.0
+_MIN_POLL_SECONDS = 1.5
+_RETRY_AFTER_SECONDS = 5
+
+
+@attrs.frozen
+class JobLimits:
+    """Limits of jobs.
+
+    Args:
+        heartbeat_seconds: without a heartbeat, after which an attempt is lost.
+        job_seconds: that an attempt may take.
+    """
+
+    heartbeat_seconds: float = 120.0
+    job_seconds: float = 10800.0
+
+
+class TemporalEngine:
+    """Implements `Engine`.
+
+    Args:
+        connection: that was started, or will be.
+        limits: of the jobs of plans that it starts.
+    """
+
+    def __init__(self, connection: EngineConnection, limits: JobLimits) -> None:
+        self._connection = connection
+        self._limits = limits
+
+    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+        """Start a compose's plan; False: the engine has, or had, one of this compose."""
+        planned = PlannedCompose(
+            compose.id,
+            [_plan(compose, step, job_ids) for step in compose.plan.steps],
+            self._limits.heartbeat_seconds,
+            self._limits.job_seconds,
+        )
+        start = self._connection.client.start_workflow(
+            RunPlan.run,
+            planned,
+            id=compose.id,
+            task_queue=SERVER_QUEUE,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            rpc_timeout=_CALL_TIMEOUT,
+        )
+        try:
+            await self._call(start)
+        except WorkflowAlreadyStartedError:
+            return False
+        return True
+
+    async def cancel_plan(self, compose_id: str) -> None:
+        """Cancel a plan; do nothing if there is none that runs."""
+        request = RequestCancelWorkflowExecutionRequest(
+            namespace=self._namespace, workflow_execution=WorkflowExecution(workflow_id=compose_id)
+        )
+        await self._find(self._service.request_cancel_workflow_execution(request, timeout=_CALL_TIMEOUT))
+
+    async def find_plan(self, compose_id: str) -> PlanState:
+        """Return what the engine knows about a plan."""
+        request = DescribeWorkflowExecutionRequest(
+            namespace=self._namespace, execution=WorkflowExecution(workflow_id=compose_id)
+        )
+        found = await self._find(self._service.describe_workflow_execution(request, timeout=_CALL_TIMEOUT))
+        if found is None:
+            return PlanState.UNKNOWN
+        is_running = (
+            found.workflow_execution_info.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+        )
+        return PlanState.RUNNING if is_running else PlanState.ENDED
+
+    async def poll(self, queue: str, worker: str, seconds: float) -> Task | None:
+        """Return the next attempt of a queue; None: none came in time, which is 1.5 s at least.
+
+        A task that comes after the caller has cancelled this call is lost until its heartbeat limit.
+        """
+        seconds = max(seconds, _MIN_POLL_SECONDS) + _POLL_MARGIN_SECONDS
+        request = PollActivityTaskQueueRequest(
+            namespace=self._namespace, task_queue=TaskQueue(name=queue), identity=worker
+        )
+        found = await self._call(
+            self._service.poll_activity_task_queue(request, timeout=timedelta(seconds=seconds))
+        )
+        if not found.task_token:
+            return None
+        return Task(found.activity_id, found.workflow_execution.workflow_id, found.task_token, found.attempt)
+
+    async def heartbeat(self, token: bytes) -> AttemptState:
+        """Report that an attempt goes on."""
+        request = RecordActivityTaskHeartbeatRequest(namespace=self._namespace, task_token=token)
+        found = await self._find(self._service.record_activity_task_heartbeat(request, timeout=_CALL_TIMEOUT))
+        if found is None:
+            return AttemptState.ENDED
+        return AttemptState.CANCELLED if found.cancel_requested else AttemptState.RUNNING
+
+    async def complete(self, token: bytes, result: StepResult) -> bool:
+        """End an attempt; False: it is not the present one, and nothing has changed.
+
+        An error of an upload is tried again as `job_retries` has it, others end the step.
+        """
+        call: Coroutine[object, object, object]
+        if result.error:
+            info = ApplicationFailureInfo(type=JOB_FAILED, details=_encode(attrs.asdict(result.error)))
+            failure = Failure(message=result.error.reason, application_failure_info=info)
+            call = self._service.respond_activity_task_failed(
+                RespondActivityTaskFailedRequest(
+                    namespace=self._namespace, task_token=token, failure=failure
+                ),
+                timeout=_CALL_TIMEOUT,
+            )
+        else:
+            call = self._service.respond_activity_task_completed(
+                RespondActivityTaskCompletedRequest(
+                    namespace=self._namespace, task_token=token, result=_encode(dict(result.value))
+                ),
+                timeout=_CALL_TIMEOUT,
+            )
+        return await self._find(call) is not None
+
+    async def acknowledge_cancel(self, token: bytes) -> None:
+        """Report that a worker has stopped a cancelled attempt; nothing, if it has ended already."""
+        request = RespondActivityTaskCanceledRequest(namespace=self._namespace, task_token=token)
+        await self._find(self._service.respond_activity_task_canceled(request, timeout=_CALL_TIMEOUT))
+
+    @property
+    def _service(self) -> WorkflowService:
+        return self._connection.client.workflow_service
+
+    @property
+    def _namespace(self) -> str:
+        return self._connection.client.namespace
+
+    async def _find(self, call: Coroutine[object, object, _T]) -> _T | None:
+        """Await a call; None: the engine does not know what it is about, or that has ended."""
+        try:
+            return await self._await(call)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise _unavailable(error) from None
+
+    async def _call(self, call: Coroutine[object, object, _T]) -> _T:
+        """Await a call."""
+        try:
+            return await self._await(call)
+        except RPCError as error:
+            raise _unavailable(error) from None
+
+    async def _await(self, call: Coroutine[object, object, _T]) -> _T:
+        """Have asyncio run a coroutine of the SDK, in a Twisted coroutine."""
+        answer: Deferred[_T] = Deferred.fromFuture(self._connection.loop.create_task(call))
+        return await answer
+
+
+def _unavailable(error: RPCError) -> EngineUnavailable:
+    detail = f"the job engine does not answer: {error.status.name}"
+    return EngineUnavailable(detail, retry_after_seconds=_RETRY_AFTER_SECONDS)
+
+
+def _plan(compose: Compose, step: Step, job_ids: Mapping[str, str]) -> PlannedStep:
+    """Return what the engine is to know about a step."""
+    if not step.is_job:
+        return PlannedStep(step.name, step.action, list(step.after))
+    queue = queue_name(compose.tenant, JobType(step.action), compose.architecture)
+    return PlannedStep(step.name, step.action, list(step.after), queue, job_ids[step.name])
+
+
+def _encode(value: Mapping[str, object]) -> Payloads:
+    return Payloads(payloads=DefaultPayloadConverter().to_payloads([value]))

@@ -1,0 +1,133 @@
+"""Drives a `TemporalEngine` from a plain test, and records what plans ask this service to do."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from image_service.jobs.engine.connection import EngineConnection
+from image_service.jobs.engine.engine import StepResult, queue_name
+from image_service.jobs.engine.temporal_engine import JobLimits, TemporalEngine
+from image_service.jobs.model import (
+    Compose,
+    ComposePlan,
+    ComposeState,
+    ImageType,
+    JobError,
+    JobType,
+    Step,
+)
+from image_service.settings.jobs.engine import EngineSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from image_service.jobs.engine.engine import Task
+
+T = TypeVar("T")
+
+TENANT = "org-7"
+ARCHITECTURE = "x86_64"
+CUSTOMIZE = queue_name(TENANT, JobType.CUSTOMIZE, ARCHITECTURE)
+CONVERT = queue_name(TENANT, JobType.CONVERT, ARCHITECTURE)
+UPLOAD = queue_name(TENANT, JobType.UPLOAD, ARCHITECTURE)
+
+
+class RecordingActions:
+    """Records each call as ``(name, step)``; errors and results are prepared by tests."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+        self.errors: list[Exception] = []
+        """Each is raised once, by the next call."""
+        self.step_error: JobError | None = None
+        self.jobs: dict[str, StepResult] = {}
+        self.ends: dict[str, tuple[JobError | None, bool]] = {}
+        self.ended: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def _record(self, compose_id: str, *call: object) -> None:
+        self.calls[compose_id].append(call)
+        if self.errors:
+            raise self.errors.pop(0)
+
+    async def begin(self, compose_id: str) -> None:
+        self._record(compose_id, "begin")
+
+    async def queue_job(self, compose_id: str, step: str) -> None:
+        self._record(compose_id, "queue_job", step)
+
+    async def finish_job(self, compose_id: str, step: str, result: StepResult) -> None:
+        self._record(compose_id, "finish_job", step)
+        self.jobs[step] = result
+
+    async def act(self, compose_id: str, step: str) -> StepResult:
+        self._record(compose_id, "act", step)
+        return StepResult({}, self.step_error)
+
+    async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
+        self._record(compose_id, "finish")
+        self.ends[compose_id] = (error, cancelled)
+        self.ended[compose_id].set()
+
+
+class Driver:
+    """An engine's client with recording actions; each call runs the loop until it returns."""
+
+    def __init__(self, address: str, *, heartbeat_seconds: float = 2.0, job_seconds: float = 60.0) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.actions = RecordingActions()
+        self.connection = EngineConnection(address, EngineSettings(), self.loop)
+        self.engine = TemporalEngine(self.connection, JobLimits(heartbeat_seconds, job_seconds))
+
+    def start(self) -> None:
+        self.connection.start(self.actions)
+        while not self.connection.is_available:
+            self.wait(0.05)
+
+    def stop(self) -> None:
+        self.call(self.connection.stop())
+        self.loop.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a Twisted coroutine."""
+
+        async def run() -> T:
+            return await Deferred.fromCoroutine(coroutine).asFuture(self.loop)
+
+        return self.loop.run_until_complete(run())
+
+    def wait(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def begin(self, *steps: Step) -> Compose:
+        """Start a plan."""
+        compose = Compose(
+            id=str(uuid.uuid4()),
+            tenant=TENANT,
+            distribution="rhcos-4.19",
+            architecture=ARCHITECTURE,
+            image_type=ImageType.VSPHERE_OVA,
+            request={},
+            plan=ComposePlan(steps, None, "disk.ova"),
+            state=ComposeState.PENDING,
+            created_at=datetime.now(UTC),
+        )
+        ids = {step.name: str(uuid.uuid4()) for step in steps if step.is_job}
+        assert self.call(self.engine.start_plan(compose, ids))
+        return compose
+
+    def take(self, queue: str) -> Task:
+        """Return the next task of a queue, however long that takes."""
+        while True:
+            if task := self.call(self.engine.poll(queue, "worker", 2.0)):
+                return task
+
+    def end(self, compose: Compose) -> tuple[JobError | None, bool]:
+        """Return how a plan ends: its error, and True if it was cancelled."""
+        self.loop.run_until_complete(self.actions.ended[compose.id].wait())
+        return self.actions.ends[compose.id]
