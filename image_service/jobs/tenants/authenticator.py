@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+import jwt
+
+from image_service.errors import Unauthorized
+from image_service.jobs.model import Principal
+from image_service.jobs.tenants.keys import ALGORITHMS
+
 if TYPE_CHECKING:
-    from image_service.jobs.model import Principal
+    from collections.abc import Callable
+
+    from image_service.jobs.tenants.access_list import AccessList
+    from image_service.jobs.tenants.key_sources import KeySource
+    from image_service.jobs.tenants.keys import SigningKey
+
+_LEEWAY_SECONDS = 10  # by which clocks may differ
+_CHALLENGE = (("WWW-Authenticate", 'Bearer realm="image-service"'),)
+_REASONS: dict[type[jwt.PyJWTError], str] = {
+    jwt.ExpiredSignatureError: "the token has expired",
+    jwt.ImmatureSignatureError: "the token is not valid yet",
+    jwt.InvalidAudienceError: "the token is for another audience",
+    jwt.InvalidIssuerError: "the token has another issuer",
+    jwt.InvalidSignatureError: "the signature of the token is wrong",
+}
 
 
 class Authenticator(Protocol):
@@ -24,3 +46,88 @@ class Authenticator(Protocol):
             TenantMissing: it names no tenant.
             Unavailable: the keys could never be fetched.
         """
+
+
+class OpenAuthenticator:
+    """Takes every request for the operator's, of the default tenant."""
+
+    async def authenticate(
+        self,
+        authorization: str | None,  # noqa: ARG002 - of the interface
+        *,
+        is_local: bool,  # noqa: ARG002 - same
+    ) -> Principal:
+        """Return the operator."""
+        return Principal(is_operator=True)
+
+
+@attrs.frozen
+class JwtAuthenticator:
+    """Requires tokens of requests over TCP; those through a Unix socket are of the default tenant.
+
+    Args:
+        keys: that sign tokens.
+        access_list: in force now.
+        issuer: None: any.
+        audience: None: any.
+        operator_token: of this service's own worker.
+    """
+
+    keys: KeySource
+    access_list: Callable[[], AccessList]
+    issuer: str | None
+    audience: str | None
+    operator_token: str = attrs.field(repr=False)
+
+    async def authenticate(self, authorization: str | None, *, is_local: bool) -> Principal:
+        """Return who sends a request; see `Authenticator`."""
+        token = _bearer_token(authorization)
+        if hmac.compare_digest(token.encode(), self.operator_token.encode()):
+            return Principal(is_operator=True)
+        if is_local:
+            return Principal()
+        if not token:
+            raise _unauthorized("a bearer token is required")
+        key = await self._find_key(token)
+        return self.access_list().admit(self._verify(token, key))
+
+    async def _find_key(self, token: str) -> SigningKey:
+        """Return the key that a token names, which may be forged as yet."""
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, RecursionError):
+            raise _unauthorized("the token is no JSON Web Token") from None
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if algorithm not in ALGORITHMS:
+            raise _unauthorized("the algorithm of the token is not accepted")
+        key = await self.keys.find(key_id, algorithm)
+        if key is None:
+            raise _unauthorized("the token is signed with an unknown key")
+        return key
+
+    def _verify(self, token: str, key: SigningKey) -> dict[str, object]:
+        required = ["exp", *(["iss"] if self.issuer else []), *(["aud"] if self.audience else [])]
+        try:
+            return jwt.decode(
+                token,
+                key.key,
+                algorithms=sorted(key.algorithms),
+                issuer=self.issuer,
+                audience=self.audience,
+                leeway=_LEEWAY_SECONDS,
+                options={"require": required, "verify_aud": self.audience is not None},
+            )
+        except jwt.MissingRequiredClaimError as error:
+            raise _unauthorized(f"the token has no {error.claim}") from None
+        except (jwt.PyJWTError, RecursionError) as error:
+            reasons = (reason for kind, reason in _REASONS.items() if isinstance(error, kind))
+            raise _unauthorized(next(reasons, "the token is malformed")) from None
+
+
+def _bearer_token(authorization: str | None) -> str:
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _unauthorized(reason: str) -> Unauthorized:
+    return Unauthorized(reason, fields=_CHALLENGE)

@@ -1,7 +1,10 @@
-"""Settings of the tenants of the jobs role."""
+"""Settings of the authentication of the jobs role's APIs, and of its tenants."""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,53 +14,147 @@ from image_service.settings import parsers
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping
+
+_MEMBERS = {"claim", "pattern", "operator"}
 
 
-def _parse_url(value: str) -> str:
+@attrs.frozen
+class AccessRule:
+    """An entry of the access list.
+
+    Args:
+        claim: whose value, if it is a string, is compared.
+        pattern: is found in the values that the entry admits.
+        is_operator: the tokens that it admits are those of operators.
+    """
+
+    claim: str
+    pattern: re.Pattern[str]
+    is_operator: bool = False
+
+
+def read_access_rules(path: Path) -> tuple[AccessRule, ...]:
+    """Return the entries of an access list.
+
+    Raises:
+        ValueError: the file cannot be read; or one argument per fault, each naming entry and member.
+    """
+    entries = parsers.json_entries(_read_text(path), _faults_of_rule)
+    return tuple(
+        AccessRule(entry["claim"], re.compile(entry["pattern"]), entry.get("operator", False))
+        for entry in entries
+    )
+
+
+def read_key_documents(path: Path) -> list[object]:
+    """Return the keys of a file that is a JSON Web Key Set (RFC 7517 section 5), unchecked.
+
+    Raises:
+        ValueError: the file cannot be read, or is something else.
+    """
+    return key_documents(_read_text(path))
+
+
+def key_documents(text: str | bytes) -> list[object]:
+    """Return the keys of a JSON Web Key Set, unchecked; raise ValueError if the text is something else."""
+    try:
+        document: object = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    match document:
+        case {"keys": list(keys)}:
+            return keys
+    raise ValueError('must be a JSON Web Key Set, such as {"keys": [{"kty": "RSA", …}]}')
+
+
+def _read_text(path: Path) -> str:
+    return parsers.file_content(str(path.absolute()))
+
+
+def _faults_of_rule(entry: object) -> Iterable[str]:
+    if not isinstance(entry, dict):
+        yield 'must be an object, such as {"claim": "rh-org-id", "pattern": "^42$"}'
+        return
+    if unknown := sorted(set(entry) - _MEMBERS):
+        yield f"has the unknown member {unknown[0]!r}; the members are {', '.join(sorted(_MEMBERS))}"
+    for name in ("claim", "pattern"):
+        if not isinstance(entry.get(name), str) or not entry[name]:
+            yield f"{name} must be a string that is not empty"
+    if not isinstance(entry.get("operator", False), bool):
+        yield "operator must be true or false, or absent"
+    try:
+        re.compile(str(entry.get("pattern")))
+    except (re.error, RecursionError) as error:
+        yield f"pattern must be a regular expression: {error}"
+
+
+def _parse_access_file(value: str) -> Path:
+    read_access_rules(Path(value))
+    return Path(value)
+
+
+def _parse_keys_file(value: str) -> Path:
+    read_key_documents(Path(value))
+    return Path(value)
+
+
+def _parse_keys_url(value: str) -> str:
     if not is_web_url(value):
-        raise ValueError("must be an http or https URL")
+        raise ValueError("must be an http:// or https:// URL, escaped, without fragment and user name")
     return value
 
 
-def _parse_names(value: str) -> tuple[str, ...]:
-    return tuple(name for entry in value.split(",") if (name := entry.strip()))
+def _parse_fields(value: str) -> tuple[str, ...]:
+    fields = tuple(field.strip() for field in value.split(","))
+    if not all(fields):
+        raise ValueError("must be names of claims, separated by commas")
+    return fields
 
 
 @attrs.frozen(kw_only=True)
 class TenantSettings:
     """Jobs: tenants."""
 
-    keys_url: str | None = setting("JWT_KEYS_URL", parse=_parse_url)
-    """URL of the keys (JWKS) that sign tokens. The last good ones are used while it does not answer. With
-    this or `JWT_KEYS_FILE`, each request needs a token, except on a Unix socket. When neither is set: each
-    client belongs to the default tenant, and may do everything."""
-    keys_file: Path | None = setting("JWT_KEYS_FILE", parse=parsers.readable_file)
-    """File of such keys, which is read again when it has changed."""
-    acl_file: Path | None = setting("JWT_ACL_FILE", parse=parsers.readable_file)
-    """File of an access list in JSON: `[{"claim": NAME, "pattern": REGULAR_EXPRESSION}, …]`; a token that
-    matches one entry is accepted. `"operator": true` in an entry makes its tokens those of the operator,
-    whose workers may serve all tenants. When not set: each valid token is accepted, and none is the
-    operator's."""
-    issuer: str | None = setting("JWT_ISSUER", parse=str)
-    """The issuer that tokens must name."""
-    audience: str | None = setting("JWT_AUDIENCE", parse=str)
-    """The audience that tokens must name."""
+    keys_url: str | None = setting("JWT_KEYS_URL", parse=_parse_keys_url)
+    """URL of the JSON Web Key Set whose keys sign the tokens of clients and workers. It is fetched every
+    minute, and once more for a key that is not in it, five times at once at most. While the URL is down, the
+    last good set stays in use. RSA, EC and Ed25519 keys are used, each with the algorithms of its type alone;
+    symmetric keys are not. With it or `JWT_KEYS_FILE`, requests over TCP need a token; without both, every
+    request is the operator's, and TCP listeners are on loopback only."""
+    keys_file: Path | None = setting("JWT_KEYS_FILE", parse=_parse_keys_file)
+    """File of such a set, in the place of `JWT_KEYS_URL`; re-read when it has changed."""
     ca_file: Path | None = setting("JWT_KEYS_TRUSTED_CA_FILE", parse=parsers.ca_file)
     """PEM file of certificate authorities to trust for `JWT_KEYS_URL`, beside those of the system."""
-    fields: tuple[str, ...] = setting("JWT_TENANT_FIELDS", parse=_parse_names, default="rh-org-id,account_id")
-    """Claims that name the tenant, separated by commas; the first that is a string and not empty counts."""
+    acl_file: Path | None = setting("JWT_ACL_FILE", parse=_parse_access_file)
+    """File of the access list, re-read when it has changed: a JSON list of objects with `claim`, the name of
+    a claim, and `pattern`, a regular expression. A token is admitted if one of them is found in the value of
+    its claim, which must be a string; write `^…$` for the whole value. An entry with `"operator": true`
+    admits operators: their workers may ask for the jobs of all tenants, with `--tenant ANY`. When not set,
+    every valid token is admitted, and none is an operator's."""
+    issuer: str | None = setting("JWT_ISSUER", parse=str)
+    """The `iss` that tokens must have. When not set, any."""
+    audience: str | None = setting("JWT_AUDIENCE", parse=str)
+    """The `aud` that tokens must have, alone or among others. When not set, any."""
+    fields: tuple[str, ...] = setting(
+        "JWT_TENANT_FIELDS", parse=_parse_fields, default="rh-org-id,account_id"
+    )
+    """Names of claims, separated by commas. The first that is a string, and not empty, names the tenant; a
+    number is passed over. A token without any is refused, except an operator's."""
 
     @property
     def is_enabled(self) -> bool:
-        """True if requests need tokens."""
-        return bool(self.keys_url or self.keys_file)
+        """True if requests over TCP need a token."""
+        return self.keys_url is not None or self.keys_file is not None
 
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """The variables that are missing, and those that are valid but not together."""
-        if self.keys_url and self.keys_file:
-            yield "JWT_KEYS_URL and JWT_KEYS_FILE: both are set; one must be, or none"
+        if environ.get("JWT_KEYS_URL") and environ.get("JWT_KEYS_FILE"):
+            yield "JWT_KEYS_URL and JWT_KEYS_FILE are set; one must be"
+        if environ.get("JWT_KEYS_TRUSTED_CA_FILE") and not environ.get("JWT_KEYS_URL"):
+            yield "JWT_KEYS_TRUSTED_CA_FILE is set without JWT_KEYS_URL"
+        if environ.get("JWT_KEYS_URL") or environ.get("JWT_KEYS_FILE"):
+            return
         for name in ("JWT_ACL_FILE", "JWT_ISSUER", "JWT_AUDIENCE"):
-            if environ.get(name) and not (environ.get("JWT_KEYS_URL") or environ.get("JWT_KEYS_FILE")):
-                yield f"{name} is set without JWT_KEYS_URL and JWT_KEYS_FILE; requests would need no token"
+            if environ.get(name):
+                yield f"{name} is set without JWT_KEYS_URL or JWT_KEYS_FILE; it would protect nothing"

@@ -1,0 +1,50 @@
+"""Which tokens are admitted, and to which tenant they belong. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import Forbidden, TenantMissing
+from image_service.jobs.model import DEFAULT_TENANT, Principal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from image_service.settings.jobs.tenants import AccessRule
+
+
+@attrs.frozen
+class AccessList:
+    """Admits claims.
+
+    Args:
+        rules: one that admits the claims is enough; None: all are admitted, and none is an operator's.
+        tenant_fields: names of claims; the first that is a string, and not empty, names the tenant.
+    """
+
+    rules: Sequence[AccessRule] | None
+    tenant_fields: Sequence[str]
+
+    def admit(self, claims: Mapping[str, object]) -> Principal:
+        """Return who presents these claims, which are verified.
+
+        Raises:
+            Forbidden: no rule admits them.
+            TenantMissing: they name no tenant, and are not an operator's.
+        """
+        fitting = [rule for rule in self.rules or () if _is_admitted(claims.get(rule.claim), rule)]
+        if self.rules is not None and not fitting:
+            raise Forbidden("the access list does not admit the token")
+        is_operator = any(rule.is_operator for rule in fitting)
+        names = (name for field in self.tenant_fields if isinstance(name := claims.get(field), str) and name)
+        if name := next(names, None):
+            return Principal(f"org-{name}", is_operator)
+        if is_operator:
+            return Principal(DEFAULT_TENANT, is_operator)
+        raise TenantMissing(f"the token names no tenant in {' or '.join(self.tenant_fields)}, as a string")
+
+
+def _is_admitted(value: object, rule: AccessRule) -> bool:
+    return isinstance(value, str) and rule.pattern.search(value) is not None
