@@ -385,3 +385,21 @@ class ApiError(ImageServiceError):
     def __init__(self, detail: str = "", *, number: int = 0, retry_after_seconds: int | None = None) -> None:
         super().__init__(detail, retry_after_seconds=retry_after_seconds)
         self.number = number
+
+
+class JobTokenMalformed(InvalidRequest):
+    """The token of a job is none that this service has made."""
+
+    code = "job-token-malformed"
+
+
+class JobTokenUnknown(NotFound):
+    """The attempt of a job that a token names is of another tenant, or not the present one."""
+
+    code = "job-token-unknown"
+
+
+class JobNotRunning(InvalidRequest):
+    """The job that a token names is cancelled."""
+
+    code = "job-not-running"

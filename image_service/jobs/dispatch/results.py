@@ -1,0 +1,127 @@
+"""What a worker reports about its job: its JSON, checked. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.errors import InvalidRequest
+from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.model import Artifact, JobError, JobProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from image_service.jobs.model import Json
+
+ARTIFACT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+"""Of a file that a worker sends."""
+
+MAX_RESULT_BYTES = 64 * 1024
+"""Of a result's JSON: it goes through the engine, which has a limit for all payloads of a plan."""
+
+_FACTS = ("provenance", "log", "location")
+
+
+@attrs.frozen
+class DeclaredArtifact:
+    """A file that a worker says it has sent."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@attrs.frozen
+class WorkerResult:
+    """How a worker says its job ended.
+
+    Args:
+        artifacts: that it has made.
+        facts: further members: ``provenance``, ``log``, ``location``.
+        error: why it failed; None: it succeeded.
+    """
+
+    artifacts: tuple[DeclaredArtifact, ...] = ()
+    facts: Json = attrs.field(factory=dict, repr=False)
+    error: JobError | None = None
+
+    @classmethod
+    def parse(cls, document: Json) -> WorkerResult:
+        """Check a result's JSON, of which unknown members are dropped; raises InvalidRequest."""
+        if len(json.dumps(document)) > MAX_RESULT_BYTES:
+            raise InvalidRequest(f"result must have at most {MAX_RESULT_BYTES} bytes")
+        error = document.get("job_error")
+        if error is not None:
+            return cls(error=_parse_error(error))
+        artifacts = document.get("artifacts", [])
+        if not isinstance(artifacts, list):
+            raise InvalidRequest("result.artifacts must be an array")
+        declared = tuple(_parse_artifact(number, each) for number, each in enumerate(artifacts))
+        if len({each.name for each in declared}) < len(declared):
+            raise InvalidRequest("result.artifacts has a name twice")
+        return cls(declared, {name: document[name] for name in _FACTS if name in document})
+
+    def resolve(self, step: str, uploaded: Iterable[Artifact]) -> StepResult:
+        """Return the result for the engine, with the stored artifacts.
+
+        Args:
+            step: of the job; errors name it.
+            uploaded: files of the attempt.
+
+        Raises:
+            InvalidRequest: a declared artifact was not uploaded, or is another.
+        """
+        if self.error is not None:
+            return StepResult({}, attrs.evolve(self.error, reason=f"step {step}: {self.error.reason}"))
+        stored = {artifact.name: artifact for artifact in uploaded}
+        accepted = [_find_stored(declared, stored.get(declared.name)) for declared in self.artifacts]
+        return StepResult({"artifacts": [attrs.asdict(artifact) for artifact in accepted], **self.facts})
+
+
+def stored_artifacts(value: Json) -> list[Artifact]:
+    """Return the artifacts in the value of a `StepResult` that `WorkerResult.resolve` has made."""
+    artifacts: Any = value.get("artifacts", [])
+    return [Artifact(**members) for members in artifacts]
+
+
+def parse_progress(document: Json) -> JobProgress | None:
+    """Return the progress in a partial result; None: there is none. Raises InvalidRequest."""
+    progress: Any = document.get("progress")
+    if progress is None:
+        return None
+    match progress:
+        case {"done": int(done), "total": int(total)} if 0 <= done <= total or total == 0:
+            return JobProgress(done, total, str(progress.get("phase", ""))[:100])
+    raise InvalidRequest('partial.progress must be {"done": N, "total": N, "phase": "…"}, done at most total')
+
+
+def _parse_error(document: object) -> JobError:
+    match document:
+        case {"id": int(number), "reason": str(reason)}:
+            return JobError(number, reason, document.get("details", ""))
+    raise InvalidRequest('result.job_error must have an integer "id" and a string "reason"')
+
+
+def _parse_artifact(number: int, document: object) -> DeclaredArtifact:
+    match document:
+        case {"name": str(name), "size": int(size), "sha256": str(sha256)} if ARTIFACT_NAME.fullmatch(name):
+            return DeclaredArtifact(name, size, sha256.lower())
+    raise InvalidRequest(
+        f'result.artifacts[{number}] must have a "name" of {ARTIFACT_NAME.pattern}, an integer "size" and a'
+        ' string "sha256"'
+    )
+
+
+def _find_stored(declared: DeclaredArtifact, stored: Artifact | None) -> Artifact:
+    if stored is None:
+        raise InvalidRequest(f"artifact {declared.name} was not uploaded by this attempt")
+    if (stored.size, stored.sha256) != (declared.size, declared.sha256):
+        raise InvalidRequest(
+            f"artifact {declared.name} was uploaded with {stored.size} bytes and SHA-256 {stored.sha256}, not"
+            f" {declared.size} and {declared.sha256}"
+        )
+    return stored
