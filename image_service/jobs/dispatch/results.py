@@ -15,7 +15,7 @@ from image_service.jobs.model import Artifact, JobError, JobProgress
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.jobs.model import Json
+    from image_service.jobs.model import Job, Json
 
 ARTIFACT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 """Of a file that a worker sends."""
@@ -65,18 +65,21 @@ class WorkerResult:
             raise InvalidRequest("result.artifacts has a name twice")
         return cls(declared, {name: document[name] for name in _FACTS if name in document})
 
-    def resolve(self, step: str, uploaded: Iterable[Artifact]) -> StepResult:
-        """Return the result for the engine, with the stored artifacts.
+    def resolve(self, job: Job, uploaded: Iterable[Artifact]) -> StepResult:
+        """Return the result of a job for the engine, with the stored artifacts.
 
         Args:
-            step: of the job; errors name it.
+            job: errors name its step; its argument ``output`` names the artifact that it must have.
             uploaded: files of the attempt.
 
         Raises:
-            InvalidRequest: a declared artifact was not uploaded, or is another.
+            InvalidRequest: a declared artifact was not uploaded, or is another; the output is missing.
         """
         if self.error is not None:
-            return StepResult({}, attrs.evolve(self.error, reason=f"step {step}: {self.error.reason}"))
+            return StepResult({}, attrs.evolve(self.error, reason=f"step {job.step}: {self.error.reason}"))
+        output = job.arguments.get("output")
+        if output is not None and output not in {declared.name for declared in self.artifacts}:
+            raise InvalidRequest(f"result.artifacts must have {output}")
         stored = {artifact.name: artifact for artifact in uploaded}
         accepted = [_find_stored(declared, stored.get(declared.name)) for declared in self.artifacts]
         return StepResult({"artifacts": [attrs.asdict(artifact) for artifact in accepted], **self.facts})
@@ -90,19 +93,21 @@ def stored_artifacts(value: Json) -> list[Artifact]:
 
 def parse_progress(document: Json) -> JobProgress | None:
     """Return the progress in a partial result; None: there is none. Raises InvalidRequest."""
-    progress: Any = document.get("progress")
-    if progress is None:
-        return None
-    match progress:
-        case {"done": int(done), "total": int(total)} if 0 <= done <= total or total == 0:
-            return JobProgress(done, total, str(progress.get("phase", ""))[:100])
+    match document.get("progress"):
+        case None:
+            return None
+        case {"done": int(done), "total": int(total), **others} if done >= 0 and total in {
+            0,
+            max(done, total),
+        }:
+            return JobProgress(done, total, str(others.get("phase", ""))[:100])
     raise InvalidRequest('partial.progress must be {"done": N, "total": N, "phase": "…"}, done at most total')
 
 
 def _parse_error(document: object) -> JobError:
     match document:
-        case {"id": int(number), "reason": str(reason)}:
-            return JobError(number, reason, document.get("details", ""))
+        case {"id": int(number), "reason": str(reason), **others}:
+            return JobError(number, reason, others.get("details", ""))
     raise InvalidRequest('result.job_error must have an integer "id" and a string "reason"')
 
 

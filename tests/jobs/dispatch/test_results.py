@@ -4,15 +4,16 @@ import pytest
 
 from image_service.errors import InvalidRequest
 from image_service.jobs.dispatch.results import WorkerResult, parse_progress, stored_artifacts
-from image_service.jobs.model import Artifact, JobError, JobProgress, Json
+from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobState, JobType, Json
 
 STORED = Artifact("disk.raw", 5, "ab" * 32, "jobs/j/1/disk.raw")
+JOB = Job("j", "c", "", "customize", JobType.CUSTOMIZE, "x86_64", JobState.RUNNING, 1, {"output": "disk.raw"})
 DECLARED = {"name": "disk.raw", "size": 5, "sha256": "AB" * 32}
 
 
 def test_a_result_has_the_stored_artifacts_and_known_facts() -> None:
     document = {"artifacts": [DECLARED], "provenance": {"toolkit": "1"}, "log": "done", "other": 1}
-    result = WorkerResult.parse(document).resolve("customize", [STORED])
+    result = WorkerResult.parse(document).resolve(JOB, [STORED])
     assert result.error is None
     assert stored_artifacts(result.value) == [STORED]
     assert set(result.value) == {"artifacts", "provenance", "log"}
@@ -20,8 +21,8 @@ def test_a_result_has_the_stored_artifacts_and_known_facts() -> None:
 
 def test_an_error_names_the_step() -> None:
     document = {"job_error": {"id": 10, "reason": "no room", "details": ["x"]}}
-    result = WorkerResult.parse(document).resolve("convert", [STORED])
-    assert result.error == JobError(10, "step convert: no room", ["x"])
+    result = WorkerResult.parse(document).resolve(JOB, [STORED])
+    assert result.error == JobError(10, "step customize: no room", ["x"])
     assert result.value == {}
 
 
@@ -50,14 +51,19 @@ def test_a_malformed_result_is_refused(document: Json) -> None:
     [
         ({"size": 6}, "5 bytes"),
         ({"sha256": "cd" * 32}, "SHA-256 abab"),
-        ({"name": "other"}, "was not uploaded"),
+        ({"name": "other"}, "must have disk.raw"),
     ],
     ids=str,
 )
 def test_another_artifact_than_the_uploaded_is_refused(change: Json, expected: str) -> None:
     result = WorkerResult.parse({"artifacts": [{**DECLARED, **change}]})
     with pytest.raises(InvalidRequest, match=expected):
-        result.resolve("customize", [STORED])
+        result.resolve(JOB, [STORED])
+
+
+def test_an_artifact_that_was_not_uploaded_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not uploaded"):
+        WorkerResult.parse({"artifacts": [DECLARED]}).resolve(JOB, [])
 
 
 def test_progress_is_read() -> None:

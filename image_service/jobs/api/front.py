@@ -1,0 +1,87 @@
+"""The APIs of a listener: each request is authenticated and goes to the API of its path."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from image_service.errors import NotFound
+from image_service.management.messages import problem_response
+from image_service.management.resource import ApiResource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from image_service.errors import ImageServiceError
+    from image_service.jobs.tenants.authenticator import Authenticator
+    from image_service.management.authentication import RequestGuard
+    from image_service.management.messages import ApiRequest, ApiResponse
+
+_PUBLIC = re.compile(r"/(openapi|errors(/[^/]*)?)")
+
+
+class ServedApi(Protocol):
+    """An API of the jobs role.
+
+    Args:
+        base_paths: under which it is served, without a final slash; errors carry the first.
+    """
+
+    base_paths: tuple[str, ...]
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        """Return the response to an authenticated request, whose `principal` is a `Principal`."""
+
+    def render_error(self, error: ImageServiceError) -> ApiResponse:
+        """Return the response for an error."""
+
+    def is_streamed(self, method: str, path: str) -> bool:
+        """Return True if the content of such a request is streamed."""
+
+
+@attrs.frozen
+class ApiFront:
+    """Passes requests to APIs.
+
+    Args:
+        authenticator: finds who sends a request; the document and the errors of an API are for everyone.
+        apis: that this process serves.
+    """
+
+    _authenticator: Authenticator
+    _apis: Sequence[ServedApi]
+
+    def resource(self, guard: RequestGuard) -> ApiResource:
+        """Return the resource of a listener."""
+        return ApiResource(
+            guard, self.respond, render_error=self._render_error, is_streamed=self._is_streamed
+        )
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        """Return the response of the API that a path belongs to."""
+        api, base_path = self._find(request.path)
+        if api is None:
+            raise NotFound("no such resource")
+        if request.method == "GET" and _PUBLIC.fullmatch(request.path, len(base_path)):
+            return await api.respond(request)
+        authorization = request.headers.get("authorization")
+        principal = await self._authenticator.authenticate(authorization, is_local=request.is_local)
+        return await api.respond(attrs.evolve(request, principal=principal))
+
+    def _render_error(self, error: ImageServiceError, path: str) -> ApiResponse:
+        api, _ = self._find(path)
+        return problem_response(error) if api is None else api.render_error(error)
+
+    def _is_streamed(self, method: str, path: str) -> bool:
+        api, _ = self._find(path)
+        return api is not None and api.is_streamed(method, path)
+
+    def _find(self, path: str) -> tuple[ServedApi | None, str]:
+        """Return the API of a path and the base path that it has there."""
+        for api in self._apis:
+            for base_path in api.base_paths:
+                if path.startswith(f"{base_path}/"):
+                    return api, base_path
+        return None, ""

@@ -1,0 +1,134 @@
+"""What running plans ask this service to do, on rows and by its own actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
+from image_service.jobs.dispatch.results import stored_artifacts
+from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.model import ComposeState, JobError, JobType, UploadResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from image_service.jobs.artifacts.actions import ServerAction
+    from image_service.jobs.dispatch.rows import DispatchRows
+    from image_service.jobs.model import Artifact, Compose, Job, Step
+
+REGISTER_ACTION = "register-image"
+_BUILD_FAILED_ID = 10  # of osbuild-composer
+_log = Logger()
+
+
+@attrs.frozen(eq=False)
+class JobPlanActions:
+    """The `PlanActions` of this service.
+
+    Args:
+        rows: composes and jobs.
+        server_actions: by the actions of steps that are no jobs.
+        wake: lets waiting workers look for jobs.
+    """
+
+    _rows: DispatchRows
+    _server_actions: Mapping[str, ServerAction]
+    _wake: Callable[[], None]
+
+    async def begin(self, compose_id: str) -> None:
+        """Record that the plan runs."""
+        await self._set_state(compose_id, ComposeState.BUILDING)
+
+    async def queue_job(self, compose_id: str, step: str) -> None:
+        """Record that a job is queued, before the engine queues it; wake polls."""
+        job = await self._find_job(compose_id, step)
+        if job.type is JobType.UPLOAD:
+            await self._set_state(compose_id, ComposeState.UPLOADING)
+            await self._set_upload(compose_id, step, "running")
+        if not await self._rows.call(self._rows.jobs.mark_queued, job.id):
+            raise NotFound(f"job {job.id} has ended")
+        self._wake()
+
+    async def finish_job(self, compose_id: str, step: str, result: StepResult) -> None:
+        """Record how a job ended; its accepted artifacts are in the result's value."""
+        job = await self._find_job(compose_id, step)
+        artifacts = stored_artifacts(result.value)
+        await self._rows.call(
+            self._rows.jobs.finish, job.id, artifacts=artifacts, result=result.value, error=result.error
+        )
+        if job.type is JobType.UPLOAD:
+            status = "success" if result.error is None else "failure"
+            await self._set_upload(compose_id, step, status, str(result.value.get("location", "")))
+
+    async def act(self, compose_id: str, step: str) -> StepResult:
+        """Carry out a step of this service."""
+        compose = await self._find_compose(compose_id)
+        wanted = _find_step(compose, step)
+        if wanted.action == REGISTER_ACTION:
+            await self._set_state(compose_id, ComposeState.REGISTERING)
+        try:
+            return await self._server_actions[wanted.action](compose, wanted)
+        except (Unavailable, StoreFailed):
+            raise
+        except ImageServiceError as error:
+            return StepResult({}, JobError(_BUILD_FAILED_ID, f"step {step}: {error.detail}"))
+
+    async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
+        """Record how the compose ended."""
+        compose = await self._rows.call(self._rows.composes.find, compose_id)
+        if compose is None:
+            return
+        jobs = await self._rows.call(self._rows.jobs.find_of_compose, compose_id)
+        succeeded = error is None and not cancelled
+        state = ComposeState.SUCCESS if succeeded else ComposeState.FAILURE
+        await self._rows.call(
+            self._rows.composes.finish,
+            compose_id,
+            ComposeState.CANCELLED if cancelled else state,
+            error=error,
+            image=_find_image(compose, jobs) if succeeded else None,
+            provenance={job.step: job.result["provenance"] for job in jobs if "provenance" in job.result},
+        )
+        _log.info("compose {compose} has ended: {state}", compose=compose_id, state=state)
+
+    async def _find_compose(self, compose_id: str) -> Compose:
+        compose = await self._rows.call(self._rows.composes.find, compose_id)
+        if compose is None or compose.state.is_final:
+            raise NotFound(f"compose {compose_id} is not there, or has ended")
+        return compose
+
+    async def _find_job(self, compose_id: str, step: str) -> Job:
+        for job in await self._rows.call(self._rows.jobs.find_of_compose, compose_id):
+            if job.step == step:
+                return job
+        raise NotFound(f"compose {compose_id} has no job for its step {step}")
+
+    async def _set_state(self, compose_id: str, state: ComposeState) -> None:
+        if not await self._rows.call(self._rows.composes.set_state, compose_id, state):
+            raise NotFound(f"compose {compose_id} is not there, or has ended")
+
+    async def _set_upload(self, compose_id: str, step: str, status: str, location: str = "") -> None:
+        """Set the state of the upload of a step: the steps are in the order of their targets."""
+        compose = await self._find_compose(compose_id)
+        steps = [each.name for each in compose.plan.steps if each.action == JobType.UPLOAD]
+        numbers = [number for number, each in enumerate(compose.uploads) if each.target.type != "local"]
+        number = numbers[steps.index(step)]
+        upload = UploadResult(compose.uploads[number].target, status, location)
+        await self._rows.call(self._rows.composes.set_upload, compose_id, number, upload)
+
+
+def _find_step(compose: Compose, name: str) -> Step:
+    return next(step for step in compose.plan.steps if step.name == name)
+
+
+def _find_image(compose: Compose, jobs: list[Job]) -> Artifact | None:
+    """Return the artifact that is the finished image; None: it is composed while it is read."""
+    if compose.plan.result is None:
+        return None
+    step, _, name = compose.plan.result.partition("/")
+    return next(
+        artifact for job in jobs if job.step == step for artifact in job.artifacts if artifact.name == name
+    )

@@ -1,0 +1,149 @@
+"""Attempts that workers have: heartbeats, files, inputs and ends, each by its token."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.errors import InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
+from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
+from image_service.jobs.engine.engine import AttemptState
+from image_service.jobs.model import Artifact, Job, JobState, JobType
+
+if TYPE_CHECKING:
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.artifacts.contents import Content, Contents
+    from image_service.jobs.dispatch.rows import DispatchRows
+    from image_service.jobs.dispatch.tokens import JobToken, JobTokens
+    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.model import JobProgress, Principal
+    from image_service.objects.store import ObjectStorage
+
+_UNKNOWN = "no present attempt of a job has this token"
+_log = Logger()
+
+
+@attrs.frozen(eq=False)
+class ArtifactUploads:
+    """Stores what workers send.
+
+    Args:
+        storage: of objects.
+        in_thread: runs uploads, which take as long as workers send: not in the threads of the rows.
+    """
+
+    storage: ObjectStorage
+    in_thread: InThread
+
+
+@attrs.frozen(eq=False)
+class WorkerAttempts:
+    """The attempts that workers have.
+
+    Each method takes the text of a token, and raises:
+
+        JobTokenMalformed: it is no token.
+        JobTokenUnknown: its attempt is of another tenant, or not the present one.
+        EngineUnavailable, StoreFailed: engine or rows do not answer.
+
+    Args:
+        rows: composes and jobs.
+        engine: has the attempts.
+        contents: inputs of jobs.
+        tokens: of attempts.
+        uploads: stores artifacts.
+    """
+
+    _rows: DispatchRows
+    _engine: Engine
+    _contents: Contents
+    _tokens: JobTokens
+    _uploads: ArtifactUploads
+
+    async def beat(self, principal: Principal, text: str, progress: JobProgress | None = None) -> bool:
+        """Record that an attempt goes on, with its progress; True: it is cancelled, and has to stop."""
+        token = self._read(principal, text)
+        state = await self._engine.heartbeat(token.engine_token)
+        if state is AttemptState.CANCELLED:
+            await self._engine.acknowledge_cancel(token.engine_token)
+            return True
+        record = self._rows.jobs.record_heartbeat
+        is_recorded = state is AttemptState.RUNNING and await self._rows.call(
+            record, token.job_id, token.attempt, progress
+        )
+        if is_recorded:
+            return False
+        job = await self._rows.call(self._rows.jobs.find, token.job_id)
+        if job is not None and job.state is JobState.CANCELLED:
+            return True
+        raise JobTokenUnknown(_UNKNOWN)
+
+    async def finish(self, principal: Principal, text: str, result: WorkerResult) -> None:
+        """End an attempt.
+
+        Raises:
+            InvalidRequest: a declared artifact was not uploaded, or is another.
+            JobNotRunning: the job is cancelled.
+        """
+        token = self._read(principal, text)
+        job = await self._find_running(token)
+        uploaded = await self._rows.call(self._rows.jobs.find_artifacts, job.id, job.attempt)
+        step_result = result.resolve(job, uploaded)
+        if not await self._engine.complete(token.engine_token, step_result):
+            raise JobTokenUnknown(_UNKNOWN)
+        _log.info(
+            "job {job} of compose {compose} has ended: {step} {outcome}",
+            job=job.id,
+            compose=job.compose_id,
+            step=job.step,
+            outcome="failed" if step_result.error else "succeeded",
+        )
+        if step_result.error is not None and job.type is JobType.UPLOAD:
+            await self._rows.call(self._rows.jobs.requeue, job.id, job.attempt)
+
+    async def add_artifact(self, principal: Principal, text: str, name: str, content: BinaryIO) -> None:
+        """Store a file of an attempt, which becomes an artifact when the attempt ends with it.
+
+        Raises:
+            InvalidRequest: the name is invalid, or the content ends too early.
+            JobNotRunning: the job is cancelled.
+            StoreFailed: the object store does not answer, or is full.
+        """
+        token = self._read(principal, text)
+        if not ARTIFACT_NAME.fullmatch(name):
+            raise InvalidRequest(f"the name of an artifact must be {ARTIFACT_NAME.pattern}")
+        job = await self._find_running(token)
+        if not await self._uploads.in_thread(partial(self._store, job, name, content)):
+            raise JobTokenUnknown(_UNKNOWN)
+
+    async def open_input(self, principal: Principal, text: str, name: str) -> Content:
+        """Open what a job reads; raises also as ``Contents.open_input``, and NotFound for other names."""
+        job = await self._find_running(self._read(principal, text))
+        source = job.inputs.get(name)
+        compose = await self._rows.call(self._rows.composes.find, job.compose_id)
+        if source is None or compose is None:
+            raise NotFound(f"the job has no such input; its inputs are {', '.join(job.inputs) or 'none'}")
+        return await self._contents.open_input(compose, source)
+
+    def _read(self, principal: Principal, text: str) -> JobToken:
+        token = self._tokens.read(text)
+        if principal.is_operator or principal.tenant == token.tenant:
+            return token
+        raise JobTokenUnknown(_UNKNOWN)
+
+    async def _find_running(self, token: JobToken) -> Job:
+        job = await self._rows.call(self._rows.jobs.find, token.job_id)
+        if job is not None and job.state is JobState.CANCELLED:
+            raise JobNotRunning("the job is cancelled")
+        if job is None or job.state is not JobState.RUNNING or job.attempt != token.attempt:
+            raise JobTokenUnknown(_UNKNOWN)
+        return job
+
+    def _store(self, job: Job, name: str, content: BinaryIO) -> bool:
+        """Store a file and its row, both or none: the client may leave between them."""
+        stored = self._uploads.storage.put(f"jobs/{job.id}/{job.attempt}/{name}", content)
+        artifact = Artifact(name, stored.size, stored.sha256, stored.key)
+        return self._rows.jobs.add_artifact(job.id, job.attempt, artifact)

@@ -1,0 +1,172 @@
+"""Finds jobs for workers: fairly, within the limits of tenants, and without losing one to a lost client."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from image_service.jobs.dispatch.abandoned import AbandonedResults
+from image_service.jobs.engine.engine import queue_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.jobs.dispatch.handout import HandedJob, JobHandout
+    from image_service.jobs.dispatch.rows import DispatchRows
+    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.metadata.jobs import ReadyQueue
+    from image_service.jobs.model import Job, JobType
+    from image_service.settings.jobs.jobs import JobsSettings
+
+ENGINE_POLL_SECONDS = 2.0
+QUERY_SECONDS = 1.0
+"""Between two looks for jobs that another replica has queued, or whose worker is lost."""
+_EMPTY_SECONDS = 1.0  # for which a queue is left out after the engine had nothing in it
+_PERMIT_SECONDS = 30.0  # more than a poll of the engine takes
+
+
+@attrs.frozen
+class WorkerPoll:
+    """What a worker asks for.
+
+    Args:
+        tenant: None: of all.
+        types: that it can do.
+        architecture: of the worker.
+        worker: names it in the engine and in rows.
+    """
+
+    tenant: str | None
+    types: Collection[JobType]
+    architecture: str
+    worker: str
+
+    def admits(self, job: Job) -> bool:
+        """Return True if the worker may do a job."""
+        is_of_tenant = self.tenant is None or self.tenant == job.tenant
+        return is_of_tenant and job.type in self.types and job.architecture == self.architecture
+
+
+class JobDispatcher:
+    """Waits for jobs on behalf of workers.
+
+    Args:
+        clock: of the reactor.
+        rows: composes and jobs.
+        engine: has the attempts.
+        handout: prepares them for workers.
+        settings: timeouts and limits.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        rows: DispatchRows,
+        engine: Engine,
+        handout: JobHandout,
+        settings: JobsSettings,
+    ) -> None:
+        self._clock = clock
+        self._rows = rows
+        self._engine = engine
+        self._handout = handout
+        self._settings = settings
+        self._abandoned: AbandonedResults[HandedJob] = AbandonedResults(
+            clock.seconds, settings.heartbeat_seconds
+        )
+        self._empty_until: dict[str, float] = {}
+        self._waiting: set[Deferred[None]] = set()
+        self._wakes = 0
+
+    def wake(self) -> None:
+        """Let waiting workers look for jobs, because one was queued."""
+        self._wakes += 1
+        self._empty_until.clear()
+        for waiter in tuple(self._waiting):
+            waiter.callback(None)
+
+    async def poll(self, wanted: WorkerPoll) -> HandedJob | None:
+        """Return an attempt for a worker; None: there was none within ``JOBS_POLL_TIMEOUT``.
+
+        A caller that cancels this loses no attempt: it goes to the next caller that may have it. It is lost
+        to a caller that gets it and leaves; then it comes back after ``JOBS_HEARTBEAT_TIMEOUT``.
+
+        Raises:
+            EngineUnavailable: the engine does not answer.
+            StoreFailed: the database does not answer.
+        """
+        deadline = self._clock.seconds() + self._settings.poll_seconds
+        while True:
+            wakes = self._wakes
+            handed = await self._take(wanted)
+            if handed is not None:
+                self._log.info(
+                    "worker {worker} has job {job}: {step} of compose {compose}, attempt {attempt}",
+                    worker=wanted.worker,
+                    job=handed.job.id,
+                    step=handed.job.step,
+                    compose=handed.job.compose_id,
+                    attempt=handed.job.attempt,
+                )
+                return handed
+            left = deadline - self._clock.seconds()
+            if left <= 0:
+                return None
+            if wakes == self._wakes:
+                await self._wait(min(left, QUERY_SECONDS))
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for `wake`."""
+        waiter: Deferred[None] = Deferred()
+        waiter.addTimeout(seconds, self._clock, onTimeoutCancel=lambda _, __: None)
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
+
+    async def _take(self, wanted: WorkerPoll) -> HandedJob | None:
+        """Return an attempt that a client has left behind, or one of a queue; None: there is none now."""
+        while left_behind := self._abandoned.pop(lambda handed: wanted.admits(handed.job)):
+            handed = await self._abandoned.carry_out(self._handout.renew(left_behind))
+            if handed is not None:
+                return handed
+        jobs, limit = self._rows.jobs, self._settings.max_running
+        arguments = wanted.tenant, wanted.types, wanted.architecture, self._lost_before(), limit
+        for queue in await self._rows.call(jobs.find_ready, *arguments):
+            name = queue_name(queue.tenant, queue.type, queue.architecture)
+            if self._empty_until.get(name, 0) <= self._clock.seconds():
+                handed = await self._abandoned.carry_out(self._fetch(queue, name, wanted.worker))
+                if handed is not None:
+                    return handed
+        return None
+
+    async def _fetch(self, queue: ReadyQueue, name: str, worker: str) -> HandedJob | None:
+        """Return the next attempt of a queue; None: the engine has none, or the tenant is at its limit."""
+        jobs, limit = self._rows.jobs, self._settings.max_running
+        expires = datetime.now(UTC) + timedelta(seconds=_PERMIT_SECONDS)
+        permit = await self._rows.call(jobs.take_permit, queue.tenant, limit, self._lost_before(), expires)
+        if permit is None:
+            return None
+        task = None
+        try:
+            task = await self._engine.poll(name, worker, ENGINE_POLL_SECONDS)
+        finally:
+            if task is None:
+                self._empty_until[name] = self._clock.seconds() + _EMPTY_SECONDS
+                await self._rows.call(jobs.release_permit, permit)
+        if task is None:
+            return None
+        job = await self._rows.call(jobs.start, permit, task.job_id, task.attempt, worker)
+        return None if job is None else await self._handout.prepare(job, task)
+
+    def _lost_before(self) -> datetime:
+        return datetime.now(UTC) - timedelta(seconds=self._settings.heartbeat_seconds)

@@ -1,0 +1,88 @@
+"""What a worker gets: an attempt of a job, its token and its arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import ImageServiceError, StoreFailed, Unavailable
+from image_service.jobs.dispatch.tokens import JobToken
+from image_service.jobs.engine.engine import AttemptState, StepResult
+from image_service.jobs.model import Job, JobError, Json
+
+if TYPE_CHECKING:
+    from image_service.jobs.artifacts.contents import Contents
+    from image_service.jobs.dispatch.rows import DispatchRows
+    from image_service.jobs.dispatch.tokens import JobTokens
+    from image_service.jobs.engine.engine import Engine, Task
+    from image_service.jobs.model import Compose
+
+_BUILD_FAILED_ID = 10  # of osbuild-composer
+
+
+@attrs.frozen
+class HandedJob:
+    """An attempt of a job, for a worker.
+
+    Args:
+        job: with this attempt.
+        token: path segment.
+        arguments: of the job, with sizes and digests of its inputs.
+        dynamic_arguments: results of the jobs before it.
+    """
+
+    job: Job
+    token: str = attrs.field(repr=False)
+    arguments: Json = attrs.field(repr=False)
+    dynamic_arguments: tuple[Json, ...] = attrs.field(repr=False)
+
+
+@attrs.frozen(eq=False)
+class JobHandout:
+    """Prepares attempts for workers.
+
+    Args:
+        rows: composes and jobs.
+        engine: hears of jobs whose inputs cannot be made.
+        contents: of inputs, for their sizes and digests.
+        tokens: of attempts.
+    """
+
+    _rows: DispatchRows
+    _engine: Engine
+    _contents: Contents
+    _tokens: JobTokens
+
+    async def prepare(self, job: Job, task: Task) -> HandedJob | None:
+        """Return a started attempt; None: it cannot be done, because its inputs or its compose are gone."""
+        compose = await self._rows.call(self._rows.composes.find, job.compose_id)
+        if compose is None:
+            return None
+        try:
+            inputs = {name: await self._describe(compose, source) for name, source in job.inputs.items()}
+        except ImageServiceError as error:
+            reason = f"step {job.step}: an input cannot be read: {error.detail}"
+            await self._engine.complete(task.token, StepResult({}, JobError(_BUILD_FAILED_ID, reason)))
+            return None
+        after = next(step.after for step in compose.plan.steps if step.name == job.step)
+        jobs = await self._rows.call(self._rows.jobs.find_of_compose, job.compose_id)
+        return HandedJob(
+            job,
+            self._tokens.write(JobToken(job.id, task.attempt, job.tenant, task.token)),
+            {**job.arguments, "inputs": inputs},
+            tuple(each.result for each in jobs if each.step in after),
+        )
+
+    async def renew(self, handed: HandedJob) -> HandedJob | None:
+        """Return an attempt that no worker has got yet; None: it has ended meanwhile."""
+        state = await self._engine.heartbeat(self._tokens.read(handed.token).engine_token)
+        return handed if state is AttemptState.RUNNING else None
+
+    async def _describe(self, compose: Compose, source: str) -> Json:
+        """Return size and digest of an input; null while they are not known."""
+        try:
+            content = await self._contents.open_input(compose, source)
+        except (Unavailable, StoreFailed):
+            return {"size": None, "sha256": None}
+        return {"size": content.size, "sha256": content.sha256}

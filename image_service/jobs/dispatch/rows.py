@@ -1,0 +1,37 @@
+"""The rows that dispatching reads and writes, in threads."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.jobs import JobRepository
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@attrs.frozen(eq=False)
+class DispatchRows:
+    """Composes and jobs.
+
+    Args:
+        composes: to be called by `call`.
+        jobs: same.
+        in_thread: runs the calls.
+    """
+
+    composes: ComposeRepository
+    jobs: JobRepository
+    _in_thread: InThread
+
+    def call(self, method: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Awaitable[_T]:
+        """Call a method of a repository in a thread; canceling that does not stop the call."""
+        return self._in_thread(partial(method, *args, **kwargs))

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from image_service.errors import ImageServiceError, NotFound, Unauthorized
+from image_service.jobs.api.front import ApiFront
+from image_service.jobs.model import Principal
+from image_service.management.authentication import RequestGuard
+from image_service.management.messages import ApiRequest, ApiResponse, json_response
+from tests.pytwisted import ensure_deferred
+
+
+class NamedApi:
+    def __init__(self, name: str, *base_paths: str) -> None:
+        self.name = name
+        self.base_paths = base_paths
+        self.requests: list[ApiRequest] = []
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        self.requests.append(request)
+        return ApiResponse()
+
+    def render_error(self, error: ImageServiceError) -> ApiResponse:
+        return json_response([self.name, error.code])
+
+    def is_streamed(self, method: str, path: str) -> bool:
+        return (method, path) == ("PUT", f"{self.base_paths[0]}/file")
+
+
+class TokenAuthenticator:
+    async def authenticate(self, authorization: str | None, *, is_local: bool) -> Principal:
+        if authorization is None:
+            raise Unauthorized("a token is required")
+        return Principal(f"org-{authorization}", is_operator=is_local)
+
+
+def make(*apis: NamedApi) -> ApiFront:
+    return ApiFront(TokenAuthenticator(), apis)
+
+
+def get(path: str, token: str | None = None, client: str = "192.0.2.1") -> ApiRequest:
+    return ApiRequest("GET", path, headers={} if token is None else {"authorization": token}, client=client)
+
+
+@ensure_deferred
+async def test_requests_go_to_the_api_of_their_path_with_their_principal() -> None:
+    first, second = NamedApi("first", "/api/a/v1", "/api/b/v1"), NamedApi("second", "/api/c")
+    front = make(first, second)
+    await front.respond(get("/api/a/v1/jobs", "1"))
+    await front.respond(get("/api/b/v1/jobs", "2", client=""))
+    await front.respond(get("/api/c/d", "3"))
+    assert [each.principal for each in first.requests] == [
+        Principal("org-1"),
+        Principal("org-2", is_operator=True),
+    ]
+    assert [each.principal for each in second.requests] == [Principal("org-3")]
+
+
+@ensure_deferred
+async def test_only_documents_and_errors_are_public() -> None:
+    api = NamedApi("a", "/api/a")
+    front = make(api)
+    for path in ("/api/a/openapi", "/api/a/errors", "/api/a/errors/5"):
+        await front.respond(get(path))
+    for path in ("/api/a/status", "/api/a/openapi/x", "/api/a/composes/openapi"):
+        with pytest.raises(Unauthorized):
+            await front.respond(get(path))
+    assert len(api.requests) == 3
+
+
+@pytest.mark.parametrize("path", ["/", "/api/a", "/api/ab/c", "/x/api/a/c"])
+@ensure_deferred
+async def test_other_paths_are_404(path: str) -> None:
+    with pytest.raises(NotFound):
+        await make(NamedApi("a", "/api/a")).respond(get(path, "1"))
+
+
+def test_each_api_renders_its_errors_and_streams_its_content() -> None:
+    resource = make(NamedApi("a", "/api/a"), NamedApi("b", "/api/b")).resource(RequestGuard())
+    assert resource._render_error(NotFound(""), "/api/b/x").body == b'[\n  "b",\n  "not-found"\n]\n'
+    assert resource._render_error(NotFound(""), "/c").content_type == "application/problem+json"
+    assert resource.is_streamed("PUT", "/api/b/file")
+    assert not resource.is_streamed("PUT", "/api/a/other")
