@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import attrs
 
@@ -22,7 +22,7 @@ class ApiRequest:
     """A request whose head was accepted.
 
     Args:
-        method: GET also for HEAD.
+        method: GET also for HEAD; see `is_head`.
         path: percent-encoded, without the query.
         query: the last value of each parameter.
         body: content; empty if it is streamed.
@@ -31,6 +31,7 @@ class ApiRequest:
         content: what is streamed, to be read in a thread; None: it is in `body`. A read raises InvalidRequest
             if the connection ends before the content does.
         principal: who sends it, as an API that authenticates requests itself has found.
+        is_head: its method is HEAD.
     """
 
     method: str
@@ -41,11 +42,19 @@ class ApiRequest:
     client: str = ""
     content: BinaryIO | None = attrs.field(default=None, repr=False)
     principal: Any = None
+    is_head: bool = False
 
     @property
     def is_local(self) -> bool:
         """True if it came through a Unix socket."""
         return not self.client
+
+
+class ContentStream(Protocol):
+    """Content that is read while it is sent."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes, some 100 KiB; none at the end. An error aborts the connection."""
 
 
 @attrs.frozen
@@ -58,6 +67,7 @@ class ApiResponse:
         content_type: of the content.
         modified: Last-Modified; None: there is no such field.
         fields: further header fields.
+        stream: content in the place of `body`; `fields` are then all there are but Date.
     """
 
     status: int = 200
@@ -65,6 +75,7 @@ class ApiResponse:
     content_type: str = "application/json"
     modified: datetime | None = None
     fields: tuple[tuple[str, str], ...] = ()
+    stream: ContentStream | None = attrs.field(default=None, repr=False)
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:

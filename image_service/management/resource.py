@@ -21,6 +21,7 @@ from image_service.errors import ContentTooLarge, ImageServiceError, InvalidRequ
 from image_service.http.dates import format_http_date
 from image_service.management.messages import ApiRequest, ApiResponse, problem_response
 from image_service.management.request_content import RequestContent
+from image_service.management.response_content import ContentSender
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -172,6 +173,7 @@ class ApiResource(Resource):
             _field_values(request.requestHeaders),
             _client(request),
             None if request.stream is None else BufferedReader(request.stream),
+            is_head=method == "HEAD",
         )
 
     def _error_response(self, error: ImageServiceError, request: Request) -> ApiResponse:
@@ -246,11 +248,12 @@ def _client(request: Request) -> str:
 def write_head(request: Request, response: ApiResponse) -> None:
     """Set status and header fields."""
     request.setResponseCode(response.status)
-    fields = {b"Date": [datetimeToString()], b"Cache-Control": [b"no-store"]}
-    request.responseHeaders = Headers(fields)  # not twisted.web's, which name its version
-    if response.status != HTTPStatus.NO_CONTENT:
-        request.setHeader("Content-Type", response.content_type)
-        request.setHeader("Content-Length", str(len(response.body)))
+    request.responseHeaders = Headers({b"Date": [datetimeToString()]})  # twisted.web's name its version
+    if response.stream is None:
+        request.setHeader("Cache-Control", "no-store")
+        if response.status != HTTPStatus.NO_CONTENT:
+            request.setHeader("Content-Type", response.content_type)
+            request.setHeader("Content-Length", str(len(response.body)))
     if response.modified is not None:
         request.setHeader("Last-Modified", format_http_date(response.modified))
     for name, value in response.fields:
@@ -259,5 +262,8 @@ def write_head(request: Request, response: ApiResponse) -> None:
 
 def _write(request: Request, response: ApiResponse) -> None:
     write_head(request, response)
+    if response.stream is not None and request.method != b"HEAD":
+        ContentSender(request, response.stream, cast("ApiSite", request.site).reactor).start()
+        return
     request.write(response.body)
     request.finish()
