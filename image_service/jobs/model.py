@@ -308,7 +308,6 @@ class Compose:
         ignition_sha256: None: it has no config.
         provenance: facts that steps have reported, by step.
         started_at: when the engine has taken it over; None: it has not.
-        expires_at: when it is deleted, with its artifacts.
     """
 
     id: str
@@ -323,7 +322,6 @@ class Compose:
     size: int | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    expires_at: datetime | None = None
     error: JobError | None = None
     image: Artifact | None = None
     uploads: tuple[UploadResult, ...] = ()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+import re
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from datetime import datetime
+
+_KEY = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*")
 
 
 @attrs.frozen
@@ -25,16 +28,27 @@ class StoredObject:
     sha256: str
 
 
+class ReadableContent(Protocol):
+    """What is stored: an open file, or what another thread fills."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most so many bytes; none at the end."""
+
+
 class ObjectStorage(Protocol):
     """Stores objects whole: one that is not complete is never found.
 
     Raises:
         StoreFailed: of each method: the store cannot be reached, read or written. Nothing partial is left.
         StoreFull: of ``put``: there is no room.
+        ValueError: of each method with a key: it is none.
     """
 
-    def put(self, key: str, content: BinaryIO) -> StoredObject:
-        """Store the content of a file, from its position on; replaces an object with this key."""
+    def put(self, key: str, content: ReadableContent) -> StoredObject:
+        """Store content, from its position on; replaces an object with this key.
+
+        What `content` raises is passed on, and nothing is stored.
+        """
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Return bytes of an object; fewer at its end. NotFound: there is no such object."""
@@ -42,5 +56,16 @@ class ObjectStorage(Protocol):
     def delete(self, key: str) -> None:
         """Delete an object; do nothing if there is none. A download in progress may fail."""
 
-    def find_keys(self, prefix: str) -> Iterator[str]:
-        """Yield the keys that begin with a prefix."""
+    def remove_unfinished(self, before: datetime) -> None:
+        """Remove what ``put`` of processes that were killed has left, if that began before that time."""
+
+
+def check_key(key: str) -> str:
+    """Return a key.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is no key: its parts are of A-Z a-z 0-9 . _ - and begin with no dot")
+    return key

@@ -203,9 +203,9 @@ class ComposeRepository:
         """Return composes that are marked as started and have not ended."""
         return self._find(_UNFINISHED, COMPOSES.c.started_at.is_not(None))
 
-    def find_expired(self, now: datetime) -> list[Compose]:
-        """Return composes whose `expires_at` has passed."""
-        return self._find(COMPOSES.c.expires_at < now)
+    def find_ended(self, before: datetime) -> list[Compose]:
+        """Return composes that ended before that time."""
+        return self._find(COMPOSES.c.finished_at < before)
 
     def count_by_state(self) -> Mapping[ComposeState, int]:
         """Return how many composes there are."""

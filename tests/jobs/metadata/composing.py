@@ -73,7 +73,6 @@ def make_compose(**values: Any) -> Compose:
             "state": ComposeState.PENDING,
             "created_at": NOW,
             "size": 2**40,
-            "expires_at": NOW + timedelta(days=14),
             "uploads": (UploadResult(UploadTarget("local"), "pending"),),
             "ignition_sha256": "ab" * 32,
             **values,

@@ -198,10 +198,12 @@ def test_composes_are_found_by_what_the_reconciler_does_with_them(rows: Rows) ->
     started = attrs.evolve(compose, started_at=NOW)
     assert composes.find_unstarted(later) == []
     assert composes.find_unfinished() == [started]
-    assert composes.find_expired(NOW + timedelta(days=14)) == []
-    assert composes.find_expired(later + timedelta(days=14)) == [started]
+    assert composes.find_ended(later) == []
     composes.finish(compose.id, ComposeState.SUCCESS)
     assert composes.find_unfinished() == []
+    ended_at = rows.clock()
+    assert composes.find_ended(ended_at) == []
+    assert [found.id for found in composes.find_ended(ended_at + timedelta(seconds=1))] == [compose.id]
 
 
 def test_customization_is_opened_by_any_secret_and_by_no_other(rows: Rows) -> None:
