@@ -1,31 +1,24 @@
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.engine.engine_child import find_program, server_command
 from tests.jobs.engine.driver import Driver
-from tests.ports import free_port
+from tests.jobs.engine.servers import EngineServer, running_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
-def engine_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """HOST:PORT of an engine on SQLite, for all tests of a process."""
-    port = free_port()
-    command = server_command(find_program(), port, tmp_path_factory.mktemp("engine") / "temporal.sqlite")
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        yield f"127.0.0.1:{port}"
-        process.kill()
+def engine_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """An engine on SQLite, for all tests of a process."""
+    with running_engine(tmp_path_factory.mktemp("engine")) as server:
+        yield server
 
 
 @pytest.fixture
-def driver(engine_address: str) -> Iterator[Driver]:
-    found = Driver(engine_address)
-    found.start()
-    yield found
-    found.stop()
+def driver(engine_server: EngineServer) -> Iterator[Driver]:
+    with Driver(engine_server.address).running() as found:
+        yield found

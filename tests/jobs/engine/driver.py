@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -25,7 +26,7 @@ from image_service.jobs.model import (
 from image_service.settings.jobs.engine import EngineSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from image_service.jobs.engine.engine import Task
 
@@ -84,14 +85,16 @@ class Driver:
         self.connection = EngineConnection(address, EngineSettings(), self.loop)
         self.engine = TemporalEngine(self.connection, JobLimits(heartbeat_seconds, job_seconds))
 
-    def start(self) -> None:
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Take part in carrying out plans until the block ends."""
         self.connection.start(self.actions)
-        while not self.connection.is_available:
-            self.wait(0.05)
-
-    def stop(self) -> None:
-        self.call(self.connection.stop())
-        self.loop.close()
+        try:
+            self.wait_until(lambda: self.connection.is_available)
+            yield self
+        finally:
+            self.call(self.connection.stop())
+            self.loop.close()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a Twisted coroutine."""
@@ -103,6 +106,10 @@ class Driver:
 
     def wait(self, seconds: float) -> None:
         self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.wait(0.02)
 
     def begin(self, *steps: Step) -> Compose:
         """Start a plan."""
@@ -126,6 +133,10 @@ class Driver:
         while True:
             if task := self.call(self.engine.poll(queue, "worker", 2.0)):
                 return task
+
+    def finish(self, queue: str, error: JobError | None = None) -> None:
+        """Do the next task of a queue."""
+        assert self.call(self.engine.complete(self.take(queue).token, StepResult({}, error)))
 
     def end(self, compose: Compose) -> tuple[JobError | None, bool]:
         """Return how a plan ends: its error, and True if it was cancelled."""

@@ -1,21 +1,36 @@
+"""What this service relies on, on a real engine."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.errors import NotFound, StoreFailed
 from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
-from image_service.jobs.model import JobType, Step
-from tests.jobs.engine.driver import CONVERT, CUSTOMIZE
+from image_service.jobs.model import JobError, JobType, Step
+from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, UPLOAD, Driver
 
 if TYPE_CHECKING:
-    from tests.jobs.engine.driver import Driver
+    from collections.abc import Iterator
+
+    from tests.jobs.engine.servers import EngineServer
 
 pytestmark = pytest.mark.acceptance
 
 FETCH = Step("fetch", "fetch-base")
 CUSTOMIZED = Step("customize", JobType.CUSTOMIZE, after=("fetch",))
 CONVERTED = Step("convert", JobType.CONVERT, after=("customize",))
+LONE = Step("customize", JobType.CUSTOMIZE)
+UPLOADS = (Step("upload", JobType.UPLOAD), Step("upload-2", JobType.UPLOAD))
+FULL = JobError(11, "the bucket is full")
+
+
+@pytest.fixture
+def hasty(engine_server: EngineServer) -> Iterator[Driver]:
+    """With the shortest limits that the engine keeps."""
+    with Driver(engine_server.address, heartbeat_seconds=1, job_seconds=3).running() as driver:
+        yield driver
 
 
 def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
@@ -25,7 +40,7 @@ def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
     assert driver.call(driver.engine.heartbeat(task.token)) is AttemptState.RUNNING
     assert driver.call(driver.engine.find_plan(compose.id)) is PlanState.RUNNING
     assert driver.call(driver.engine.complete(task.token, StepResult({"artifacts": ["a"]})))
-    assert driver.call(driver.engine.complete(driver.take(CONVERT).token, StepResult({})))
+    driver.finish(CONVERT)
     assert driver.end(compose) == (None, False)
     assert driver.actions.calls[compose.id] == [
         ("begin",),
@@ -37,3 +52,142 @@ def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
         ("finish",),
     ]
     assert driver.actions.jobs["customize"] == StepResult({"artifacts": ["a"]})
+    driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
+
+
+def test_plan_starts_once(driver: Driver) -> None:
+    compose = driver.begin(LONE)
+    assert not driver.call(driver.engine.start_plan(compose, {"customize": "another"}))
+    driver.finish(CUSTOMIZE)
+    driver.end(compose)
+    assert not driver.call(driver.engine.start_plan(compose, {"customize": "another"}))
+
+
+def test_unknown_plan_and_token(driver: Driver) -> None:
+    assert driver.call(driver.engine.find_plan("none")) is PlanState.UNKNOWN
+    driver.call(driver.engine.cancel_plan("none"))
+    assert driver.call(driver.engine.poll(CONVERT, "worker", 0)) is None
+
+
+def test_failed_job_ends_the_plan(driver: Driver) -> None:
+    compose = driver.begin(LONE, CONVERTED)
+    driver.finish(CUSTOMIZE, FULL)
+    assert driver.end(compose) == (FULL, False)
+    assert driver.actions.jobs["customize"] == StepResult({}, FULL)
+    assert ("queue_job", "convert") not in driver.actions.calls[compose.id]
+
+
+def test_failed_step_of_this_service_ends_the_plan(driver: Driver) -> None:
+    driver.actions.step_error = FULL
+    compose = driver.begin(FETCH, CUSTOMIZED)
+    assert driver.end(compose) == (FULL, False)
+
+
+def test_step_is_tried_again_while_the_database_is_away(driver: Driver) -> None:
+    driver.actions.errors = [StoreFailed("away"), StoreFailed("away")]
+    compose = driver.begin(FETCH)
+    assert driver.end(compose) == (None, False)
+    assert driver.actions.calls[compose.id] == [("begin",)] * 3 + [("act", "fetch"), ("finish",)]
+
+
+def test_deleted_compose_ends_its_plan(driver: Driver) -> None:
+    driver.actions.errors = [NotFound("there is no such compose")]
+    compose = driver.begin(FETCH)
+    driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
+    assert driver.actions.calls[compose.id] == [("begin",)]
+
+
+def test_zombie_changes_nothing(hasty: Driver) -> None:
+    compose = hasty.begin(LONE)
+    zombie = hasty.take(CUSTOMIZE)
+    task = hasty.take(CUSTOMIZE)  # which the engine hands out after the limit
+    assert (task.job_id, task.attempt) == (zombie.job_id, 2)
+    assert hasty.call(hasty.engine.heartbeat(zombie.token)) is AttemptState.ENDED
+    assert not hasty.call(hasty.engine.complete(zombie.token, StepResult({"by": "zombie"})))
+    assert not hasty.call(hasty.engine.complete(zombie.token, StepResult({}, FULL)))
+    assert hasty.call(hasty.engine.complete(task.token, StepResult({"by": "heir"})))
+    assert not hasty.call(hasty.engine.complete(task.token, StepResult({"by": "heir"})))
+    assert hasty.end(compose) == (None, False)
+    assert hasty.actions.jobs["customize"].value == {"by": "heir"}
+
+
+def test_job_that_loses_three_workers_fails(hasty: Driver) -> None:
+    compose = hasty.begin(LONE)
+    assert [hasty.take(CUSTOMIZE).attempt for _ in range(3)] == [1, 2, 3]
+    error, is_cancelled = hasty.end(compose)
+    assert error
+    assert (error.id, is_cancelled) == (27, False)
+    assert error.reason.startswith("step customize: its worker has stopped")
+
+
+def test_deadline_ends_a_job_that_beats(hasty: Driver) -> None:
+    compose = hasty.begin(LONE)
+    task = hasty.take(CUSTOMIZE)
+    while hasty.call(hasty.engine.heartbeat(task.token)) is AttemptState.RUNNING:
+        hasty.wait(0.3)
+    error, _ = hasty.end(compose)
+    assert error == JobError(27, "step customize: exceeded its deadline of 3 s")
+    assert not hasty.call(hasty.engine.complete(task.token, StepResult({})))
+
+
+def test_failed_upload_is_tried_again(driver: Driver) -> None:
+    compose = driver.begin(UPLOADS[0])
+    driver.finish(UPLOAD, FULL)
+    task = driver.take(UPLOAD)
+    assert task.attempt == 2
+    assert ("finish_job", "upload") not in driver.actions.calls[compose.id]
+    assert driver.call(driver.engine.complete(task.token, StepResult({"location": "s3://b/k"})))
+    assert driver.end(compose) == (None, False)
+
+
+def test_steps_without_order_run_at_once(driver: Driver) -> None:
+    compose = driver.begin(*UPLOADS)
+    tasks = [driver.take(UPLOAD), driver.take(UPLOAD)]
+    assert {task.compose_id for task in tasks} == {compose.id}
+    for task in tasks:
+        assert driver.call(driver.engine.complete(task.token, StepResult({})))
+    assert driver.end(compose) == (None, False)
+
+
+def test_failure_cancels_the_steps_beside_it(driver: Driver) -> None:
+    compose = driver.begin(LONE, UPLOADS[0])
+    upload = driver.take(UPLOAD)
+    driver.finish(CUSTOMIZE, FULL)
+    assert driver.end(compose) == (FULL, False)
+    assert driver.call(driver.engine.heartbeat(upload.token)) is not AttemptState.RUNNING
+    driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
+    assert not driver.call(driver.engine.complete(upload.token, StepResult({})))
+
+
+def test_cancel_at_once(driver: Driver) -> None:
+    compose = driver.begin(FETCH, CUSTOMIZED)
+    driver.call(driver.engine.cancel_plan(compose.id))
+    assert driver.end(compose) == (None, True)
+    driver.call(driver.engine.cancel_plan(compose.id))
+
+
+def test_cancel_of_a_queued_job(driver: Driver) -> None:
+    compose = driver.begin(LONE)
+    driver.wait_until(lambda: ("queue_job", "customize") in driver.actions.calls[compose.id])
+    driver.call(driver.engine.cancel_plan(compose.id))
+    assert driver.end(compose) == (None, True)
+    assert driver.call(driver.engine.poll(CUSTOMIZE, "worker", 2.0)) is None
+
+
+def test_cancel_of_a_running_job(driver: Driver) -> None:
+    compose = driver.begin(LONE)
+    task = driver.take(CUSTOMIZE)
+    driver.call(driver.engine.cancel_plan(compose.id))
+    assert driver.end(compose) == (None, True)
+    assert driver.call(driver.engine.heartbeat(task.token)) is not AttemptState.RUNNING
+    driver.call(driver.engine.acknowledge_cancel(task.token))
+    driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
+    assert not driver.call(driver.engine.complete(task.token, StepResult({})))
+    assert ("finish_job", "customize") not in driver.actions.calls[compose.id]
+
+
+def test_cancel_between_the_attempts_of_an_upload(driver: Driver) -> None:
+    compose = driver.begin(UPLOADS[0])
+    driver.finish(UPLOAD, FULL)
+    driver.call(driver.engine.cancel_plan(compose.id))
+    assert driver.end(compose) == (None, True)
