@@ -25,7 +25,7 @@ from twisted.logger import Logger, LogLevel
 from image_service.concurrency.backoff import Backoff
 from image_service.errors import EngineUnavailable
 from image_service.jobs.engine.engine import SERVER_QUEUE
-from image_service.jobs.engine.plan_activities import PlanActivities
+from image_service.jobs.engine.plan_activities import BEAT_SECONDS, PlanActivities
 from image_service.jobs.engine.run_plan import RunPlan
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class EngineConnection:
             try:
                 client = await self._connect()
                 await self._ensure_namespace(client)
-                self._client, failures = client, 0
+                self._client, self._answered_at, failures = client, time.monotonic(), 0
                 await self._worker(client, activities).run()
             except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, RPCError and others
                 failures += 1
@@ -143,6 +143,7 @@ class EngineConnection:
             activities=activities.all,
             workflow_runner=UnsandboxedWorkflowRunner(),  # `RunPlan` is ours, and deterministic
             max_concurrent_activities=_MAX_ACTIVITIES,
+            max_heartbeat_throttle_interval=timedelta(seconds=BEAT_SECONDS),
         )
 
     async def _check(self) -> None:

@@ -25,7 +25,7 @@ PLAN_GONE = "PlanGone"
 """Type of the failure of a server's step whose compose is not there, or has ended."""
 
 _STEP_FAILED_ID, _WORKER_LOST_ID = 10, 27  # of osbuild-composer
-_ACTION_HEARTBEAT = timedelta(seconds=30)
+_ACTION_HEARTBEAT = timedelta(seconds=20)
 _ATTEMPTS = 3
 _UPLOAD_ATTEMPTS = 9
 # Written out: the enumeration's own name differs, and the server compares these.

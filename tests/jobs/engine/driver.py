@@ -76,6 +76,21 @@ class RecordingActions:
         self.ended[compose_id].set()
 
 
+def make_compose(*steps: Step) -> Compose:
+    """Return a compose with a plan."""
+    return Compose(
+        id=str(uuid.uuid4()),
+        tenant=TENANT,
+        distribution="rhcos-4.19",
+        architecture=ARCHITECTURE,
+        image_type=ImageType.VSPHERE_OVA,
+        request={},
+        plan=ComposePlan(steps, None, "disk.ova"),
+        state=ComposeState.PENDING,
+        created_at=datetime.now(UTC),
+    )
+
+
 class Driver:
     """An engine's client with recording actions; each call runs the loop until it returns."""
 
@@ -113,17 +128,7 @@ class Driver:
 
     def begin(self, *steps: Step) -> Compose:
         """Start a plan."""
-        compose = Compose(
-            id=str(uuid.uuid4()),
-            tenant=TENANT,
-            distribution="rhcos-4.19",
-            architecture=ARCHITECTURE,
-            image_type=ImageType.VSPHERE_OVA,
-            request={},
-            plan=ComposePlan(steps, None, "disk.ova"),
-            state=ComposeState.PENDING,
-            created_at=datetime.now(UTC),
-        )
+        compose = make_compose(*steps)
         ids = {step.name: str(uuid.uuid4()) for step in steps if step.is_job}
         assert self.call(self.engine.start_plan(compose, ids))
         return compose

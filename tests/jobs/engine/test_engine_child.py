@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.task import deferLater
+
+from image_service.errors import StoreFailed
+from image_service.jobs.engine.engine_child import EngineChild, find_program
+from tests.pytwisted import async_fixture, ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+pytestmark = pytest.mark.acceptance
+
+
+@async_fixture
+async def child(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[EngineChild]:
+    found = EngineChild(reactor, tmp_path / "engine", find_program())
+    await found.start()
+    await until(reactor, lambda: listens(found))
+    yield found
+    await found.stop()
+
+
+async def until(reactor: EPollReactor, condition: Callable[[], bool]) -> None:
+    while not condition():
+        await deferLater(reactor, 0.05)
+
+
+def listens(child: EngineChild) -> bool:
+    host, _, port = child.address.partition(":")
+    with socket.socket() as found:
+        return found.connect_ex((host, int(port))) == 0
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@ensure_deferred
+async def test_child_is_started_again_on_its_port(child: EngineChild, reactor: EPollReactor) -> None:
+    address, pid = child.address, child.pid
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    await until(reactor, lambda: child.pid not in {None, pid})
+    await until(reactor, lambda: listens(child))
+    assert (child.address, child.restarts) == (address, 1)
+
+
+@ensure_deferred
+async def test_stop_leaves_nothing(child: EngineChild, reactor: EPollReactor) -> None:
+    pid = child.pid
+    assert pid
+    await child.stop()
+    assert not exists(pid)
+    assert not listens(child)
+    await deferLater(reactor, 1.0)  # longer than the first delay before another start
+    assert child.pid is None
+
+
+@ensure_deferred
+async def test_files_are_private(child: EngineChild, tmp_path: Path) -> None:
+    del child
+    assert (tmp_path / "engine").stat().st_mode & 0o777 == 0o700
+
+
+@ensure_deferred
+async def test_directory_has_one_engine(child: EngineChild, reactor: EPollReactor, tmp_path: Path) -> None:
+    second = EngineChild(reactor, tmp_path / "engine", find_program())
+    with pytest.raises(StoreFailed, match="another process"):
+        await second.start()
+    await second.stop()
+    assert listens(child)
+
+
+@ensure_deferred
+async def test_start_ends_the_engine_of_a_service_that_has_crashed(
+    child: EngineChild, reactor: EPollReactor, tmp_path: Path
+) -> None:
+    leftover = child.pid
+    assert leftover
+    for descriptor in child._locks:  # as the kernel does when a process dies
+        os.close(descriptor)
+    child._locks = []
+    child._process = None
+    heir = EngineChild(reactor, tmp_path / "engine", find_program())
+    await heir.start()
+    await until(reactor, lambda: listens(heir))
+    assert heir.pid != leftover
+    await until(reactor, lambda: not exists(leftover))
+    await heir.stop()
+
+
+@ensure_deferred
+async def test_program_that_ends_at_once_is_started_less_and_less_often(
+    reactor: EPollReactor, tmp_path: Path
+) -> None:
+    program = tmp_path / "temporal"
+    program.write_text("#!/bin/sh\necho cannot open the database >&2\nexit 1\n")
+    program.chmod(0o755)
+    child = EngineChild(reactor, tmp_path / "engine", program)
+    await child.start()
+    await until(reactor, lambda: child.restarts >= 2)
+    await child.stop()
+    assert child.pid is None
