@@ -97,9 +97,8 @@ class ComposeRepository:
 
     def find(self, compose_id: str, tenant: str | None = None) -> Compose | None:
         """Return a compose; None: there is none, it is deleted, or of another tenant (None: any)."""
-        found = self._find(
-            COMPOSES.c.id == compose_id, *([] if tenant is None else [COMPOSES.c.tenant == tenant])
-        )
+        select = _SELECT.where(COMPOSES.c.id == compose_id)
+        found = self._select(select if tenant is None else select.where(COMPOSES.c.tenant == tenant))
         return found[0] if found else None
 
     def find_page(
@@ -121,7 +120,7 @@ class ComposeRepository:
     def customization(self, compose_id: str) -> ImageCustomization | None:
         """Return what is laid into the image; None: it was erased."""
         sealed = sa.select(CUSTOMIZATIONS.c.sealed).where(CUSTOMIZATIONS.c.compose_id == compose_id)
-        found = self._database.transact(lambda connection: connection.execute(sealed).scalar())
+        found = self._database.transact(lambda connection: connection.scalar(sealed))
         return None if found is None else self._cipher.unseal(compose_id, found)
 
     def mark_started(self, compose_id: str) -> None:
@@ -195,17 +194,27 @@ class ComposeRepository:
 
         return self._database.transact(work)
 
-    def find_unstarted(self, before: datetime) -> list[Compose]:
-        """Return composes that were added before that time and are not marked as started."""
-        return self._find(_UNFINISHED, COMPOSES.c.started_at.is_(None), COMPOSES.c.created_at < before)
+    def find_unstarted(self, before: datetime, limit: int) -> list[Compose]:
+        """Return composes that were added before that time and are not marked as started, oldest first."""
+        is_unstarted = _UNFINISHED & COMPOSES.c.started_at.is_(None) & (COMPOSES.c.created_at < before)
+        return self._select(_SELECT.where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit))
 
-    def find_unfinished(self) -> list[Compose]:
-        """Return composes that are marked as started and have not ended."""
-        return self._find(_UNFINISHED, COMPOSES.c.started_at.is_not(None))
+    def find_unfinished(self, after_id: str, limit: int) -> list[str]:
+        """Return ids, sorted, of composes that are marked as started and have not ended.
 
-    def find_ended(self, before: datetime) -> list[Compose]:
-        """Return composes that ended before that time."""
-        return self._find(COMPOSES.c.finished_at < before)
+        Args:
+            after_id: ids up to this one are left out.
+            limit: of how many are returned.
+        """
+        is_wanted = _UNFINISHED & COMPOSES.c.started_at.is_not(None) & (COMPOSES.c.id > after_id)
+        select = sa.select(COMPOSES.c.id).where(is_wanted).order_by(COMPOSES.c.id).limit(limit)
+        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
+
+    def find_ended(self, before: datetime, limit: int) -> list[str]:
+        """Return ids of composes that ended before that time, oldest first."""
+        has_ended = COMPOSES.c.finished_at < before
+        select = sa.select(COMPOSES.c.id).where(has_ended).order_by(COMPOSES.c.finished_at).limit(limit)
+        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
 
     def count_by_state(self) -> Mapping[ComposeState, int]:
         """Return how many composes there are."""
@@ -213,8 +222,7 @@ class ComposeRepository:
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return {ComposeState(state): number for state, number in rows}
 
-    def _find(self, *conditions: sa.ColumnElement[bool]) -> list[Compose]:
-        select = _SELECT.where(*conditions).order_by(COMPOSES.c.created_at)
+    def _select(self, select: sa.Select[Any]) -> list[Compose]:
         rows = self._database.transact(lambda connection: connection.execute(select).all())
         return [to_compose(row) for row in rows]
 

@@ -289,7 +289,7 @@ class JobRepository:
     def find_discarded(self, limit: int) -> list[str]:
         """Return keys of objects that nothing refers to any more, to be deleted from the object store."""
         select = sa.select(DISCARDED.c.key).where(DISCARDED.c.after <= self._now()).limit(limit)
-        return list(self._database.transact(lambda connection: connection.execute(select).scalars().all()))
+        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
 
     def forget_discarded(self, keys: Collection[str]) -> None:
         """Record that objects were deleted."""

@@ -189,21 +189,22 @@ def test_deleted_compose_leaves_only_objects_to_delete(rows: Rows) -> None:
 def test_composes_are_found_by_what_the_reconciler_does_with_them(rows: Rows) -> None:
     compose, _ = rows.add()
     composes, later = rows.composes, NOW + timedelta(seconds=1)
-    assert composes.find_unstarted(NOW) == []
-    assert composes.find_unstarted(later) == [compose]
-    assert composes.find_unfinished() == []
+    assert composes.find_unstarted(NOW, 10) == []
+    assert composes.find_unstarted(later, 10) == [compose]
+    assert composes.find_unfinished("", 10) == []
     composes.mark_started(compose.id)
     rows.clock.advance(5)
     composes.mark_started(compose.id)
-    started = attrs.evolve(compose, started_at=NOW)
-    assert composes.find_unstarted(later) == []
-    assert composes.find_unfinished() == [started]
-    assert composes.find_ended(later) == []
+    assert composes.find(compose.id) == attrs.evolve(compose, started_at=NOW)
+    assert composes.find_unstarted(later, 10) == []
+    assert composes.find_unfinished("", 10) == [compose.id]
+    assert composes.find_unfinished(compose.id, 10) == []
+    assert composes.find_ended(later, 10) == []
     composes.finish(compose.id, ComposeState.SUCCESS)
-    assert composes.find_unfinished() == []
+    assert composes.find_unfinished("", 10) == []
     ended_at = rows.clock()
-    assert composes.find_ended(ended_at) == []
-    assert [found.id for found in composes.find_ended(ended_at + timedelta(seconds=1))] == [compose.id]
+    assert composes.find_ended(ended_at, 10) == []
+    assert composes.find_ended(ended_at + timedelta(seconds=1), 10) == [compose.id]
 
 
 def test_customization_is_opened_by_any_secret_and_by_no_other(rows: Rows) -> None:

@@ -1,0 +1,173 @@
+"""Keeps rows, the job engine and the object store in agreement. Each replica does, each step may be repeated.
+
+Rows come first: a compose is added, then started; an object is discarded by a row, then deleted. So whatever
+a process that was killed has not done is found here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.errors import EngineUnavailable, StoreFailed
+from image_service.jobs.engine.engine import PlanState
+from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.model import ComposeState, JobError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.workers import WorkerRepository
+    from image_service.jobs.model import Compose
+    from image_service.objects.store import ObjectStorage
+
+RECONCILE_SECONDS = 15.0
+"""Between two calls of `Reconciler.reconcile`."""
+EXPIRE_SECONDS = 60.0
+"""Between two calls of `Expiry.expire`."""
+_UNSTARTED = timedelta(seconds=10)  # in which the replica that has added a compose starts it
+_BATCH = 100
+_SILENT = timedelta(hours=1)
+_UNFINISHED = timedelta(days=1)  # longer than a job may upload
+_LOST_ID = 27  # of osbuild-composer: what did the work is gone
+# The last step of a plan ends its compose: a row that has not ended by then never will.
+_LOST = {
+    PlanState.UNKNOWN: JobError(_LOST_ID, "the job engine has lost this compose"),
+    PlanState.ENDED: JobError(_LOST_ID, "the job engine has ended this compose without a result"),
+}
+_log = Logger()
+
+
+class Outage:
+    """Logs that something is away, and that it is back, once each."""
+
+    def __init__(self) -> None:
+        self._reason = ""
+
+    async def during(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Carry out work, which is tried again later if the engine, the database or the store is away."""
+        try:
+            await work()
+        except (EngineUnavailable, StoreFailed) as error:
+            if error.detail != self._reason:
+                _log.warn("upkeep waits: {reason}", reason=error.detail)
+            self._reason = error.detail
+        else:
+            if self._reason:
+                _log.info("upkeep goes on")
+            self._reason = ""
+
+
+class Reconciler:
+    """Starts composes that the engine does not have, and ends those that it has lost.
+
+    Args:
+        composes: rows.
+        jobs: rows.
+        engine: runs their plans.
+        in_thread: runs what waits for the database.
+        now: in UTC.
+    """
+
+    def __init__(
+        self,
+        composes: ComposeRepository,
+        jobs: JobRepository,
+        engine: Engine,
+        in_thread: InThread,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._composes = composes
+        self._jobs = jobs
+        self._engine = engine
+        self._in_thread = in_thread
+        self._now = now
+        self._outage = Outage()
+        self._last_id = ""
+
+    async def reconcile(self) -> None:
+        """Compare rows with the engine; of those that run, some at each call."""
+        await self._outage.during(self._reconcile)
+
+    async def _reconcile(self) -> None:
+        before = self._now() - _UNSTARTED
+        for compose in await self._in_thread(partial(self._composes.find_unstarted, before, _BATCH)):
+            await self._start(compose)
+        ids = await self._in_thread(partial(self._composes.find_unfinished, self._last_id, _BATCH))
+        self._last_id = ids[-1] if len(ids) == _BATCH else ""
+        for compose_id in ids:
+            await self._look_at(compose_id)
+
+    async def _start(self, compose: Compose) -> None:
+        jobs = await self._in_thread(partial(self._jobs.find_of_compose, compose.id))
+        job_ids = {job.step: job.id for job in jobs}
+        await self._engine.start_plan(compose, job_ids)
+        await self._in_thread(partial(self._composes.mark_started, compose.id))
+        _log.info("compose {id} was added and not started: started it", id=compose.id)
+
+    async def _look_at(self, compose_id: str) -> None:
+        """End a compose whose plan is not there any more."""
+        error = _LOST.get(await self._engine.find_plan(compose_id))
+        if error is None:
+            return
+        finish = partial(self._composes.finish, compose_id, ComposeState.FAILURE, error=error)
+        if await self._in_thread(finish):
+            _log.warn("compose {id} failed: {reason}", id=compose_id, reason=error.reason)
+
+
+@attrs.frozen(eq=False)
+class Expiry:
+    """Deletes what is over: composes, objects, workers.
+
+    Args:
+        composes: rows.
+        jobs: rows.
+        workers: rows.
+        store: has the artifacts.
+        in_thread: runs what waits for the database or the store.
+        retention_seconds: how long a compose that has ended is kept.
+        now: in UTC.
+    """
+
+    _composes: ComposeRepository
+    _jobs: JobRepository
+    _workers: WorkerRepository
+    _store: ObjectStorage
+    _in_thread: InThread
+    _retention_seconds: float
+    _now: Callable[[], datetime] = utc_now
+    _outage: Outage = attrs.field(factory=Outage, init=False)
+
+    async def expire(self) -> None:
+        """Delete composes that are too old, then the objects that nothing refers to any more."""
+        await self._outage.during(self._expire)
+
+    async def _expire(self) -> None:
+        await self._in_thread(self._delete_composes)
+        while await self._in_thread(self._delete_objects):
+            pass
+        await self._in_thread(partial(self._workers.remove, self._now() - _SILENT))
+        await self._in_thread(partial(self._store.remove_unfinished, self._now() - _UNFINISHED))
+
+    def _delete_composes(self) -> None:
+        before = self._now() - timedelta(seconds=self._retention_seconds)
+        for compose_id in self._composes.find_ended(before, _BATCH):
+            self._composes.delete(compose_id)
+            _log.info("compose {id} was deleted: it ended too long ago", id=compose_id)
+
+    def _delete_objects(self) -> bool:
+        """Delete some objects; False: there is none."""
+        keys = self._jobs.find_discarded(_BATCH)
+        for key in keys:
+            self._store.delete(key)
+        self._jobs.forget_discarded(keys)
+        return bool(keys)

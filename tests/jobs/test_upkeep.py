@@ -1,0 +1,219 @@
+"""What upkeep does with rows, the engine and the object store."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import timedelta
+from io import BytesIO
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+import pytest
+
+from image_service.errors import EngineUnavailable, NotFound
+from image_service.jobs.engine.engine import PlanState
+from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.jobs.model import ComposeState, JobState
+from image_service.jobs.upkeep import Expiry, Reconciler
+from image_service.objects.build import open_store
+from image_service.settings.remote import S3Settings
+from tests.jobs.metadata.composing import NOW, Rows, make_artifact
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from image_service.jobs.model import Compose
+
+T = TypeVar("T")
+DAY = 24 * 3600
+
+
+async def run_here(work: Callable[[], T], /) -> T:
+    return work()
+
+
+@attrs.define
+class PlansOfEngine:
+    """An engine that only has plans, and may be away."""
+
+    plans: dict[str, PlanState] = attrs.field(factory=dict)
+    started: list[tuple[Compose, dict[str, str]]] = attrs.field(factory=list)
+    is_away: bool = False
+
+    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+        """Start a plan."""
+        self._check()
+        is_new = compose.id not in self.plans
+        self.plans[compose.id] = PlanState.RUNNING
+        self.started.append((compose, dict(job_ids)))
+        return is_new
+
+    async def find_plan(self, compose_id: str) -> PlanState:
+        """Return the state of a plan."""
+        self._check()
+        return self.plans.get(compose_id, PlanState.UNKNOWN)
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise EngineUnavailable("the engine is away")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Iterator[Rows]:
+    with closing(open_database(None, tmp_path)) as database:
+        yield Rows(database)
+
+
+@pytest.fixture
+def engine() -> PlansOfEngine:
+    return PlansOfEngine()
+
+
+@pytest.fixture
+def reconciler(rows: Rows, engine: PlansOfEngine) -> Reconciler:
+    return Reconciler(rows.composes, rows.jobs, engine, run_here, rows.clock)  # type: ignore[arg-type]  # what it asks for
+
+
+def state_of(rows: Rows, compose_id: str) -> ComposeState | None:
+    compose = rows.composes.find(compose_id)
+    return None if compose is None else compose.state
+
+
+@ensure_deferred
+async def test_compose_that_was_not_started_is_started_once(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
+) -> None:
+    compose, jobs = rows.add()
+    rows.clock.advance(9)
+    await reconciler.reconcile()
+    assert engine.started == []  # the replica that has added it does so
+    rows.clock.advance(2)
+    await reconciler.reconcile()
+    await reconciler.reconcile()
+    assert engine.started == [(compose, jobs)]
+    assert state_of(rows, compose.id) is ComposeState.PENDING
+
+
+@ensure_deferred
+async def test_compose_that_the_engine_has_is_only_marked(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
+) -> None:
+    compose, _ = rows.add()
+    engine.plans[compose.id] = PlanState.RUNNING  # started by a process that was killed then
+    rows.clock.advance(11)
+    await reconciler.reconcile()
+    found = rows.composes.find(compose.id)
+    assert found is not None
+    assert found.started_at == NOW + timedelta(seconds=11)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(PlanState.UNKNOWN, "has lost this compose"), (PlanState.ENDED, "has ended this compose")],
+    ids=str,
+)
+@ensure_deferred
+async def test_compose_that_the_engine_has_not_fails(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler, state: PlanState, reason: str
+) -> None:
+    compose, jobs = rows.add()
+    running, _ = rows.add()
+    for compose_id in (compose.id, running.id):
+        rows.composes.mark_started(compose_id)
+    engine.plans = {running.id: PlanState.RUNNING, compose.id: state}
+    await reconciler.reconcile()
+    found = rows.composes.find(compose.id)
+    assert found is not None
+    assert found.error is not None
+    assert found.state is ComposeState.FAILURE
+    assert reason in found.error.reason
+    job = rows.jobs.find(jobs["customize"])
+    assert job is not None
+    assert job.state is JobState.CANCELLED
+    assert state_of(rows, running.id) is ComposeState.PENDING
+
+
+@ensure_deferred
+async def test_compose_that_has_ended_stays_as_it_is(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
+) -> None:
+    compose, _ = rows.add()
+    rows.composes.mark_started(compose.id)
+    rows.composes.finish(compose.id, ComposeState.CANCELLED)
+    engine.plans[compose.id] = PlanState.ENDED
+    await reconciler.reconcile()
+    assert state_of(rows, compose.id) is ComposeState.CANCELLED
+
+
+@ensure_deferred
+async def test_all_composes_are_looked_at_in_turn(
+    rows: Rows, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("image_service.jobs.upkeep._BATCH", 2)
+    for _ in range(5):
+        rows.composes.mark_started(rows.add()[0].id)
+    for left in (3, 1, 0, 0):
+        await reconciler.reconcile()
+        assert rows.composes.count_by_state().get(ComposeState.PENDING, 0) == left
+
+
+@ensure_deferred
+async def test_engine_that_is_away_fails_nothing_and_is_logged_once(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler, messages: list[str]
+) -> None:
+    compose, _ = rows.add()
+    rows.composes.mark_started(compose.id)
+    engine.plans[compose.id] = PlanState.RUNNING
+    engine.is_away = True
+    await reconciler.reconcile()
+    await reconciler.reconcile()
+    assert state_of(rows, compose.id) is ComposeState.PENDING
+    assert messages == ["upkeep waits: the engine is away"]
+    engine.is_away = False
+    await reconciler.reconcile()
+    assert messages[1:] == ["upkeep goes on"]
+
+
+@ensure_deferred
+async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}/store", S3Settings())
+    workers = WorkerRepository(rows.database, rows.clock)
+    workers.add("w1", "", "x86_64")
+    expiry = Expiry(rows.composes, rows.jobs, workers, store, run_here, 14 * DAY, rows.clock)
+    compose, jobs = rows.add()
+    waiting, _ = rows.add()
+    rows.start(jobs["customize"])
+    image = make_artifact(jobs["customize"])
+    store.put(image.key, BytesIO(b"disk"))
+    rows.jobs.add_artifact(jobs["customize"], 1, image)
+    rows.composes.finish(compose.id, ComposeState.SUCCESS, image=image)
+    rows.clock.advance(14 * DAY)
+    await expiry.expire()
+    assert state_of(rows, compose.id) is ComposeState.SUCCESS
+    assert store.read_at(image.key, 0, 9) == b"disk"
+    assert not workers.see("w1", "")
+    rows.clock.advance(1)
+    await expiry.expire()
+    assert rows.composes.find(compose.id) is None
+    with pytest.raises(NotFound):
+        store.read_at(image.key, 0, 9)
+    assert rows.jobs.find_discarded(9) == []
+    assert state_of(rows, waiting.id) is ComposeState.PENDING
+
+
+@ensure_deferred
+async def test_store_that_is_away_loses_no_object_to_delete(rows: Rows, messages: list[str]) -> None:
+    store = open_store("s3://bucket", S3Settings(endpoint_url="http://127.0.0.1:1", access_key_id="a"))
+    workers = WorkerRepository(rows.database, rows.clock)
+    expiry = Expiry(rows.composes, rows.jobs, workers, store, run_here, DAY, rows.clock)
+    compose, jobs = rows.add()
+    rows.start(jobs["customize"])
+    disk = make_artifact(jobs["customize"])
+    rows.jobs.add_artifact(jobs["customize"], 1, disk)
+    rows.composes.delete(compose.id)
+    await expiry.expire()
+    assert rows.jobs.find_discarded(9) == [disk.key]
+    assert [message.partition(":")[0] for message in messages] == ["upkeep waits"]
