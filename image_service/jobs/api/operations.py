@@ -83,9 +83,14 @@ def routes(base_path: str, operations: Sequence[ApiOperation]) -> Mapping[str, H
     """Return the routes of an API, for an `ApiRouter`."""
     handlers: dict[str, dict[str, Callable[..., Awaitable[ApiResponse]]]] = {}
     for operation in operations:
-        pattern = re.escape(base_path) + _PARAMETER.sub(r"(?P<\1>[^/]+)", operation.path)
+        pattern = re.escape(base_path) + path_pattern(operation.path)
         handlers.setdefault(pattern, {})[operation.method] = operation.handler
     return handlers
+
+
+def path_pattern(path: str) -> str:
+    """Return the regular expression of a path with parameters, which are its named groups."""
+    return _PARAMETER.sub(r"(?P<\1>[^/]+)", path)
 
 
 def openapi_document(api: ApiDescription, operations: Sequence[ApiOperation], schemas: Schemas) -> Json:

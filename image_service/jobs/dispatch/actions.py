@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from image_service.jobs.artifacts.actions import ServerAction
+    from image_service.jobs.dispatch.observer import JobObserver
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.model import Artifact, Compose, Job, Step
 
@@ -32,11 +33,13 @@ class JobPlanActions:
         rows: composes and jobs.
         server_actions: by the actions of steps that are no jobs.
         wake: lets waiting workers look for jobs.
+        observer: records ends of jobs.
     """
 
     _rows: DispatchRows
     _server_actions: Mapping[str, ServerAction]
     _wake: Callable[[], None]
+    _observer: JobObserver
 
     async def begin(self, compose_id: str) -> None:
         """Record that the plan runs."""
@@ -56,9 +59,10 @@ class JobPlanActions:
         """Record how a job ended; its accepted artifacts are in the result's value."""
         job = await self._find_job(compose_id, step)
         artifacts = stored_artifacts(result.value)
-        await self._rows.call(
+        if await self._rows.call(
             self._rows.jobs.finish, job.id, artifacts=artifacts, result=result.value, error=result.error
-        )
+        ):
+            self._observer.record_job_end(job, result.error)
         if job.type is JobType.UPLOAD:
             status = "success" if result.error is None else "failure"
             await self._set_upload(compose_id, step, status, str(result.value.get("location", "")))

@@ -13,6 +13,7 @@ from image_service.jobs.model import Job, JobError, Json
 
 if TYPE_CHECKING:
     from image_service.jobs.artifacts.contents import Contents
+    from image_service.jobs.dispatch.observer import JobObserver
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobTokens
     from image_service.jobs.engine.engine import Engine, Task
@@ -47,12 +48,14 @@ class JobHandout:
         engine: hears of jobs whose inputs cannot be made.
         contents: of inputs, for their sizes and digests.
         tokens: of attempts.
+        observer: records starts of jobs.
     """
 
     _rows: DispatchRows
     _engine: Engine
     _contents: Contents
     _tokens: JobTokens
+    _observer: JobObserver
 
     async def prepare(self, job: Job, task: Task) -> HandedJob | None:
         """Return a started attempt; None: it cannot be done, because its inputs or its compose are gone."""
@@ -65,6 +68,7 @@ class JobHandout:
             reason = f"step {job.step}: an input cannot be read: {error.detail}"
             await self._engine.complete(task.token, StepResult({}, JobError(_BUILD_FAILED_ID, reason)))
             return None
+        self._observer.record_job_start(job)
         after = next(step.after for step in compose.plan.steps if step.name == job.step)
         jobs = await self._rows.call(self._rows.jobs.find_of_compose, job.compose_id)
         return HandedJob(

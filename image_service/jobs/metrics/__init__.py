@@ -1,0 +1,1 @@
+"""Metrics of the jobs role, with osbuild-composer's names."""

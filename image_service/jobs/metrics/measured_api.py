@@ -1,0 +1,78 @@
+"""An API whose requests are counted and timed."""
+
+from __future__ import annotations
+
+import re
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import CancelledError
+
+from image_service.errors import ImageServiceError
+from image_service.jobs.api.operations import path_pattern
+from image_service.jobs.metrics.jobs_metrics import MeasuredRequest
+from image_service.jobs.model import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from image_service.jobs.api.front import ServedApi
+    from image_service.jobs.api.operations import ApiOperation
+    from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+    from image_service.management.messages import ApiRequest, ApiResponse
+
+OTHER = "other"
+"""The path of requests without a route."""
+
+
+class MeasuredApi:
+    """Passes requests to an API, and records them.
+
+    Args:
+        name: of the API in metrics.
+        api: that responds.
+        operations: of the API, whose paths are those of the metrics.
+        metrics: record the requests, but for those whose clients have left.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        api: ServedApi,
+        operations: Sequence[ApiOperation],
+        metrics: JobsMetrics,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.base_paths = api.base_paths
+        self.render_error = api.render_error
+        self.is_streamed = api.is_streamed
+        self._name = name
+        self._api = api
+        paths = dict.fromkeys(operation.path for operation in operations)
+        self._paths = [(re.compile(path_pattern(path)), path) for path in paths]
+        self._metrics = metrics
+        self._seconds = seconds
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        """Return the API's response, also for an error."""
+        begun = self._seconds()
+        try:
+            response = await self._api.respond(request)
+        except ImageServiceError as error:
+            response = self.render_error(error)
+        except CancelledError:
+            raise
+        except Exception:
+            self._record(request, int(HTTPStatus.INTERNAL_SERVER_ERROR), begun)
+            raise
+        self._record(request, response.status, begun)
+        return response
+
+    def _record(self, request: ApiRequest, status: int, begun: float) -> None:
+        base_path = next(path for path in self.base_paths if request.path.startswith(f"{path}/"))
+        below = request.path.removeprefix(base_path)
+        path = next((path for pattern, path in self._paths if pattern.fullmatch(below)), OTHER)
+        tenant = request.principal.tenant if request.principal else DEFAULT_TENANT
+        measured = MeasuredRequest(request.method, path, status, tenant, self._seconds() - begun)
+        self._metrics.record_request(self._name, measured)

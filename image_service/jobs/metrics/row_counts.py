@@ -1,0 +1,63 @@
+"""Counts of rows for the metrics: right after a restart too, and with several replicas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import StoreFailed
+from image_service.jobs.model import JobState
+
+if TYPE_CHECKING:
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.workers import WorkerRepository
+    from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+
+SAMPLE_SECONDS = 15.0
+
+
+@attrs.frozen(eq=False)
+class RowCounts:
+    """Counts composes, jobs and workers; its owner calls `sample` every `SAMPLE_SECONDS`.
+
+    Args:
+        metrics: show the counts, and none while the database does not answer.
+        heartbeat_seconds: a worker that was not seen for so long does not count.
+        in_thread: runs the queries.
+    """
+
+    metrics: JobsMetrics
+    composes: ComposeRepository
+    jobs: JobRepository
+    workers: WorkerRepository
+    heartbeat_seconds: float
+    in_thread: InThread
+
+    async def sample(self) -> None:
+        """Count now."""
+        metrics = self.metrics
+        gauges = metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers
+        try:
+            counts = await self.in_thread(self._count)
+        except StoreFailed:
+            counts = ({}, {}, {}, {})
+        for gauge, values in zip(gauges, counts, strict=True):
+            gauge.values = values
+
+    def _count(self) -> tuple[dict[tuple[str, ...], float], ...]:
+        """Return the values of the gauges."""
+        by_state: dict[JobState, Counter[tuple[str, ...]]] = {state: Counter() for state in JobState}
+        for each in self.jobs.count():
+            by_state[each.state][each.type, each.tenant] += each.count
+        seen_since = datetime.now(UTC) - timedelta(seconds=self.heartbeat_seconds)
+        return (
+            {(state,): count for state, count in self.composes.count_by_state().items()},
+            {**by_state[JobState.QUEUED]},
+            {**by_state[JobState.RUNNING]},
+            dict(self.workers.count(seen_since).items()),
+        )

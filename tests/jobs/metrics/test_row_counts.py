@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from twisted.internet.defer import Deferred, execute
+
+from image_service.errors import StoreFailed
+from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+from image_service.jobs.metrics.row_counts import RowCounts
+from tests.jobs.metadata.composing import Rows, make_compose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Iterator[Rows]:
+    """The repositories in an empty database."""
+    with closing(open_database(None, tmp_path)) as database:
+        yield Rows(database)
+
+
+def sample(rows: Rows, in_thread: Callable[[Callable[[], Any]], Deferred[Any]]) -> list[dict[Any, float]]:
+    """Return composes, pending jobs, running jobs and workers."""
+    metrics = JobsMetrics()
+    gauges = metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers
+    for gauge in gauges:
+        gauge.values = {("of", "before"): 1}
+    workers = WorkerRepository(rows.database)
+    counts = RowCounts(metrics, rows.composes, rows.jobs, workers, 120, in_thread)
+    Deferred.fromCoroutine(counts.sample())
+    return [dict(gauge.values) for gauge in gauges]
+
+
+def test_rows_are_counted(rows: Rows) -> None:
+    started, *queued = [
+        rows.add(make_compose(tenant=tenant))[1]["customize"] for tenant in ("org-2", "org-1", "org-2")
+    ]
+    rows.start(started, tenant="org-2")
+    for job_id in queued:
+        rows.jobs.mark_queued(job_id)
+    WorkerRepository(rows.database).add("w1", "org-2", "aarch64")
+    assert sample(rows, execute) == [
+        {("pending",): 3},
+        {("customize", "org-1"): 1, ("customize", "org-2"): 1},
+        {("customize", "org-2"): 1},
+        {("org-2", "aarch64"): 1},
+    ]
+
+
+def test_nothing_is_shown_while_the_database_does_not_answer(rows: Rows) -> None:
+    def fail(_: Callable[[], Any]) -> Deferred[Any]:
+        raise StoreFailed("down")
+
+    assert sample(rows, fail) == [{}, {}, {}, {}]
