@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _log = Logger()
 
 _SERVER_ERRORS = 500
+_RETRY_SECONDS = {429: 60, 503: 10}  # where the error does not say it
 
 
 @attrs.frozen
@@ -77,7 +78,7 @@ class ErrorList:
 
         Args:
             number: of an entry.
-            operation_id: names one occurrence, as the log does.
+            operation_id: names one occurrence, as the log does; "": it is not logged.
             details: of this occurrence; always a string, because clients decode it into one.
         """
         reason = self._entries[number].reason
@@ -95,15 +96,17 @@ class ErrorList:
     def render(self, error: ImageServiceError) -> ApiResponse:
         """Return the response for an error; log it if the service is at fault."""
         number = self._number_of(error)
-        operation_id = new_request_id()
         status = self._entries[number].status
+        operation_id = ""
         if status >= _SERVER_ERRORS:
+            operation_id = new_request_id()
             _log.error(
                 "a request failed: {detail}", detail=error.detail, code=error.code, operation_id=operation_id
             )
         fields = error.fields
-        if error.retry_after_seconds is not None:
-            fields += (("Retry-After", str(error.retry_after_seconds)),)
+        retry_seconds = error.retry_after_seconds or _RETRY_SECONDS.get(status)
+        if retry_seconds is not None:
+            fields += (("Retry-After", str(retry_seconds)),)
         document = self.document(number, operation_id, error.detail)
         return ApiResponse(status, json.dumps(document).encode() + b"\n", fields=fields)
 

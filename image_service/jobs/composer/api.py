@@ -1,0 +1,75 @@
+"""The composer API: its routes, its OpenAPI document and its errors.
+
+    POST        /compose                                                            201
+    GET         /composes/                                                          200
+    GET DELETE  /composes/{id}                                                      200
+    POST        /composes/{id}/cancel                                               200
+    GET         /composes/{id}/{metadata,logs,manifests,sboms,provenance,download}  200
+    GET         /distributions, /distributions/{name}                               200
+    GET         /errors, /errors/{id}                                               200
+    GET         /openapi                                                            200
+
+`cancel`, `provenance` and the parameters of the list are ours, the others osbuild-composer's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from image_service.jobs.api.operations import ApiDescription, ApiOperation, openapi_document, routes
+from image_service.jobs.composer.errors import BASE_PATH, COMPOSER_ERRORS
+from image_service.jobs.composer.reply_schemas import REPLY_SCHEMAS
+from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
+from image_service.management.messages import json_response
+from image_service.management.router import ApiRouter
+
+if TYPE_CHECKING:
+    from image_service.errors import ImageServiceError
+    from image_service.jobs.composer.compose_routes import ComposeRoutes
+    from image_service.jobs.composer.reference_routes import ReferenceRoutes
+    from image_service.jobs.model import Json
+    from image_service.management.messages import ApiRequest, ApiResponse
+
+_DESCRIPTION = ApiDescription(
+    "image-service composer API",
+    "2",
+    "Makes customized CoreOS images, as osbuild-composer's cloud API does.",
+    (BASE_PATH,),
+)
+
+
+class ComposerApi:
+    """The composer API.
+
+    Args:
+        composes: the operations on composes.
+        reference: the operations that describe the API.
+    """
+
+    base_paths = (BASE_PATH,)
+
+    def __init__(self, composes: ComposeRoutes, reference: ReferenceRoutes) -> None:
+        show = ApiOperation(
+            "GET", "/openapi", "getOpenapi", "show this document", self._show_openapi, reply="OpenAPI"
+        )
+        operations = (*composes.operations, *reference.operations, show)
+        schemas = {**REQUEST_SCHEMAS, **REPLY_SCHEMAS, "OpenAPI": {"type": "object"}}
+        self.document: Json = openapi_document(_DESCRIPTION, operations, schemas)
+        self._router = ApiRouter(routes(BASE_PATH, operations))
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        """Return the response to an authenticated request, whose `principal` is a `Principal`."""
+        return await self._router.respond(request)
+
+    def render_error(self, error: ImageServiceError) -> ApiResponse:
+        """Return the response for an error."""
+        return COMPOSER_ERRORS.render(error)
+
+    def is_streamed(self, method: str, path: str) -> bool:
+        """Return False: requests are small."""
+        del method, path
+        return False
+
+    async def _show_openapi(self, request: ApiRequest) -> ApiResponse:
+        del request  # not needed
+        return json_response(self.document)

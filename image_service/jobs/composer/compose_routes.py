@@ -1,0 +1,236 @@
+"""The operations on composes."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.errors import ApiError, NotFound, StoreFailed
+from image_service.jobs.api.operations import ApiOperation
+from image_service.jobs.api.schemas import SchemaCheck
+from image_service.jobs.composer import errors, replies
+from image_service.jobs.composer.paging import COMPOSE_FILTERS, PAGE, parse_filter, parse_page
+from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
+from image_service.jobs.composer.requests import parse_request
+from image_service.jobs.metadata.composes import ComposeFilter
+from image_service.jobs.model import ComposeState
+from image_service.management.messages import json_response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.artifacts.contents import Contents
+    from image_service.jobs.composer.service import ComposeService
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.model import Compose, Job, Json, UploadResult
+    from image_service.management.messages import ApiRequest, ApiResponse
+    from image_service.objects.s3_links import S3Links
+
+
+_log = Logger()
+
+_UUID = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_ONE = "/composes/{compose_id}"
+
+
+@attrs.frozen
+class ComposeRoutes:
+    """The operations on composes; each sees those of the request's tenant only.
+
+    Args:
+        service: starts, cancels and deletes composes.
+        composes: their rows.
+        jobs: rows of their jobs.
+        contents: what is downloaded.
+        in_thread: runs what takes long, such as a call of the rows, in a thread.
+        links: URLs of finished uploads.
+    """
+
+    _service: ComposeService
+    _composes: ComposeRepository
+    _jobs: JobRepository
+    _contents: Contents
+    _in_thread: InThread
+    _links: S3Links
+    _request_schema: SchemaCheck = attrs.field(
+        init=False, factory=partial(SchemaCheck, REQUEST_SCHEMAS, "ComposeRequest")
+    )
+
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """All of them."""
+        return (
+            ApiOperation(
+                "POST",
+                "/compose",
+                "postCompose",
+                "start a compose",
+                self._start,
+                status=201,
+                reply="ComposeId",
+                body="ComposeRequest",
+            ),
+            ApiOperation(
+                "GET",
+                "/composes/",
+                "getComposeList",
+                "list composes: all, sorted by id; with a parameter, one page, newest first",
+                self._list,
+                reply="ComposeList",
+                query=(*PAGE, *COMPOSE_FILTERS),
+            ),
+            _get("", "ComposeStatus", "show how far a compose is", self._status),
+            ApiOperation(
+                "DELETE",
+                _ONE,
+                "deleteCompose",
+                "delete a compose and its image; cancel it if it has not ended",
+                self._delete,
+                reply="ComposeDeleteStatus",
+            ),
+            ApiOperation(
+                "POST",
+                f"{_ONE}/cancel",
+                "postComposeCancel",
+                "cancel a compose, which is a failure then",
+                self._cancel,
+                reply="ComposeCancelStatus",
+            ),
+            _get("/metadata", "ComposeMetadata", "show what was requested", self._metadata),
+            _get("/logs", "ComposeLogs", "show what the jobs have logged", self._logs),
+            _get("/manifests", "ComposeManifests", "show the steps", self._manifests),
+            _get("/sboms", "ComposeSBOMs", "show what was added to the base image", self._sboms),
+            _get("/provenance", "ComposeProvenance", "show what the image was made of", self._provenance),
+            ApiOperation(
+                "GET",
+                f"{_ONE}/download",
+                "getComposeDownload",
+                "download the image, or a range of it",
+                self._download,
+                content_type=replies.CONTENT_TYPE,
+            ),
+        )
+
+    async def _start(self, request: ApiRequest) -> ApiResponse:
+        parse = partial(
+            parse_request,
+            request.body,
+            self._request_schema,
+            can_upload=self._service.limits.upload_place is not None,
+        )
+        compose = await self._service.start(request.principal.tenant, await self._in_thread(parse))
+        return json_response(replies.describe_object("ComposeId", compose.id, "/compose"), 201)
+
+    async def _list(self, request: ApiRequest) -> ApiResponse:
+        list_ = partial(self._list_page, request) if request.query else partial(self._list_all, request)
+        return await self._in_thread(list_)
+
+    def _list_all(self, request: ApiRequest) -> ApiResponse:
+        composes, _ = self._composes.find_page(ComposeFilter(request.principal.tenant))
+        return json_response([self._describe_listed(compose) for compose in composes])
+
+    def _list_page(self, request: ApiRequest) -> ApiResponse:
+        page = parse_page(request.query)
+        wanted = parse_filter(request.query, request.principal.tenant)
+        composes, total = self._composes.find_page(
+            wanted, offset=page.offset, limit=page.size, newest_first=True
+        )
+        items = [self._describe_listed(compose) for compose in composes]
+        return json_response(replies.describe_page("ComposeList", items, page.number, total))
+
+    def _describe_listed(self, compose: Compose) -> Json:
+        return replies.describe_status(compose, (), self._sign)
+
+    async def _status(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        return await self._reply(
+            request, compose_id, lambda compose, jobs: replies.describe_status(compose, jobs, self._sign)
+        )
+
+    async def _metadata(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        return await self._reply(request, compose_id, lambda compose, _: replies.describe_metadata(compose))
+
+    async def _logs(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        return await self._reply(request, compose_id, replies.describe_logs)
+
+    async def _manifests(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        return await self._reply(request, compose_id, lambda compose, _: replies.describe_manifests(compose))
+
+    async def _sboms(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        return await self._reply(
+            request, compose_id, lambda compose, _: replies.describe_sboms(_successful(compose))
+        )
+
+    async def _provenance(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        return await self._reply(
+            request,
+            compose_id,
+            lambda compose, jobs: replies.describe_provenance(_successful(compose), jobs),
+        )
+
+    async def _download(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        compose = _successful(await self._in_thread(partial(self._find, request, compose_id)))
+        try:
+            content = await self._contents.open_image(compose)
+        except NotFound as error:
+            raise ApiError(error.detail, number=errors.ARTIFACT_NOT_FOUND) from None
+        response = self._contents.respond(content, request)
+        disposition = f"attachment; filename={compose.id}-{compose.plan.file_name}"
+        return attrs.evolve(response, fields=(*response.fields, ("Content-Disposition", disposition)))
+
+    async def _delete(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        compose = await self._in_thread(partial(self._find, request, compose_id))
+        await self._service.delete(compose)
+        path = f"/composes/{compose.id}"
+        return json_response(replies.describe_object("ComposeDeleteStatus", compose.id, path))
+
+    async def _cancel(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        compose = await self._in_thread(partial(self._find, request, compose_id))
+        await self._service.cancel(compose)
+        path = f"/composes/{compose.id}/cancel"
+        return json_response(replies.describe_object("ComposeCancelStatus", compose.id, path))
+
+    async def _reply(
+        self, request: ApiRequest, compose_id: str, describe: Callable[[Compose, list[Job]], Json]
+    ) -> ApiResponse:
+        """Return what `describe` makes of a compose and its jobs; it runs in a thread."""
+
+        def reply() -> ApiResponse:
+            compose = self._find(request, compose_id)
+            return json_response(describe(compose, self._jobs.find_of_compose(compose.id)))
+
+        return await self._in_thread(reply)
+
+    def _sign(self, upload: UploadResult) -> str:
+        """Return a URL of a finished upload; without credentials for a signature, its location."""
+        target = upload.target
+        try:
+            return self._links.url_of(upload.location, target.region, is_public=target.public)
+        except StoreFailed as error:
+            _log.warn("an upload has no URL: {reason}", reason=error.detail)
+            return upload.location
+
+    def _find(self, request: ApiRequest, compose_id: str) -> Compose:
+        """Return a compose of the request's tenant; raises ApiError."""
+        if not _UUID.fullmatch(compose_id.lower()):
+            raise ApiError(number=errors.MALFORMED_ID)
+        compose = self._composes.find(compose_id.lower(), request.principal.tenant)
+        if compose is None:
+            raise ApiError("job does not exist", number=errors.UNKNOWN_COMPOSE)  # composer-cli looks for it
+        return compose
+
+
+def _get(path: str, kind: str, summary: str, handler: Callable[..., Awaitable[ApiResponse]]) -> ApiOperation:
+    return ApiOperation("GET", _ONE + path, f"get{kind}", summary, handler, reply=kind)
+
+
+def _successful(compose: Compose) -> Compose:
+    """Return a compose that has an image; raises ApiError."""
+    if compose.state is not ComposeState.SUCCESS:
+        raise ApiError(f"the compose is {compose.state}, not success", number=errors.WRONG_STATE)
+    return compose

@@ -1,0 +1,87 @@
+"""What a request lays into an image: an Ignition config, its URL, kernel arguments. Pure."""
+
+from __future__ import annotations
+
+import copy
+import re
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any
+
+from image_service.coreos.ignition import check_ignition
+from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
+from image_service.errors import ApiError, Unprocessable
+from image_service.jobs.composer.errors import UNSUPPORTED_CUSTOMIZATION
+from image_service.jobs.model import ImageCustomization
+
+if TYPE_CHECKING:
+    from image_service.jobs.model import Json
+
+_URL = re.compile(r'(?:https?|tftp)://[^\s"]+')
+_SECRETS = (("ignition", "embedded", "config"), ("ignition", "firstboot", "url"), ("kernel", "append"))
+
+
+def find_customizations(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the path of a request's customizations, and them: its own, or its blueprint's."""
+    if "blueprint" in document:
+        return "blueprint.customizations", document["blueprint"].get("customizations", {})
+    return "customizations", document.get("customizations", {})
+
+
+def parse_customizations(path: str, customizations: dict[str, Any]) -> ImageCustomization:
+    """Return what customizations say, of which the schema is valid.
+
+    Raises:
+        ApiError: there are two configs, or one of them or the kernel arguments are invalid.
+    """
+    ignition = customizations.get("ignition", {})
+    if {"embedded", "firstboot"} <= ignition.keys():
+        raise _refusal(f"{path}.ignition must have embedded or firstboot, not both")
+    config = url = None
+    if "embedded" in ignition:
+        config = _parse_config(f"{path}.ignition.embedded.config", ignition["embedded"]["config"])
+    if "firstboot" in ignition:
+        url = ignition["firstboot"]["url"]
+        if not _URL.fullmatch(url):
+            raise _refusal(f"{path}.ignition.firstboot.url must be a URL of http, https or tftp")
+    append = customizations.get("kernel", {}).get("append", "").strip()
+    customization = ImageCustomization(config, url, (append,) if append else ())
+    _check_arguments(path, customization)
+    return customization
+
+
+def blank_secrets(document: dict[str, Any]) -> Json:
+    """Return a copy of a request in which the values that may be secret are empty."""
+    blanked = copy.deepcopy(document)
+    _, customizations = find_customizations(blanked)
+    for *parents, name in _SECRETS:
+        holder = customizations
+        for parent in parents:
+            holder = holder.get(parent, {})
+        if name in holder:
+            holder[name] = ""
+    return blanked
+
+
+def _parse_config(path: str, text: str) -> bytes:
+    try:
+        config = b64decode(text, validate=True)
+    except ValueError:
+        raise _refusal(f"{path} must be base64") from None
+    try:
+        check_ignition(config)
+    except Unprocessable as error:
+        raise _refusal(f"{path}: {error.detail}") from None
+    return config
+
+
+def _check_arguments(path: str, customization: ImageCustomization) -> None:
+    arguments = [KernelArgument(Operation.APPEND, value) for value in customization.arguments]
+    try:
+        edit_arguments("", arguments)
+    except Unprocessable as error:
+        member = "ignition.firstboot.url" if customization.firstboot_url else "kernel.append"
+        raise _refusal(f"{path}.{member}: {error.detail}") from None
+
+
+def _refusal(detail: str) -> ApiError:
+    return ApiError(detail, number=UNSUPPORTED_CUSTOMIZATION)

@@ -1,0 +1,92 @@
+"""The operations that describe the API: what can be composed, and which errors there are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import attrs
+
+from image_service.errors import ApiError
+from image_service.jobs.api.operations import ApiOperation
+from image_service.jobs.composer import errors, replies
+from image_service.jobs.composer.errors import COMPOSER_ERRORS
+from image_service.jobs.composer.paging import PAGE, parse_page
+from image_service.management.messages import json_response
+
+if TYPE_CHECKING:
+    from image_service.jobs.artifacts.bases import Bases
+    from image_service.management.messages import ApiRequest, ApiResponse
+
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+@attrs.frozen
+class ReferenceRoutes:
+    """The operations that describe the API.
+
+    Args:
+        bases: of which images are made.
+    """
+
+    _bases: Bases
+
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """All of them."""
+        return (
+            ApiOperation(
+                "GET",
+                "/distributions",
+                "getDistributionList",
+                "list what can be composed",
+                self._list_distributions,
+                reply="DistributionList",
+            ),
+            ApiOperation(
+                "GET",
+                "/distributions/{name}",
+                "getDistribution",
+                "show what can be composed of a distribution",
+                self._show_distribution,
+                reply="DistributionDetails",
+            ),
+            ApiOperation(
+                "GET",
+                "/errors",
+                "getErrorList",
+                "list errors",
+                self._list_errors,
+                reply="ErrorList",
+                query=PAGE,
+            ),
+            ApiOperation(
+                "GET", "/errors/{number}", "getError", "show an error", self._show_error, reply="Error"
+            ),
+        )
+
+    async def _list_distributions(self, request: ApiRequest) -> ApiResponse:
+        del request  # not needed
+        return json_response(replies.describe_distributions(self._bases.distributions()))
+
+    async def _show_distribution(self, request: ApiRequest, name: str) -> ApiResponse:
+        del request  # same
+        found = self._bases.distributions().get(unquote(name))
+        if found is None:
+            raise ApiError("there is no such distribution", number=errors.UNKNOWN_PATH)
+        return json_response(replies.describe_distribution(unquote(name), found))
+
+    async def _list_errors(self, request: ApiRequest) -> ApiResponse:
+        page = parse_page(request.query)
+        documents = COMPOSER_ERRORS.documents()
+        items = documents[page.offset : page.offset + page.size]
+        return json_response(replies.describe_page("ErrorList", items, page.number, len(documents)))
+
+    async def _show_error(self, request: ApiRequest, number: str) -> ApiResponse:
+        del request  # same
+        if not _NUMBER.fullmatch(number):
+            raise ApiError(number=errors.MALFORMED_ERROR_ID)
+        if int(number) not in COMPOSER_ERRORS:
+            raise ApiError(number=errors.UNKNOWN_ERROR)
+        return json_response(COMPOSER_ERRORS.document(int(number)))

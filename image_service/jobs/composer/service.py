@@ -1,0 +1,138 @@
+"""Starts, cancels and deletes composes: rows first, then the engine."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.errors import ApiError, EngineUnavailable, StoreFailed
+from image_service.jobs.composer.errors import WRONG_STATE
+from image_service.jobs.composer.requests import check_available
+from image_service.jobs.model import Compose, ComposeState, UploadResult
+from image_service.jobs.plans.plan import UploadPlace, make_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.artifacts.bases import Bases
+    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.model import ComposeRequest
+
+_log = Logger()
+
+
+@attrs.frozen
+class ComposeLimits:
+    """What composes may use.
+
+    Args:
+        max_queued: composes of one tenant that have not ended.
+        upload_place: for targets of S3; None: they are refused.
+    """
+
+    max_queued: int
+    upload_place: UploadPlace | None = None
+
+
+@attrs.frozen
+class ComposeService:
+    """Starts, cancels and deletes composes.
+
+    Args:
+        composes: their rows.
+        engine: carries out their plans.
+        bases: of which images are made.
+        in_thread: calls the rows in a thread.
+        clock: seconds since 1970.
+        limits: of what they may use.
+    """
+
+    _composes: ComposeRepository
+    _engine: Engine
+    _bases: Bases
+    _in_thread: InThread
+    _clock: Callable[[], float]
+    limits: ComposeLimits
+
+    async def start(self, tenant: str, request: ComposeRequest) -> Compose:
+        """Start a compose; if the engine does not answer, it is added all the same, and started later.
+
+        Raises:
+            ApiError: there is no base for it.
+            TooManyQueued: the tenant has too many that have not ended.
+            StoreFailed: the database does not answer.
+        """
+        compose = self._make_compose(tenant, request)
+        add = partial(self._composes.add, compose, request.customization, self.limits.max_queued)
+        job_ids = await self._in_thread(add)
+        _log.info(
+            "added compose {compose}: {image_type} of {distribution}",
+            compose=compose.id,
+            image_type=compose.image_type.value,
+            distribution=compose.distribution,
+            tenant=tenant,
+        )
+        try:
+            await self._engine.start_plan(compose, job_ids)
+            await self._in_thread(partial(self._composes.mark_started, compose.id))
+        except (EngineUnavailable, StoreFailed) as error:
+            _log.warn(
+                "compose {compose} will be started later: {reason}", compose=compose.id, reason=error.detail
+            )
+        return compose
+
+    async def cancel(self, compose: Compose) -> None:
+        """Cancel a compose; its row ends at once, its worker stops at the next heartbeat.
+
+        Raises:
+            ApiError: it has ended already.
+        """
+        if not await self._in_thread(partial(self._composes.finish, compose.id, ComposeState.CANCELLED)):
+            raise ApiError("the compose has ended", number=WRONG_STATE)
+        _log.info("cancelled compose {compose}", compose=compose.id, tenant=compose.tenant)
+        await self._cancel_plan(compose)
+
+    async def delete(self, compose: Compose) -> None:
+        """Delete a compose, its image and its history; cancel it if it has not ended."""
+        await self._in_thread(partial(self._composes.delete, compose.id))
+        _log.info("deleted compose {compose}", compose=compose.id, tenant=compose.tenant)
+        if not compose.state.is_final:
+            await self._cancel_plan(compose)
+
+    async def _cancel_plan(self, compose: Compose) -> None:
+        """Have the engine end the plan now; by itself it ends when its next step finds no running compose."""
+        try:
+            await self._engine.cancel_plan(compose.id)
+        except EngineUnavailable as error:
+            _log.warn(
+                "the engine still has compose {compose}: {reason}", compose=compose.id, reason=error.detail
+            )
+
+    def _make_compose(self, tenant: str, request: ComposeRequest) -> Compose:
+        check_available(request, self._bases.distributions())
+        base = self._bases.find(request.distribution, request.architecture, request.image_type)
+        compose_id = str(uuid4())
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        ignition = request.customization.ignition
+        return Compose(
+            id=compose_id,
+            tenant=tenant,
+            distribution=request.distribution,
+            architecture=request.architecture,
+            image_type=request.image_type,
+            request=request.document,
+            plan=make_plan(compose_id, request, base, self.limits.upload_place),
+            state=ComposeState.PENDING,
+            created_at=now,
+            size=request.size,
+            uploads=tuple(UploadResult(target, "pending") for target in request.uploads),
+            ignition_sha256=None if ignition is None else hashlib.sha256(ignition).hexdigest(),
+        )

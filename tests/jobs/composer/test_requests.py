@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.errors import ApiError
+from image_service.jobs.api.schemas import SchemaCheck
+from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
+from image_service.jobs.composer.requests import check_available, parse_request
+from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
+
+SCHEMA = SchemaCheck(REQUEST_SCHEMAS, "ComposeRequest")
+CONFIG = b'{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "s3cr3t"}]}}'
+EMBEDDED = {"embedded": {"config": b64encode(CONFIG).decode()}}
+URL = "https://config.example/s3cr3t"
+LOCAL = {"type": "local", "upload_options": {}}
+DISTRIBUTIONS = {"rhcos-4.19": {"x86_64": (ImageType.LIVE_INSTALLER,), "aarch64": ()}}
+
+
+def image(**members: object) -> dict[str, Any]:
+    return {"architecture": "x86_64", "image_type": "live-installer", "repositories": [], **members}
+
+
+def compose(**members: object) -> dict[str, Any]:
+    return {"distribution": "rhcos-4.19", "image_requests": [image()], **members}
+
+
+def parse(document: object, *, can_upload: bool = True) -> ComposeRequest:
+    return parse_request(json.dumps(document).encode(), SCHEMA, can_upload=can_upload)
+
+
+def refusal(document: object, *, can_upload: bool = True) -> tuple[int, str]:
+    with pytest.raises(ApiError) as caught:
+        parse(document, can_upload=can_upload)
+    assert "s3cr3t" not in caught.value.detail
+    return caught.value.number, caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        compose(customizations={"ignition": EMBEDDED, "kernel": {"append": " console=ttyS0 s3cr3t "}}),
+        compose(
+            blueprint={
+                "name": "mine",
+                "version": "0.0.1",
+                "packages": [],
+                "customizations": {
+                    "ignition": EMBEDDED,
+                    "kernel": {"name": "", "append": "console=ttyS0 s3cr3t"},
+                    "services": {"enabled": []},
+                },
+            }
+        ),
+    ],
+    ids=["customizations", "blueprint"],
+)
+def test_customizations_of_both_forms_mean_the_same(document: dict[str, Any]) -> None:
+    request = parse(document)
+    assert request.customization.ignition == CONFIG
+    assert request.customization.kernel_arguments == ("console=ttyS0 s3cr3t",)
+    assert "s3cr3t" not in json.dumps(request.document)
+    assert EMBEDDED["embedded"]["config"] not in json.dumps(request.document)
+    assert "s3cr3t" not in repr(request)
+
+
+def test_plain_request() -> None:
+    request = parse(compose())
+    assert (request.distribution, request.architecture) == ("rhcos-4.19", "x86_64")
+    assert request.image_type is ImageType.LIVE_INSTALLER
+    assert (request.customization.ignition, request.customization.arguments) == (None, ())
+    assert request.size is None
+    assert request.uploads == (UploadTarget("local"),)
+    assert request.document == compose()
+
+
+def test_one_image_request_may_stand_alone() -> None:
+    document = {"distribution": "rhcos-4.19", "image_request": image(image_type="vsphere", size=1 << 35)}
+    assert parse(document).size == 1 << 35
+
+
+def test_blueprint_may_name_the_distribution() -> None:
+    document = {"image_requests": [image()], "blueprint": {"name": "a", "distro": "rhcos-4.19"}}
+    assert parse(document).distribution == "rhcos-4.19"
+
+
+def test_firstboot_url_is_a_secret_kernel_argument() -> None:
+    request = parse(compose(customizations={"ignition": {"firstboot": {"url": URL}}}))
+    assert request.customization.arguments == (f"ignition.config.url={URL}",)
+    assert request.document["customizations"] == {"ignition": {"firstboot": {"url": ""}}}
+
+
+def test_upload_targets() -> None:
+    public = {"type": "aws.s3", "upload_options": {"region": "eu-west-1", "public": True}}
+    document = compose(
+        image_requests=[image(upload_targets=[LOCAL, public], upload_options={"region": "us-east-1"})]
+    )
+    assert parse(document).uploads == (
+        UploadTarget("local"),
+        UploadTarget("aws.s3", public=True, region="eu-west-1"),
+        UploadTarget("aws.s3", public=False, region="us-east-1"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "number", "detail"),
+    [
+        ([], 20, ""),
+        (compose(blueprint={"name": "a"}, customizations={}), 39, ""),
+        (compose(blueprint={"name": "a"}, customizations={}, unknown=1), 39, ""),
+        (compose(packages=["s3cr3t"]), 30, "the content must not have packages"),
+        (compose(image_requests=[image(unknown=1)]), 30, "image_requests[0] must not have unknown"),
+        (compose(blueprint={"name": "a", "x": 1}), 30, "blueprint must not have x"),
+        (compose(blueprint={}), 30, "blueprint must have name"),
+        (compose(image_requests=[image(size=-1)]), 30, "image_requests[0].size violates minimum: 0"),
+        (
+            compose(image_requests=[image(upload_options={"provider": "aws", "settings": {}})]),
+            30,
+            "image_requests[0].upload_options must not have provider, settings",
+        ),
+        (
+            compose(
+                koji={"server": "https://s3cr3t", "task_id": 1, "name": "a", "version": "1", "release": "1"}
+            ),
+            42,
+            "koji: images are not imported into koji",
+        ),
+        (compose(bootc={"reference": "quay.io/a"}), 42, "bootc: containers are not supported"),
+        (compose(image_requests=[]), 25, "the request has 0"),
+        (compose(image_requests=[image(), image()]), 25, "the request has 2"),
+        (compose(image_request=image()), 25, "the request has 2"),
+        ({"distribution": "rhcos-4.19"}, 25, "the request has 0"),
+        ({"image_requests": [image()]}, 4, "distribution is missing"),
+        (compose(distribution=""), 4, "distribution is missing"),
+        (
+            compose(blueprint={"name": "a", "distro": "fedora-39"}),
+            4,
+            "distribution and blueprint.distro differ",
+        ),
+        (compose(image_requests=[image(image_type="gcp")]), 6, None),
+        (
+            compose(customizations={"packages": ["s3cr3t"], "users": [{"name": "s3cr3t"}]}),
+            35,
+            "not supported: customizations.packages, customizations.users",
+        ),
+        (
+            compose(blueprint={"name": "a", "modules": [{"name": "s3cr3t"}]}),
+            35,
+            "not supported: blueprint.modules",
+        ),
+        (
+            compose(blueprint={"name": "a", "customizations": {"kernel": {"name": "kernel-rt"}}}),
+            35,
+            "not supported: blueprint.customizations.kernel.name",
+        ),
+        (
+            compose(
+                image_requests=[image(repositories=[{"baseurl": "https://s3cr3t"}], ostree={"ref": "s3cr3t"})]
+            ),
+            35,
+            "not supported: image_requests[0].repositories, image_requests[0].ostree",
+        ),
+        (
+            compose(image_requests=[image(size=1 << 30)]),
+            35,
+            "image_requests[0].size: live-installer has the size of its base",
+        ),
+        (
+            compose(image_requests=[image(image_type="vsphere", size=1000)]),
+            42,
+            "image_requests[0].size must be a multiple of 512 bytes, at most 70368744177664",
+        ),
+        (
+            compose(customizations={"ignition": {"embedded": {"config": "s3cr3t!"}}}),
+            35,
+            "customizations.ignition.embedded.config must be base64",
+        ),
+        (
+            compose(customizations={"ignition": {"embedded": {"config": ""}}}),
+            35,
+            "customizations.ignition.embedded.config: the Ignition config of 0 bytes is not JSON",
+        ),
+        (
+            compose(customizations={"ignition": {"firstboot": {"url": "https://a b s3cr3t"}}}),
+            35,
+            "customizations.ignition.firstboot.url must be a URL of http, https or tftp",
+        ),
+        (
+            compose(customizations={"ignition": {"firstboot": {"url": URL}, **EMBEDDED}}),
+            35,
+            "customizations.ignition must have embedded or firstboot, not both",
+        ),
+        (
+            compose(customizations={"kernel": {"append": "s3cr3t$(reboot)"}}),
+            35,
+            "customizations.kernel.append: a kernel argument has '$' at position 6",
+        ),
+        (
+            compose(image_requests=[image(upload_targets=[{"type": "gcp", "upload_options": {}}])]),
+            38,
+            "image_requests[0].upload_targets[0].type must be local or aws.s3",
+        ),
+        (
+            compose(image_requests=[image(upload_targets=[{"type": "aws.s3", "upload_options": {}}])]),
+            38,
+            "image_requests[0].upload_targets[0].upload_options of aws.s3 must have region",
+        ),
+        (
+            compose(image_requests=[image(upload_options={"region": "a", "share_with_accounts": []})]),
+            38,
+            "image_requests[0].upload_options of aws.s3 must not have share_with_accounts",
+        ),
+        (
+            compose(
+                image_requests=[image(upload_targets=[{"type": "local", "upload_options": {"region": "a"}}])]
+            ),
+            38,
+            "image_requests[0].upload_targets[0].upload_options of local must not have region",
+        ),
+    ],
+)
+def test_refusal_names_the_member_and_no_value(document: object, number: int, detail: str | None) -> None:
+    found = refusal(document)
+    assert found[0] == number
+    assert detail in {None, found[1]}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"a": NaN', b'{"a": "\\ud800"}', b"[" * 100_000])
+def test_malformed_json_is_refused(body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_request(body, SCHEMA, can_upload=True)
+    assert caught.value.number == 20
+
+
+def test_without_a_place_for_uploads_s3_is_refused() -> None:
+    document = compose(image_requests=[image(upload_options={"region": "eu-west-1"})])
+    number, detail = refusal(document, can_upload=False)
+    assert (number, "UPLOAD_S3_URL" in detail) == (38, True)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "architecture", "number", "detail"),
+    [
+        ("rhcos-4.18", "x86_64", 4, "supported: rhcos-4.19"),
+        ("rhcos-4.19", "s390x", 5, "supported: aarch64, x86_64"),
+        ("rhcos-4.19", "aarch64", 6, "supported: "),
+    ],
+)
+def test_request_without_a_base_is_refused(
+    distribution: str, architecture: str, number: int, detail: str
+) -> None:
+    request = parse(compose(distribution=distribution, image_requests=[image(architecture=architecture)]))
+    with pytest.raises(ApiError) as caught:
+        check_available(request, DISTRIBUTIONS)
+    assert (caught.value.number, caught.value.detail) == (number, detail)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=8), below, max_size=3),
+    max_leaves=8,
+)
+MEMBERS = sorted(
+    {name for schema in REQUEST_SCHEMAS.values() for name in schema["properties"]}  # type: ignore[attr-defined]
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(MEMBERS), JSON, max_size=4),
+    st.dictionaries(st.sampled_from(MEMBERS), JSON, max_size=4),
+    st.dictionaries(st.sampled_from(MEMBERS), JSON, max_size=4),
+)
+def test_any_request_is_accepted_or_refused(
+    top: dict[str, Any], of_image: dict[str, Any], customizations: dict[str, Any]
+) -> None:
+    for document in (
+        top,
+        compose(**top),
+        compose(image_requests=[image(**of_image)], customizations=customizations),
+        compose(blueprint={"name": "a", "customizations": customizations}),
+        compose(customizations={"ignition": customizations, "kernel": customizations}),
+    ):
+        try:
+            parse(document)
+        except ApiError as error:
+            assert error.number in {4, 6, 20, 25, 30, 35, 38, 39, 42}  # noqa: PT017 - or nothing is raised
