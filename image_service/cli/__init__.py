@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.cli import digests, examples, health, images, loadtest, serve
+from image_service.cli import digests, examples, health, images, jobs, loadtest, serve
 from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.command_line import completion
 from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
@@ -44,7 +44,19 @@ def build_parser() -> CommandParser:
         "--version", action="version", version=f"%(prog)s {__version__}", help="print the version"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (serve, health, images, inspect, customize, extract, verbs, digests, loadtest, examples):
+    for command in (
+        serve,
+        jobs,
+        health,
+        images,
+        inspect,
+        customize,
+        extract,
+        verbs,
+        digests,
+        loadtest,
+        examples,
+    ):
         command.add(commands.add_parser)
     completion.add(commands.add_parser, parser)
     return parser

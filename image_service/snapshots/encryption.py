@@ -183,7 +183,9 @@ def _wrapping_cipher(secret: bytes) -> AESGCM:
 # The file in DATA_DIR.
 
 
-def load_or_create_secret(data_dir: Path, instance_secrets: Sequence[bytes] = ()) -> bytes:
+def load_or_create_secret(
+    data_dir: Path, instance_secrets: Sequence[bytes] = (), *, name: str = SECRET_FILE
+) -> bytes:
     """Return the secret of a `SnapshotCipher`; the first process creates it. Waits for the disk.
 
     A file of another size is no secret: it is replaced, and what was sealed with it is lost.
@@ -191,12 +193,13 @@ def load_or_create_secret(data_dir: Path, instance_secrets: Sequence[bytes] = ()
     Args:
         data_dir: an existing directory; the file in it is for its owner alone.
         instance_secrets: the file is encrypted with the first of them; none: it is in clear.
+        name: of the file.
 
     Raises:
         ConfigurationError: none of the instance's secrets opens it.
         StoreFailed: it can be neither read nor written.
     """
-    path = data_dir / SECRET_FILE
+    path = data_dir / name
     try:
         with directory_lock(data_dir):
             if not instance_secrets:

@@ -8,3 +8,9 @@ image_service = ServiceMaker(
     "Streams customised CoreOS boot images.",
     "image-service",
 )
+jobs = ServiceMaker(
+    "image-service-jobs",
+    "image_service.app.jobs.tap",
+    "Composes disk images and ISOs as jobs, by osbuild-composer's APIs.",
+    "image-service-jobs",
+)

@@ -49,7 +49,7 @@ async def main(reactor: AsyncioSelectorReactor, loop: asyncio.AbstractEventLoop,
     task: Task | None = None
     while task is None:
         task = await engine.poll(CUSTOMIZE, "worker", 2.0)
-    os.kill(child.pid or 0, signal.SIGKILL)
+    os.kill(child.process.pid or 0, signal.SIGKILL)
     failures = await beat_until_it_answers(reactor, engine, task)
     is_accepted = await engine.complete(task.token, StepResult({}))
     while compose.id not in actions.ends:
@@ -58,7 +58,7 @@ async def main(reactor: AsyncioSelectorReactor, loop: asyncio.AbstractEventLoop,
     await child.stop()
     seen = {
         "failures": failures > 0,
-        "restarts": child.restarts,
+        "restarts": child.process.restarts,
         "accepted": is_accepted,
         "calls": actions.calls[compose.id],
     }

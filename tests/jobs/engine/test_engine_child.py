@@ -51,23 +51,23 @@ def exists(pid: int) -> bool:
 
 @ensure_deferred
 async def test_child_is_started_again_on_its_port(child: EngineChild, reactor: EPollReactor) -> None:
-    address, pid = child.address, child.pid
+    address, pid = child.address, child.process.pid
     assert pid
     os.kill(pid, signal.SIGKILL)
-    await until(reactor, lambda: child.pid not in {None, pid})
+    await until(reactor, lambda: child.process.pid not in {None, pid})
     await until(reactor, lambda: listens(child))
-    assert (child.address, child.restarts) == (address, 1)
+    assert (child.address, child.process.restarts) == (address, 1)
 
 
 @ensure_deferred
 async def test_stop_leaves_nothing(child: EngineChild, reactor: EPollReactor) -> None:
-    pid = child.pid
+    pid = child.process.pid
     assert pid
     await child.stop()
     assert not exists(pid)
     assert not listens(child)
     await deferLater(reactor, 1.0)  # longer than the first delay before another start
-    assert child.pid is None
+    assert child.process.pid is None
 
 
 @ensure_deferred
@@ -89,16 +89,16 @@ async def test_directory_has_one_engine(child: EngineChild, reactor: EPollReacto
 async def test_start_ends_the_engine_of_a_service_that_has_crashed(
     child: EngineChild, reactor: EPollReactor, tmp_path: Path
 ) -> None:
-    leftover = child.pid
+    leftover = child.process.pid
     assert leftover
     for descriptor in child._locks:  # as the kernel does when a process dies
         os.close(descriptor)
     child._locks = []
-    child._process = None
+    child.process._process = None
     heir = EngineChild(reactor, tmp_path / "engine", find_program())
     await heir.start()
     await until(reactor, lambda: listens(heir))
-    assert heir.pid != leftover
+    assert heir.process.pid != leftover
     await until(reactor, lambda: not exists(leftover))
     await heir.stop()
 
@@ -112,6 +112,6 @@ async def test_program_that_ends_at_once_is_started_less_and_less_often(
     program.chmod(0o755)
     child = EngineChild(reactor, tmp_path / "engine", program)
     await child.start()
-    await until(reactor, lambda: child.restarts >= 2)
+    await until(reactor, lambda: child.process.restarts >= 2)
     await child.stop()
-    assert child.pid is None
+    assert child.process.pid is None

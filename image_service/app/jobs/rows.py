@@ -1,0 +1,66 @@
+"""Opens the database of the jobs role, and the secrets that seal what is in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.errors import ConfigurationError
+from image_service.jobs.metadata.composes import ComposeRepository
+from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.images import ImageRepository
+from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.snapshots.encryption import load_or_create_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from image_service.concurrency.parts import InThread, PartsStack
+    from image_service.settings.jobs.role import JobsRoleSettings
+
+SECRET_FILE = "jobs.secret"  # noqa: S105 - its name
+_THREADS = 5  # connections of a process to PostgreSQL
+
+
+@attrs.frozen
+class JobsRows:
+    """The rows of the jobs role.
+
+    Args:
+        secrets: of the instance; the first seals, all open.
+        in_thread: runs calls of the repositories.
+    """
+
+    composes: ComposeRepository
+    jobs: JobRepository
+    images: ImageRepository
+    workers: WorkerRepository
+    secrets: Sequence[bytes] = attrs.field(repr=False)
+    in_thread: InThread
+
+
+def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
+    """Open the database; without ``INSTANCE_SECRET_FILE``, a secret is made in ``DATA_DIR``.
+
+    Raises:
+        ConfigurationError: the file of the secret cannot be used.
+        StoreFailed: the secret can be neither read nor written.
+    """
+    data_dir = settings.storage.data_dir
+    try:
+        given = settings.database.secrets
+    except ValueError as error:  # a file that could be read a moment before
+        raise ConfigurationError(f"INSTANCE_SECRET_FILE: {error}") from None
+    secrets = given or (load_or_create_secret(data_dir, name=SECRET_FILE),)
+    database = open_database(settings.database.url, data_dir)
+    parts.callback(database.close)
+    return JobsRows(
+        ComposeRepository(database, secrets),
+        JobRepository(database),
+        ImageRepository(database),
+        WorkerRepository(database),
+        secrets,
+        parts.in_thread_pool(_THREADS, "rows"),
+    )

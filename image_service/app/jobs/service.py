@@ -1,0 +1,81 @@
+"""The composition root of the jobs role: builds it of its packages."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from image_service.admin.listener import start_admin
+from image_service.app.jobs.base_images import start_compose_bases
+from image_service.app.jobs.built_in_worker import start_worker
+from image_service.app.jobs.engine import start_engine
+from image_service.app.jobs.rows import open_rows
+from image_service.app.jobs.state import JobsState
+from image_service.app.jobs.status_page import StatusPage
+from image_service.app.role_service import RoleService
+from image_service.catalog.storage.data_dir import create_directory
+from image_service.jobs.api.front import ApiFront
+from image_service.jobs.tenants.build import build_authenticator
+from image_service.management.authentication import RequestGuard
+from image_service.management.listening import ApiListener
+from image_service.management.resource import ApiSite
+from image_service.settings.jobs.jobs import UnixAddress
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.settings.jobs.role import JobsRoleSettings
+
+_log = Logger()
+
+MAX_BODY_BYTES = 32 * 1024**2
+"""Of requests, but for artifacts: an Ignition config in base64 is the largest part."""
+MAX_CONNECTIONS = 4096
+"""On each address; each poll of a worker and each download is one."""
+_TOKEN_BYTES = 32
+
+
+class JobsService(RoleService):
+    """The jobs role, in one process with its children."""
+
+    def __init__(self, reactor: EPollReactor, settings: JobsRoleSettings) -> None:
+        super().__init__(reactor, force=lambda: None)
+        self._settings = settings
+
+    async def start_parts(self) -> None:
+        """Start the parts in the order in which they need each other; they stop in reverse order."""
+        settings, parts = self._settings, self._parts
+        create_directory(settings.storage.data_dir)
+        rows = open_rows(parts, settings)
+        bases = await start_compose_bases(parts, settings)
+        engine = await start_engine(parts, settings)
+        operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
+        authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
+        state = JobsState(rows, engine, bases.isos.catalog, lambda: (b"", "text/plain"))
+        start_admin(parts, settings, state, StatusPage(rows).routes())
+        self._listen(ApiFront(authenticator, []))
+        if settings.worker_slots and settings.jobs.socket_path:
+            start_worker(
+                parts,
+                settings.storage.data_dir,
+                settings.jobs.socket_path,
+                slots=settings.worker_slots,
+                operator_token=operator_token,
+            )
+        self.manager.ready()
+
+    def _listen(self, front: ApiFront) -> None:
+        """Listen on all of ``JOBS_LISTEN``; who has a token may name this service as it likes."""
+        settings = self._settings
+        guard = RequestGuard(any_host=settings.tenants.is_enabled)
+        site = ApiSite(front.resource(guard), self._reactor, MAX_BODY_BYTES)
+        listener = ApiListener(
+            self._parts, "JOBS_LISTEN", ", ".join(sorted(settings.jobs.apis)), site, MAX_CONNECTIONS
+        )
+        for address in settings.jobs.listen:
+            if isinstance(address, UnixAddress):
+                listener.listen_unix(address.path)
+            else:
+                listener.listen(address, settings.tls)

@@ -1,0 +1,49 @@
+"""The state of the jobs role, for the administrative listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.catalog.lifecycle.status import render_statuses
+from image_service.errors import StoreFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.admin.state import Page
+    from image_service.app.jobs.engine import StartedEngine
+    from image_service.app.jobs.rows import JobsRows
+    from image_service.catalog.catalog import Catalog
+
+
+@attrs.frozen
+class JobsState:
+    """The `ServiceState` of the jobs role."""
+
+    _rows: JobsRows
+    _engine: StartedEngine
+    _catalog: Catalog
+    _render_metrics: Callable[[], Page]
+
+    async def unready_reason(self) -> str:
+        """Return why requests fail: without the database all do."""
+        try:
+            await self._rows.in_thread(self._rows.composes.count_by_state)
+        except StoreFailed as error:
+            return f"database: {error.detail}"
+        return ""
+
+    async def describe_impairment(self) -> str:
+        """Return what does not work although composes are accepted and listed."""
+        is_available = self._engine.connection.is_available
+        return "" if is_available else "the job engine does not answer; composes wait"
+
+    async def render_metrics(self) -> Page:
+        """Return the page of metrics."""
+        return self._render_metrics()
+
+    async def render_images(self) -> str:
+        """Return the states of the base images as JSON."""
+        return render_statuses(self._catalog.statuses()).decode()

@@ -1,0 +1,112 @@
+"""The status page of the jobs role: composes and their jobs, newest first, as plain HTML."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.jobs.metadata.composes import ComposeFilter
+from image_service.management.messages import ApiResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from image_service.app.jobs.rows import JobsRows
+    from image_service.jobs.model import Compose, Job
+    from image_service.management.messages import ApiRequest
+    from image_service.management.router import Handlers
+
+MAX_COMPOSES = 100
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="10">
+<title>image-service jobs</title>
+<style>
+body {{ font: 14px/1.4 sans-serif; margin: 1em }}
+table {{ border-collapse: collapse }}
+th, td {{ border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left; vertical-align: top }}
+tr.job td {{ color: #555 }}
+</style>
+</head>
+<body>
+<h1>image-service jobs</h1>
+<p>{summary}</p>
+<table>
+<tr><th>Compose, job</th><th>Tenant</th><th>What</th><th>State</th><th>Progress</th><th>Worker</th>
+<th>Begun</th><th>Ended</th><th>Reason</th></tr>
+{rows}
+</table>
+</body>
+</html>
+"""
+
+
+def render_page(composes: Iterable[tuple[Compose, Iterable[Job]]], total: int) -> str:
+    """Return the page.
+
+    Args:
+        composes: with their jobs, in the order of the rows.
+        total: of all composes.
+    """
+    rows: list[str] = []
+    for compose, jobs in composes:
+        rows.append(_compose_row(compose))
+        rows.extend(map(_job_row, jobs))
+    return _PAGE.format(
+        summary=f"{total} composes; the newest {MAX_COMPOSES} are shown.", rows="\n".join(rows)
+    )
+
+
+def _compose_row(compose: Compose) -> str:
+    what = f"{compose.distribution} {compose.architecture} {compose.image_type}"
+    reason = compose.error.reason if compose.error else ""
+    cells = (compose.id, compose.tenant or "default", what, compose.state, "", "", compose.created_at)
+    return _row("compose", *cells, compose.finished_at, reason)
+
+
+def _job_row(job: Job) -> str:
+    progress = f"{job.progress.phase} {job.progress.done}/{job.progress.total}" if job.progress else ""
+    what = f"{job.step}, attempt {job.attempt}" if job.attempt else job.step
+    reason = job.error.reason if job.error else ""
+    return _row(
+        "job", job.id, "", what, job.state, progress, job.worker, job.started_at, job.finished_at, reason
+    )
+
+
+def _row(kind: str, *cells: str | datetime | None) -> str:
+    texts = (f"<td>{escape(_text(cell))}</td>" for cell in cells)
+    return f'<tr class="{kind}">{"".join(texts)}</tr>'
+
+
+def _text(cell: str | datetime | None) -> str:
+    return cell if isinstance(cell, str) else cell.isoformat(" ", "seconds") if cell else ""
+
+
+@attrs.frozen
+class StatusPage:
+    """Renders the rows of all tenants, for the operator."""
+
+    _rows: JobsRows
+
+    def routes(self) -> Mapping[str, Handlers]:
+        """Return the handlers by path, for `ApiRouter`."""
+        return {"/": {"GET": self._respond}}
+
+    async def _respond(self, _: ApiRequest) -> ApiResponse:
+        page = await self._rows.in_thread(self._render)
+        return ApiResponse(200, page.encode(), "text/html; charset=utf-8")
+
+    def _render(self) -> str:
+        composes, total = self._rows.composes.find_page(
+            ComposeFilter(), limit=MAX_COMPOSES, newest_first=True
+        )
+        return render_page(
+            [(compose, self._rows.jobs.find_of_compose(compose.id)) for compose in composes], total
+        )

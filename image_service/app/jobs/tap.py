@@ -1,0 +1,44 @@
+"""The twistd plugin's options for the jobs role, and the service made of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.python import usage
+
+from image_service.app.jobs.service import JobsService
+from image_service.app.reactor import get_reactor
+from image_service.errors import describe_os_error
+from image_service.observability.log import log_through_observer
+from image_service.settings.jobs.role import JobsRoleSettings, read_jobs_settings
+
+if TYPE_CHECKING:
+    from twisted.application.service import Service
+
+
+class JobsOptions(usage.Options):
+    """``twistd --reactor=asyncio image-service-jobs``: everything comes from the environment."""
+
+    settings: JobsRoleSettings
+
+    def postOptions(self) -> None:
+        """Read the environment, and log as the byte server does.
+
+        Raises:
+            UsageError: the log file cannot be opened.
+            SystemExit: it has faults, all of which are printed.
+        """
+        self.settings = read_jobs_settings()
+        if self.parent is not None:
+            try:
+                log_through_observer(self.parent)
+            except OSError as error:
+                raise usage.UsageError(f"--logfile: {describe_os_error(error)}") from error
+
+
+Options = JobsOptions  # the name that twistd looks for
+
+
+def makeService(options: JobsOptions) -> Service:
+    """Return the service, not yet started."""
+    return JobsService(get_reactor(), options.settings)
