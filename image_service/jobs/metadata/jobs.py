@@ -255,24 +255,30 @@ class JobRepository:
         self._update(insert.on_conflict_do_nothing())
 
     def add_artifact(self, job_id: str, attempt: int, artifact: Artifact) -> bool:
-        """Record an uploaded file of an attempt, which is not accepted yet; it replaces one of its name.
+        """Record an uploaded file of an attempt, which is not accepted yet.
+
+        Args:
+            job_id: of the job.
+            attempt: of it.
+            artifact: replaces one of its name; its key is one that no upload before has used.
 
         Returns:
             False: the attempt is not the latest one, or has ended; the object is discarded.
         """
+        now = self._now()
         row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(artifact)}
-        insert = self._database.insert(ARTIFACTS).values(row)
-        insert = insert.on_conflict_do_update(
-            index_elements=list(ARTIFACTS.primary_key), set_=attrs.asdict(artifact)
+        insert, key = self._database.insert(ARTIFACTS).values(row), list(ARTIFACTS.primary_key)
+        of_its_name = sa.and_(
+            ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.attempt == attempt, ARTIFACTS.c.name == artifact.name
         )
-        discarded = self._database.insert(DISCARDED).values(key=artifact.key, after=self._now())
 
         def work(connection: sa.Connection) -> bool:
             connection.execute(_not_discarded([artifact.key]))
-            if connection.execute(_running(job_id, attempt).values(seen_at=self._now())).rowcount:
-                connection.execute(insert)
+            if connection.execute(_running(job_id, attempt).values(seen_at=now)).rowcount:
+                discard(self._database, connection, now, of_its_name, except_keys=(artifact.key,))
+                connection.execute(insert.on_conflict_do_update(index_elements=key, set_=row))
                 return True
-            connection.execute(discarded)
+            connection.execute(sa.insert(DISCARDED), {"key": artifact.key, "after": now})
             return False
 
         return self._database.transact(work)

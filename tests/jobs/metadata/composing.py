@@ -82,7 +82,7 @@ def make_compose(**values: Any) -> Compose:
 
 def make_artifact(job_id: str, attempt: int = 1, name: str = "disk.raw") -> Artifact:
     """Return an artifact of an attempt."""
-    return Artifact(name, 2**33, "cd" * 32, f"jobs/{job_id}/{attempt}/{name}")
+    return Artifact(name, 2**33, "cd" * 32, f"jobs/{job_id}/{attempt}/{uuid4()}/{name}")
 
 
 @attrs.define

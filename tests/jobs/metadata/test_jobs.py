@@ -153,7 +153,7 @@ def test_job_ends_once_with_the_accepted_artifacts(rows: Rows) -> None:
     assert rows.jobs.add_artifact(job_id, 1, early)
     rows.start(job_id, attempt=2)
     accepted, extra = make_artifact(job_id, 2), make_artifact(job_id, 2, "log")
-    for artifact in (accepted, extra, accepted):
+    for artifact in (accepted, extra):
         assert rows.jobs.add_artifact(job_id, 2, artifact)
     assert rows.jobs.find_artifacts(job_id, 2) == [accepted, extra]
     assert rows.jobs.find_artifacts(job_id, 1) == [early]
@@ -176,6 +176,27 @@ def test_failure_and_cancellation_are_states(rows: Rows) -> None:
     assert cancelled is not None
     assert (failed.state, failed.error) == (JobState.FAILED, error)
     assert cancelled.state is JobState.CANCELLED
+
+
+def test_artifact_replaces_one_of_its_name(rows: Rows) -> None:
+    _, jobs = rows.add()
+    rows.start(jobs["customize"])
+    first, second = make_artifact(jobs["customize"]), make_artifact(jobs["customize"])
+    for artifact in (first, second):
+        rows.jobs.add_artifact(jobs["customize"], 1, artifact)
+    assert rows.jobs.find_artifacts(jobs["customize"], 1) == [second]
+    assert rows.jobs.find_discarded(10) == [first.key]
+
+
+def test_artifact_that_comes_after_the_result_harms_no_accepted_one(rows: Rows) -> None:
+    _, jobs = rows.add()
+    rows.start(jobs["customize"])
+    accepted, late = make_artifact(jobs["customize"]), make_artifact(jobs["customize"])
+    rows.jobs.add_artifact(jobs["customize"], 1, accepted)
+    rows.jobs.finish(jobs["customize"], artifacts=[accepted])
+    assert not rows.jobs.add_artifact(jobs["customize"], 1, late)
+    assert rows.jobs.find_artifacts(jobs["customize"], 1) == [accepted]
+    assert rows.jobs.find_discarded(10) == [late.key]
 
 
 def test_artifact_of_an_attempt_that_is_over_is_discarded(rows: Rows) -> None:

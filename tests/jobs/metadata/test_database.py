@@ -1,0 +1,64 @@
+"""The database of the jobs role, beside that of snapshots."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+from image_service.errors import StoreFailed
+from image_service.jobs.metadata.database import DATABASE_FILE, open_database
+from image_service.snapshots.replicas.database import open_replica_database
+from image_service.snapshots.sql_statements import SNAPSHOTS
+from tests.jobs.metadata.composing import Rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.postgres import PostgresServer
+
+
+def test_tables_of_jobs_and_of_snapshots_share_a_database(postgres: PostgresServer, tmp_path: Path) -> None:
+    url = postgres.create_database()
+    count = sa.select(sa.func.count()).select_from(SNAPSHOTS)
+    for _ in range(2):  # created, then found
+        with closing(open_replica_database(url)) as snapshots, closing(open_database(url, tmp_path)) as jobs:
+            assert snapshots.transact(lambda connection: connection.scalar(count)) == 0
+            compose, _ = Rows(jobs).add()
+            assert Rows(jobs).composes.find(compose.id) == compose
+
+
+def test_replicas_that_start_at_once_create_the_tables_once(postgres: PostgresServer, tmp_path: Path) -> None:
+    url = postgres.create_database()
+    replicas = [open_database(url, tmp_path) for _ in range(4)]
+    with ThreadPoolExecutor(len(replicas)) as threads:
+        list(threads.map(lambda replica: Rows(replica).add(), replicas))
+    assert sum(Rows(replicas[0]).composes.count_by_state().values()) == 4
+    for replica in replicas:
+        replica.close()
+
+
+def test_writers_wait_for_each_other(tmp_path: Path) -> None:
+    with closing(open_database(None, tmp_path)) as first, closing(open_database(None, tmp_path)) as second:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda number: Rows((first, second)[number % 2]).add(), range(200)))
+        assert sum(Rows(first).composes.count_by_state().values()) == 200
+
+
+def test_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    with closing(open_database(None, tmp_path)) as database:
+        Rows(database).add()
+        for path in tmp_path.glob(f"{DATABASE_FILE}*"):
+            assert path.stat().st_mode & 0o077 == 0
+
+
+def test_error_repeats_no_secret(postgres: PostgresServer, tmp_path: Path) -> None:
+    url = postgres.create_database()
+    with closing(open_database(url, tmp_path)) as database:
+        compose, _ = Rows(database).add()
+        with pytest.raises(StoreFailed) as caught:
+            Rows(database).add(compose)  # its id is taken
+        assert compose.distribution not in str(caught.value)
