@@ -14,7 +14,7 @@ _SERVICE_STATUSES = {
     "0": "done",
     "1": "refused or failed",
     "2": "invalid arguments",
-    "78": "serve: invalid configuration",
+    "78": "serve, jobs, worker: invalid configuration",
     "129, 130, 141, 143": "ended by SIGHUP, Ctrl-C, a closed pipe, SIGTERM",
 }
 

@@ -1,49 +1,21 @@
-"""The arguments of every verb that works on images: limits, progress, and bytes with K, M, G."""
+"""The arguments of every verb that works on images: limits and progress."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from image_service.command_line.values import parse_bytes, parse_directory, parse_seconds
 from image_service.imaging.disks.opening import INPUT_FORMATS
 from image_service.imaging.workspace.limits import Limits
 from image_service.imaging.workspace.progress import Progress, bar_progress, json_progress
 from image_service.imaging.workspace.workspace import Workspace
 
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-_BYTES = re.compile("([0-9]{1,18})([KMGT]?)(?:i?B)?")
-
-
-def parse_bytes(text: str) -> int:
-    """Return a number of bytes; K, M, G and T are powers of 1024."""
-    match = _BYTES.fullmatch(text)
-    if not match or not (count := int(match[1]) << _UNITS[match[2]]):
-        raise argparse.ArgumentTypeError(f"{text} is no number of bytes, such as 500M or 2G")
-    return count
-
-
-def parse_directory(text: str) -> Path:
-    """Return the path of a directory in which files can be made."""
-    path = Path(text)
-    if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
-        raise argparse.ArgumentTypeError(f"{text} is no directory, or cannot be written")
-    return path
-
-
-def parse_seconds(text: str) -> float:
-    """Return a positive number of seconds."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
-    return seconds
+if TYPE_CHECKING:
+    import argparse
 
 
 def _parse_whole_seconds(text: str) -> int:

@@ -7,13 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.command_line.values import parse_bytes
 from image_service.errors import InvalidArguments, Unprocessable
-from image_service.imaging.commands.arguments import (
-    add_common_arguments,
-    add_input_format,
-    open_workspace,
-    parse_bytes,
-)
+from image_service.imaging.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.imaging.conversion.convert import convert
 from image_service.imaging.conversion.ovf import FIRMWARES, GUESTS, Appliance
 from image_service.imaging.conversion.target import OVA, TARGET_NAMES, Target, find_target

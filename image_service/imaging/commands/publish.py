@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.command_line.values import parse_bytes, parse_seconds
 from image_service.errors import InvalidArguments
-from image_service.imaging.commands.arguments import (
-    add_common_arguments,
-    add_input_format,
-    open_workspace,
-    parse_bytes,
-    parse_seconds,
-)
+from image_service.imaging.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.imaging.dependencies import DEPENDENCIES_OF_VERBS, require
 from image_service.imaging.disks.digest import sha256_of
 from image_service.imaging.disks.opening import open_image

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.command_line.values import parse_seconds
 from image_service.errors import Unprocessable, UnsafeImage
-from image_service.imaging.commands.arguments import (
-    add_common_arguments,
-    add_input_format,
-    open_workspace,
-    parse_seconds,
-)
+from image_service.imaging.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.imaging.dependencies import DEPENDENCIES_OF_VERBS, require
 from image_service.imaging.validation.boot import ACCELERATORS, DEFAULT_PATTERN, FIRMWARES, BootTrial
 from image_service.imaging.validation.platforms import PLATFORMS

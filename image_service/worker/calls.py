@@ -1,0 +1,135 @@
+"""How each type of job calls the toolkit. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+IGNITION, KERNEL_ARGUMENTS = "ignition", "kernel-arguments"
+"""Inputs of a customization, beside the disk."""
+
+_FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+_MANY = 4  # times its size, a compressed disk takes when it is unpacked
+_BAD_ARGUMENTS, _FAILED, _UPLOAD_FAILED, _REFUSED, _WRONG_WORKER = 8, 10, 11, 4, 17
+JOB_FAILED = _FAILED
+"""The id of osbuild-composer's worker API for a job that failed for a reason of its worker."""
+
+_ERROR_IDS = {2: _BAD_ARGUMENTS, 3: _WRONG_WORKER, 4: _UPLOAD_FAILED, 6: _REFUSED}
+
+
+@attrs.frozen
+class JobInput:
+    """A file that a job reads.
+
+    Args:
+        name: under which the server has it.
+        size: bytes; None: not known.
+        sha256: of its content, in hexadecimal; None: not known.
+    """
+
+    name: str
+    size: int | None
+    sha256: str | None
+
+
+@attrs.frozen
+class ToolkitCall:
+    """A call of the toolkit.
+
+    Args:
+        words: verb and arguments.
+        output: the file that it makes; None: it makes none.
+        region: of S3; None: as configured.
+    """
+
+    words: tuple[str, ...]
+    output: Path | None = None
+    region: str | None = None
+
+
+@attrs.frozen
+class JobFiles:
+    """Where the files of a job are.
+
+    Args:
+        inputs: by name.
+        directory: of the output, which has no other file.
+    """
+
+    inputs: Mapping[str, Path]
+    directory: Path
+
+    def output(self, arguments: Mapping[str, Any]) -> Path:
+        """Return the path of the file that a job makes; InvalidRequest if it has no name of a file."""
+        return self.directory / _check_name(arguments["output"])
+
+
+def parse_inputs(arguments: Mapping[str, Any]) -> tuple[JobInput, ...]:
+    """Return the inputs of a job; InvalidRequest if one has no name of a file."""
+    return tuple(
+        JobInput(_check_name(name), each.get("size"), each.get("sha256"))
+        for name, each in arguments.get("inputs", {}).items()
+    )
+
+
+def needed_bytes(inputs: tuple[JobInput, ...]) -> int | None:
+    """Return how much scratch a job takes at most, with its inputs; None: as much as there is."""
+    sizes = [each.size for each in inputs]
+    return None if None in sizes else (1 + _MANY) * sum(size or 0 for size in sizes)
+
+
+def error_id(status: int) -> int:
+    """Return the id of a job error for an exit status of the toolkit."""
+    return _ERROR_IDS.get(status, _FAILED)
+
+
+def _customize(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
+    options = []
+    if platform := arguments.get("platform"):
+        options.append(f"--platform={platform}")
+    for name, option in {IGNITION: "--ignition", KERNEL_ARGUMENTS: "--karg-append-file"}.items():
+        if path := files.inputs.get(name):
+            options.append(f"{option}={path}")
+    if not options:  # a copy
+        return _convert({**arguments, "format": arguments["input_format"]}, files)
+    disk, output = files.inputs[arguments["input"]], files.output(arguments)
+    input_format = f"--input-format={arguments['input_format']}"
+    return ToolkitCall(("customize", str(disk), str(output), input_format, *options), output)
+
+
+def _convert(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
+    disk, output = files.inputs[arguments["input"]], files.output(arguments)
+    options = [f"--input-format={arguments['input_format']}", f"--format={arguments['format']}"]
+    if size := arguments.get("size"):
+        options.append(f"--size={size}")
+    return ToolkitCall(("convert", str(disk), str(output), *options), output)
+
+
+def _upload(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
+    options = ["--single", "--as-is", "--force", f"--content-type={arguments['content_type']}"]
+    if arguments.get("public"):
+        options.append("--public")
+    source, location = files.inputs[arguments["input"]], f"s3://{arguments['bucket']}/{arguments['key']}"
+    return ToolkitCall(("publish", str(source), location, *options), region=arguments.get("region"))
+
+
+def _check_name(name: str) -> str:
+    if not _FILE_NAME.fullmatch(name):
+        raise InvalidRequest(f"{name!a} is no name of a file: it must be {_FILE_NAME.pattern}")
+    return name
+
+
+CALLS: Mapping[str, Callable[[Mapping[str, Any], JobFiles], ToolkitCall]] = {
+    "customize": _customize,
+    "convert": _convert,
+    "upload": _upload,
+}
+"""By type of job: makes the call of its arguments and files. InvalidRequest, KeyError: they make none."""

@@ -1,0 +1,145 @@
+"""Runs a worker as its command line says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from image_service.command_line.parser import EXIT_FAILURE
+from image_service.concurrency.signals import UNUSED, handle_signal, ignore_signals
+from image_service.errors import ConfigurationError, describe_os_error
+from image_service.worker.calls import CALLS
+from image_service.worker.input_cache import InputCache
+from image_service.worker.jobs_client import JobsAsked, JobsClient
+from image_service.worker.requests import ServerAddress, ServerRequests
+from image_service.worker.running_job import JobTools
+from image_service.worker.scratch import JobScratch
+from image_service.worker.toolkit import Toolkit
+from image_service.worker.worker import JobWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+_Part = TypeVar("_Part")
+
+UPLOAD = "upload"
+_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+)
+
+
+@attrs.frozen
+class WorkerOptions:
+    """What the command line says.
+
+    Args:
+        server: where the worker API is.
+        token_file: of the bearer token.
+        ca_file: authorities to trust beside the system's.
+        tenant: ``ANY``, or None.
+        types: of jobs; None: all that this worker can do.
+        architecture: of images.
+        slots: jobs at a time.
+        scratch: directory for files.
+        scratch_bytes: that all jobs may write; None: what is free.
+        cache: directory of base images; None: they are not kept.
+        cache_bytes: of all files in it.
+        beat_seconds: between two signs of life of a job.
+        only_one: end after one job.
+    """
+
+    server: ServerAddress
+    token_file: Path | None
+    ca_file: Path | None
+    tenant: str | None
+    types: tuple[str, ...] | None
+    architecture: str
+    slots: int
+    scratch: Path
+    scratch_bytes: int | None
+    cache: Path | None
+    cache_bytes: int
+    beat_seconds: float
+    only_one: bool
+
+
+def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
+    """Run a worker until SIGTERM, SIGINT or SIGHUP, or its only job is done; return the exit status.
+
+    Args:
+        options: of the command line.
+        environment: ``TOOLKIT`` names the toolkit, ``AWS_*`` an object store.
+
+    Raises:
+        ConfigurationError: the worker cannot begin; lists every fault.
+    """
+    types = options.types or tuple(name for name in CALLS if name != UPLOAD or _may_publish(environment))
+    faults = _Faults()
+    if UPLOAD in types and not _may_publish(environment):
+        faults.add("--types upload needs credentials of an object store: AWS_ACCESS_KEY_ID, for example")
+    if options.token_file and not os.access(options.token_file, os.R_OK):
+        faults.add(f"--token-file: {options.token_file} cannot be read")
+    requests = faults.of(
+        "--ca-file", lambda: ServerRequests(options.server, options.token_file, options.ca_file)
+    )
+    toolkit = faults.of("TOOLKIT", lambda: Toolkit.find(environment.get("TOOLKIT")))
+    directory = options.cache
+    cache = (
+        faults.of("--cache-dir", lambda: InputCache(directory, options.cache_bytes)) if directory else None
+    )
+    scratch = faults.of("--scratch-dir", lambda: JobScratch(options.scratch, options.scratch_bytes))
+    if requests is None or toolkit is None or scratch is None or faults.lines:
+        if scratch:
+            scratch.close()
+        raise ConfigurationError("; ".join(faults.lines))
+    with closing(scratch):
+        client = JobsClient(requests, JobsAsked(types, options.architecture, options.tenant))
+        tools = JobTools(client, toolkit, scratch, cache, options.beat_seconds, _log)
+        _log(f"takes jobs of {', '.join(types)} for {options.architecture}")
+        return _run(JobWorker(tools, options.slots, only_one=options.only_one))
+
+
+class _Faults:
+    """What is wrong with a command line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+
+    def of(self, name: str, make: Callable[[], _Part]) -> _Part | None:
+        """Return what `make` makes; None, and a line about an option or a variable, if it fails."""
+        try:
+            return make()
+        except ConfigurationError as error:
+            self.add(f"{name}: {error.detail}")
+        except OSError as error:
+            self.add(f"{name}: {describe_os_error(error)}")
+        return None
+
+
+def _run(worker: JobWorker) -> int:
+    ignore_signals(*UNUSED)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        handle_signal(number, worker.stop)
+    return 0 if worker.run() else EXIT_FAILURE
+
+
+def _may_publish(environment: Mapping[str, str]) -> bool:
+    return any(environment.get(name) for name in _CREDENTIALS)
+
+
+def _log(line: str) -> None:
+    print(f"image-service worker: {line}", file=sys.stderr, flush=True)  # noqa: T201

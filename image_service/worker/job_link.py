@@ -1,0 +1,91 @@
+"""The server as a job sees it: signs of life, and requests that are repeated until they are answered."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from image_service.concurrency.backoff import Backoff
+from image_service.concurrency.interruption import Interrupted, Interruption
+from image_service.errors import ImageServiceError, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from image_service.worker.jobs_client import JobsClient, ReceivedJob
+
+_Result = TypeVar("_Result")
+
+_BACKOFF = Backoff(max_seconds=15)
+
+
+@attrs.define(eq=False)
+class JobLink:
+    """Connects a job and the server.
+
+    Args:
+        job: as the server has handed it out.
+        client: of the server.
+        interruption: of this job alone; it is set when the server wants no more of it.
+        log: gets lines.
+        progress: what the server gets at the next sign of life; None: nothing yet.
+    """
+
+    job: ReceivedJob
+    client: JobsClient
+    interruption: Interruption
+    log: Callable[[str], None]
+    progress: dict[str, Any] | None = None
+
+    def persist(self, request: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401 - its own
+        """Send a request of `JobsClient` about the job until the server has answered.
+
+        Raises:
+            NotFound: the attempt is over.
+            ServerRefusal: the server refuses the request.
+            Interrupted: the job has ended.
+        """
+        failures = 0
+        while True:
+            try:
+                return request(self.job, *arguments, self.interruption)
+            except Unavailable as error:
+                failures += 1
+                if failures == 1:
+                    self.log(f"job {self.job.id}: {error.detail}; trying again")
+                self.interruption.wait(_BACKOFF.delay_seconds(failures, error.retry_after_seconds))
+
+    @contextmanager
+    def pulse(self, beat_seconds: float) -> Iterator[None]:
+        """Give signs of life during the block."""
+        ended = Interruption()
+        thread = threading.Thread(target=self._beat, args=[beat_seconds, ended], name=f"pulse {self.job.id}")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.interrupt()
+            thread.join()
+
+    def _beat(self, beat_seconds: float, ended: Interruption) -> None:
+        reported = None
+        while True:
+            try:
+                ended.wait(beat_seconds)
+                progress = self.progress
+                if progress is not None and progress != reported:
+                    self.client.report(self.job, progress, ended)
+                    reported = progress
+                if self.client.is_cancelled(self.job, ended):
+                    self.interruption.interrupt()
+                    return
+            except Interrupted:
+                return
+            except NotFound:
+                self.interruption.interrupt()
+                return
+            except ImageServiceError as error:  # the work goes on
+                self.log(f"job {self.job.id}: no sign of life: {error.detail}")

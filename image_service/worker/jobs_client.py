@@ -1,0 +1,187 @@
+"""The worker API, version 1, as its client sees it."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urljoin, urlsplit
+
+import attrs
+
+from image_service.errors import NotFound, Unavailable
+from image_service.worker.requests import ServerRefusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from image_service.concurrency.interruption import Interruption
+    from image_service.worker.requests import ServerRequests
+
+API = "/api/image-builder-worker/v1"
+_POLL_SECONDS = 120.0  # beyond the 20 s that the server waits for a job
+_ANSWER_SECONDS = 30.0
+_TRANSFER_SECONDS = 120.0  # a store may need a while for the last bytes
+_UNKNOWN_WORKERS = {17, 18}
+_JOB_NOT_RUNNING = 6
+
+
+@attrs.frozen
+class ReceivedJob:
+    """A job that the server has handed to this worker.
+
+    Args:
+        id: UUID.
+        type: ``customize``, ``convert`` or ``upload``.
+        arguments: what is to be done.
+        location: path of this attempt; a secret, because it has the token.
+        artifact_location: to which the names of its artifacts are appended.
+    """
+
+    id: str
+    type: str
+    arguments: Mapping[str, Any] = attrs.field(repr=False)
+    location: str = attrs.field(repr=False)
+    artifact_location: str = attrs.field(repr=False)
+
+
+@attrs.frozen
+class JobsAsked:
+    """What this worker takes.
+
+    Args:
+        types: of jobs.
+        architecture: of images, by its RPM name.
+        tenant: ``ANY``: jobs of all tenants; None: those of the token's.
+    """
+
+    types: tuple[str, ...]
+    architecture: str
+    tenant: str | None = None
+
+
+class JobsClient:
+    """Asks the worker API. May be used in several threads.
+
+    Each method raises as `ServerRequests.ask` does. NotFound about a job: its attempt is over.
+    """
+
+    def __init__(self, requests: ServerRequests, asked: JobsAsked) -> None:
+        self._requests = requests
+        self._asked = asked
+        self._base = f"{requests.prefix}{API}/"
+        self._worker_id: str | None = None
+
+    def register(self, interruption: Interruption) -> None:
+        """Tell the server that this worker is there; the first time, and when it has forgotten, get an id."""
+        if self._worker_id:
+            try:
+                self._ask("POST", f"workers/{self._worker_id}/status", interruption=interruption)
+            except ServerRefusal as error:
+                if error.number not in _UNKNOWN_WORKERS:
+                    raise
+                self._worker_id = None
+        if not self._worker_id:
+            document = {"arch": self._asked.architecture}
+            answer = self._ask("POST", "workers", document, interruption=interruption)
+            self._worker_id = str(_member(answer, "worker_id"))
+
+    def poll(self, interruption: Interruption) -> ReceivedJob | None:
+        """Wait for a job; None: there was none in time."""
+        document = {
+            "types": self._asked.types,
+            "arch": self._asked.architecture,
+            **({"worker_id": self._worker_id} if self._worker_id else {}),
+            **({"tenant": self._asked.tenant} if self._asked.tenant else {}),
+        }
+        job = self._ask("POST", "jobs", document, seconds=_POLL_SECONDS, interruption=interruption)
+        if job is None:
+            return None
+        location, artifact_location = (
+            urlsplit(urljoin(self._base, str(_member(job, name)))).path
+            for name in ("location", "artifact_location")
+        )
+        names = str(_member(job, "id")), str(_member(job, "type"))
+        return ReceivedJob(*names, job.get("args") or {}, location, artifact_location)
+
+    def is_cancelled(self, job: ReceivedJob, interruption: Interruption) -> bool:
+        """Say that the job goes on; return True if it need not."""
+        return bool(_member(self._ask("GET", job.location, interruption=interruption), "canceled"))
+
+    def report(self, job: ReceivedJob, progress: Mapping[str, object], interruption: Interruption) -> None:
+        """Say how far a job is."""
+        self._update(job, {"partial": {"progress": progress}}, interruption)
+
+    def finish(self, job: ReceivedJob, result: Mapping[str, object], interruption: Interruption) -> None:
+        """End a job."""
+        self._update(job, {"result": result}, interruption)
+
+    @contextmanager
+    def open_input(
+        self, job: ReceivedJob, name: str, offset: int, interruption: Interruption
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Yield the answer with an input, from an offset on; status 200: from its begin."""
+        fields = {"Range": f"bytes={offset}-"} if offset else {}
+        path = f"{job.location}/inputs/{quote(name)}"
+        with self._requests.open(
+            "GET", path, fields, seconds=_TRANSFER_SECONDS, interruption=interruption
+        ) as answer:
+            try:
+                yield answer
+            except (OSError, http.client.HTTPException) as error:
+                interruption.raise_if_interrupted()
+                raise Unavailable(f"input {name} broke off: {error!r}") from None
+
+    def put_artifact(self, job: ReceivedJob, path: Path, sha256: str, interruption: Interruption) -> None:
+        """Send a file that a job has made.
+
+        Args:
+            job: that made it.
+            path: of the file, whose name is the artifact's.
+            sha256: of the file, in hexadecimal.
+            interruption: ends the transfer.
+        """
+        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+        fields = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(path.stat().st_size),
+            "Repr-Digest": f"sha-256=:{digest}:",
+        }
+        target = job.artifact_location + quote(path.name)
+        with (
+            path.open("rb") as file,
+            self._requests.open(
+                "PUT", target, fields, file, seconds=_TRANSFER_SECONDS, interruption=interruption
+            ),
+        ):
+            pass
+
+    def _update(self, job: ReceivedJob, document: Mapping[str, object], interruption: Interruption) -> None:
+        try:
+            self._ask("PATCH", job.location, document, interruption=interruption)
+        except ServerRefusal as error:
+            if error.number == _JOB_NOT_RUNNING:
+                raise NotFound(error.detail) from None
+            raise
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        document: object | None = None,
+        *,
+        seconds: float = _ANSWER_SECONDS,
+        interruption: Interruption,
+    ) -> Any:  # noqa: ANN401 - JSON
+        return self._requests.ask(
+            method, urljoin(self._base, path), document, seconds=seconds, interruption=interruption
+        )
+
+
+def _member(answer: Any, name: str) -> object:  # noqa: ANN401 - JSON
+    """Return a member of an answer; Unavailable if something else than the worker API has answered."""
+    if not isinstance(answer, dict) or name not in answer:
+        raise Unavailable(f"the server's answer has no {name}, as the worker API's has")
+    return answer[name]

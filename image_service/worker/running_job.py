@@ -1,0 +1,147 @@
+"""A job from its receipt to its end: inputs, a call of the toolkit, artifact, result."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.concurrency.interruption import Interrupted, Interruption
+from image_service.errors import ImageServiceError, InvalidRequest, NotFound
+from image_service.worker.calls import CALLS, JOB_FAILED, JobFiles, error_id, needed_bytes, parse_inputs
+from image_service.worker.input_files import InputFiles
+from image_service.worker.job_link import JobLink
+from image_service.worker.requests import ServerRefusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.worker.calls import ToolkitCall
+    from image_service.worker.input_cache import InputCache
+    from image_service.worker.jobs_client import JobsClient, ReceivedJob
+    from image_service.worker.scratch import JobScratch
+    from image_service.worker.toolkit import Toolkit, ToolkitOutcome
+
+_LOG_CHARACTERS = 16 * 1024
+
+
+@attrs.frozen
+class JobTools:
+    """What all jobs of a worker share.
+
+    Args:
+        client: of the server.
+        toolkit: makes images.
+        scratch: for files.
+        cache: of base images; None: there is none.
+        beat_seconds: between two signs of life.
+        log: gets lines.
+    """
+
+    client: JobsClient
+    toolkit: Toolkit
+    scratch: JobScratch
+    cache: InputCache | None
+    beat_seconds: float
+    log: Callable[[str], None]
+
+
+class RunningJob:
+    """A job.
+
+    Args:
+        job: as the server has handed it out.
+        tools: of the worker.
+        interruption: of this job alone; ends it without a result.
+    """
+
+    def __init__(self, job: ReceivedJob, tools: JobTools, interruption: Interruption) -> None:
+        self._job = job
+        self._tools = tools
+        self._link = JobLink(job, tools.client, interruption, tools.log)
+        self._lines: list[str] = []
+
+    def run(self) -> None:
+        """Do the job, and report its result, unless the server does not want it any more.
+
+        The work goes on while the server does not answer, and requests are repeated until it does.
+        """
+        self._note(f"{self._job.type} begins")
+        try:
+            with self._link.pulse(self._tools.beat_seconds):
+                self._finish(self._work())
+        except Interrupted:
+            self._note("ended early")
+        except NotFound:
+            self._note("the server does not want the result any more")
+
+    def _work(self) -> dict[str, Any]:
+        """Return the result of the job."""
+        try:
+            return self._make()
+        except (Interrupted, NotFound):
+            raise
+        except ImageServiceError as error:
+            return _failure(JOB_FAILED, error.detail)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            return _failure(JOB_FAILED, f"the job cannot be done: {error!r}")
+
+    def _make(self) -> dict[str, Any]:
+        arguments, scratch = self._job.arguments, self._tools.scratch
+        interruption = self._link.interruption
+        if self._job.type not in CALLS:
+            raise InvalidRequest(f"this worker knows no jobs of type {self._job.type}")
+        inputs = parse_inputs(arguments)
+        needed = needed_bytes(inputs)
+        with ExitStack() as stack:
+            room = stack.enter_context(
+                scratch.reserved(scratch.total_bytes if needed is None else needed, interruption)
+            )
+            directory = stack.enter_context(scratch.directory(self._job.type))
+            source, target = directory / "inputs", directory / "output"
+            source.mkdir()
+            target.mkdir()
+            files = InputFiles(self._link, source, room, self._tools.cache)
+            paths = {each.name: stack.enter_context(files.get(each)) for each in inputs}
+            self._note(f"has its inputs: {', '.join(paths)}")
+            call = CALLS[self._job.type](arguments, JobFiles(paths, target))
+            outcome = self._tools.toolkit.run(call, directory, room, interruption, self._set_progress)
+            if outcome.status:
+                return _failure(error_id(outcome.status), outcome.reason)
+            return self._deliver(call, outcome)
+
+    def _deliver(self, call: ToolkitCall, outcome: ToolkitOutcome) -> dict[str, Any]:
+        """Send what a call has made, and return the result."""
+        provenance = self._tools.toolkit.describe(call.words[0])
+        if call.output is None:
+            return {"artifacts": [], "provenance": provenance, "location": outcome.output["location"]}
+        size, sha256 = call.output.stat().st_size, outcome.output["sha256"]
+        self._set_progress({"phase": "send", "done": 0, "total": size})
+        self._link.persist(self._tools.client.put_artifact, call.output, sha256)
+        return {
+            "artifacts": [{"name": call.output.name, "size": size, "sha256": sha256}],
+            "provenance": provenance,
+        }
+
+    def _finish(self, result: dict[str, Any]) -> None:
+        """Report the result; if the server refuses it, that is the reason why the job failed."""
+        error = result.get("job_error")
+        self._note(f"failed: {error['reason']}" if error else "done")
+        log = "\n".join(self._lines)[-_LOG_CHARACTERS:]
+        try:
+            self._link.persist(self._tools.client.finish, {**result, "log": log})
+        except ServerRefusal as refusal:
+            if not error:
+                self._finish(_failure(JOB_FAILED, refusal.detail))
+
+    def _set_progress(self, progress: dict[str, Any]) -> None:
+        self._link.progress = progress
+
+    def _note(self, line: str) -> None:
+        self._lines.append(line)
+        self._tools.log(f"job {self._job.id}: {line}")
+
+
+def _failure(number: int, reason: str) -> dict[str, Any]:
+    return {"job_error": {"id": number, "reason": reason, "details": ""}}
