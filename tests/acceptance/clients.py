@@ -17,7 +17,13 @@ _TIMEOUT_SECONDS = 100  # a client that hangs fails its test before pytest's own
 _TOLD_BYTES = 8000
 _HOME_DIRECTORIES = [str(Path.home() / tool / "bin") for tool in (".cargo", "go")]
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), *_HOME_DIRECTORIES])
-_COMPILED = {"coreos-installer": "cargo install coreos-installer", "versitygw": "go install versitygw"}
+_TEMPORAL = "go install go.temporal.io/server/cmd/%s@v1.32.0, renamed"
+_COMPILED = {
+    "coreos-installer": "cargo install coreos-installer",
+    "temporal-server": _TEMPORAL % "server",
+    "temporal-sql-tool": _TEMPORAL % "tools/sql",
+    "versitygw": "go install versitygw",
+}
 
 # What `make deps` installs for each; the rest of the programs are in packages of their own name.
 _PACKAGES = {

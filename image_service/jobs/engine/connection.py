@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -59,7 +58,8 @@ class EngineConnection:
         self._settings = settings
         self.loop = loop
         self._client: Client | None = None
-        self._answered_at: float | None = None
+        self.is_available = False
+        """True if the engine has answered to the latest check."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -72,12 +72,6 @@ class EngineConnection:
         if self._client is None:
             raise EngineUnavailable("the job engine does not answer yet", retry_after_seconds=5)
         return self._client
-
-    @property
-    def is_available(self) -> bool:
-        """True if the engine has answered to the latest check."""
-        answered_at = self._answered_at
-        return answered_at is not None and time.monotonic() - answered_at < 3 * _CHECK_SECONDS
 
     def start(self, actions: PlanActions) -> None:
         """Connect, and carry out plans by these actions."""
@@ -99,7 +93,7 @@ class EngineConnection:
             try:
                 client = await self._connect()
                 await self._ensure_namespace(client)
-                self._client, self._answered_at, failures = client, time.monotonic(), 0
+                self._client, self.is_available, failures = client, True, 0
                 await self._worker(client, activities).run()
             except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, RPCError and others
                 failures += 1
@@ -122,18 +116,15 @@ class EngineConnection:
             EngineUnavailable: it cannot be used yet, which takes the engine some seconds, or not at all.
         """
         service, namespace = client.workflow_service, self._settings.namespace
+        description = DescribeNamespaceRequest(namespace=namespace)
         request = RegisterNamespaceRequest(namespace=namespace)
         request.workflow_execution_retention_period.FromTimedelta(RETENTION)
         queue = DescribeTaskQueueRequest(namespace=namespace, task_queue=TaskQueue(name=SERVER_QUEUE))
-        if not await _is_found(self._describe_namespace(client)):
+        if not await _is_found(service.describe_namespace(description, timeout=_CALL_TIMEOUT)):
             with suppress(RPCError):  # another replica makes it too, or it is not permitted
                 await service.register_namespace(request, timeout=_CALL_TIMEOUT)
         if not await _is_found(service.describe_task_queue(queue, timeout=_CALL_TIMEOUT)):
             raise EngineUnavailable(f"its namespace {namespace} cannot be used yet")
-
-    def _describe_namespace(self, client: Client) -> Awaitable[object]:
-        request = DescribeNamespaceRequest(namespace=self._settings.namespace)
-        return client.workflow_service.describe_namespace(request, timeout=_CALL_TIMEOUT)
 
     def _worker(self, client: Client, activities: PlanActivities) -> Worker:
         return Worker(
@@ -147,19 +138,22 @@ class EngineConnection:
         )
 
     async def _check(self) -> None:
-        """Ask the engine now and then whether it is healthy."""
-        was_available = False
+        """Ask the engine now and then whether it can be used; it may have lost its database meanwhile."""
         while True:
+            await asyncio.sleep(_CHECK_SECONDS if self.is_available else _BACKOFF.min_seconds)
+            if self._client is None:
+                continue
+            was_available = self.is_available
             try:
-                if self._client:
-                    await self._describe_namespace(self._client)  # the engine reads its database for it
-                    self._answered_at = time.monotonic()
-            except (RPCError, RuntimeError) as error:
-                _log.debug("the job engine does not answer: {reason}", reason=str(error))
-            if self.is_available is not was_available:
-                was_available = self.is_available
-                _log.info("the job engine {state}", state="answers" if was_available else "does not answer")
-            await asyncio.sleep(_CHECK_SECONDS if was_available else _BACKOFF.min_seconds)
+                await self._ensure_namespace(self._client)
+            except (RPCError, EngineUnavailable) as error:
+                self.is_available = False
+                if was_available:
+                    _log.warn("the job engine does not answer: {reason}", reason=str(error))
+            else:
+                self.is_available = True
+                if not was_available:
+                    _log.info("the job engine answers again")
 
 
 async def _is_found(call: Awaitable[object]) -> bool:

@@ -47,6 +47,8 @@ class RecordingActions:
         self.errors: list[Exception] = []
         """Each is raised once, by the next call."""
         self.step_error: JobError | None = None
+        self.hangs = False
+        """Steps of this service do not end."""
         self.jobs: dict[str, StepResult] = {}
         self.ends: dict[str, tuple[JobError | None, bool]] = {}
         self.ended: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -68,6 +70,8 @@ class RecordingActions:
 
     async def act(self, compose_id: str, step: str) -> StepResult:
         self._record(compose_id, "act", step)
+        if self.hangs:
+            await Deferred()
         return StepResult({}, self.step_error)
 
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:

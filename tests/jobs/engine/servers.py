@@ -1,4 +1,4 @@
-"""An engine of the tests' own, which they may kill."""
+"""Engines of the tests' own, which they may kill."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import yaml
+from sqlalchemy import make_url
+
 from image_service.jobs.engine.engine_child import find_program, server_command
+from tests.acceptance.clients import needs_client, run_client
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from tests.postgres import PostgresServer
+
+_HOST = "127.0.0.1"
 
 
 class EngineServer:
@@ -24,7 +32,7 @@ class EngineServer:
 
     def __init__(self, command: Sequence[str], port: int) -> None:
         self._command = command
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{_HOST}:{port}"
         self.start()
 
     def start(self) -> None:
@@ -44,3 +52,74 @@ def running_engine(directory: Path) -> Iterator[EngineServer]:
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def running_cluster(directory: Path, postgres: PostgresServer) -> Iterator[EngineServer]:
+    """Run a server of one node on PostgreSQL, as operators run several."""
+    program = needs_client("temporal-server")
+    stores = {
+        store: _store(postgres.create_database(), f"postgresql/v12/{schema}")
+        for store, schema in (("default", "temporal"), ("visibility", "visibility"))
+    }
+    port = free_port()
+    config = directory / "config.yaml"
+    config.write_text(yaml.safe_dump(_configuration(stores, port)))
+    server = EngineServer([program, "--config-file", str(config), "--allow-no-auth", "start"], port)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _store(url: str, schema: str) -> dict[str, object]:
+    """Set up the tables in a database, and return how the server reaches it."""
+    database = make_url(url)
+    place = ("--endpoint", _HOST, "--port", str(database.port), "--user", database.username or "")
+    tool = ("--plugin", "postgres12", *place, "--database", database.database or "")
+    run_client("temporal-sql-tool", *tool, "setup-schema", "--version", "0.0")
+    run_client("temporal-sql-tool", *tool, "update-schema", "--schema-name", schema)
+    sql = {
+        "pluginName": "postgres12",
+        "databaseName": database.database,
+        "connectAddr": f"{_HOST}:{database.port}",
+        "connectProtocol": "tcp",
+        "user": database.username,
+        "password": "",
+        "maxConns": 20,
+    }
+    return {"sql": sql}
+
+
+def _configuration(stores: dict[str, dict[str, object]], port: int) -> dict[str, object]:
+    services = ("frontend", "matching", "history", "worker")
+    ports = {service: port if service == "frontend" else free_port() for service in services}
+    return {
+        "log": {"stdout": True, "level": "error"},
+        "persistence": {
+            "defaultStore": "default",
+            "visibilityStore": "visibility",
+            "numHistoryShards": 4,
+            "datastores": stores,
+        },
+        "global": {"membership": {"maxJoinDuration": "30s", "broadcastAddress": _HOST}},
+        "services": {
+            service: {"rpc": {"grpcPort": number, "membershipPort": free_port(), "bindOnLocalHost": True}}
+            for service, number in ports.items()
+        },
+        "clusterMetadata": {
+            "enableGlobalNamespace": False,
+            "failoverVersionIncrement": 10,
+            "masterClusterName": "active",
+            "currentClusterName": "active",
+            "clusterInformation": {
+                "active": {
+                    "enabled": True,
+                    "initialFailoverVersion": 1,
+                    "rpcName": "frontend",
+                    "rpcAddress": f"{_HOST}:{port}",
+                }
+            },
+        },
+        "publicClient": {"hostPort": f"{_HOST}:{port}"},
+    }

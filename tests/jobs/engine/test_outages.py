@@ -1,0 +1,119 @@
+"""What plans survive: deaths of the engine, of replicas and of polls, and the loss of its database."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from image_service.errors import EngineUnavailable
+from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
+from image_service.jobs.model import JobType, Step
+from tests.jobs.engine.driver import CUSTOMIZE, Driver
+from tests.jobs.engine.servers import EngineServer, running_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+FETCH = Step("fetch", "fetch-base")
+JOB = Step("customize", JobType.CUSTOMIZE)
+
+
+@pytest.fixture
+def patient(engine_server: EngineServer) -> Iterator[Driver]:
+    """With a heartbeat limit that is longer than an outage."""
+    with Driver(engine_server.address, heartbeat_seconds=30).running() as driver:
+        yield driver
+
+
+def revive(server: EngineServer, driver: Driver) -> None:
+    """Kill the engine, and return once it answers again."""
+    server.kill()
+    with pytest.raises(EngineUnavailable):
+        driver.call(driver.engine.find_plan("any"))
+    server.start()
+    driver.wait_until(lambda: answers(driver))
+
+
+def answers(driver: Driver) -> bool:
+    try:
+        driver.call(driver.engine.find_plan("any"))
+    except EngineUnavailable:
+        return False
+    return True
+
+
+def can_begin(driver: Driver) -> bool:
+    """Run a plan; False: the engine has no namespace yet."""
+    try:
+        compose = driver.begin(JOB)
+    except EngineUnavailable:
+        return False
+    driver.finish(CUSTOMIZE)
+    return driver.end(compose) == (None, False)
+
+
+def test_engine_dies_between_all_calls(engine_server: EngineServer, patient: Driver) -> None:
+    compose = patient.begin(FETCH, JOB)
+    revive(engine_server, patient)
+    task = patient.take(CUSTOMIZE)
+    revive(engine_server, patient)
+    assert patient.call(patient.engine.heartbeat(task.token)) is AttemptState.RUNNING
+    revive(engine_server, patient)
+    assert patient.call(patient.engine.complete(task.token, StepResult({})))
+    revive(engine_server, patient)
+    assert not patient.call(patient.engine.complete(task.token, StepResult({})))
+    assert patient.end(compose) == (None, False)
+    assert patient.actions.calls[compose.id].count(("finish_job", "customize")) == 1
+
+
+def test_lost_database_of_the_engine(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as server, Driver(server.address).running() as driver:
+        orphan = driver.begin(JOB)
+        task = driver.take(CUSTOMIZE)
+        server.kill()
+        for file in tmp_path.glob("temporal.sqlite*"):
+            file.unlink()
+        server.start()
+        driver.wait_until(lambda: answers(driver))
+        assert driver.call(driver.engine.find_plan(orphan.id)) is PlanState.UNKNOWN
+        assert driver.call(driver.engine.heartbeat(task.token)) is AttemptState.ENDED
+        driver.wait_until(lambda: can_begin(driver))
+
+
+def test_another_replica_goes_on(engine_server: EngineServer, patient: Driver) -> None:
+    patient.actions.hangs = True
+    compose = patient.begin(FETCH)
+    patient.wait_until(lambda: ("act", "fetch") in patient.actions.calls[compose.id])
+    patient.call(patient.connection.stop())
+    with Driver(engine_server.address).running() as heir:
+        assert heir.end(compose) == (None, False)
+
+
+def test_replica_stops_while_the_engine_is_away(engine_server: EngineServer, patient: Driver) -> None:
+    engine_server.kill()
+    patient.wait(0.5)
+    patient.call(patient.connection.stop())
+    engine_server.start()
+
+
+@pytest.mark.parametrize("polls", [30, pytest.param(1000, marks=pytest.mark.soak)])
+def test_aborted_polls_lose_no_job(engine_server: EngineServer, polls: int) -> None:
+    randomness = random.Random(19)  # noqa: S311 - the same each time
+    with Driver(engine_server.address, heartbeat_seconds=2).running() as driver:
+        composes = []
+        for poll in range(polls):
+            if poll % 5 == 0:
+                composes.append(driver.begin(JOB))
+            aborted = Deferred.fromCoroutine(driver.engine.poll(CUSTOMIZE, "worker", 2.0))
+            aborted.addErrback(lambda _: None)
+            driver.wait(randomness.uniform(0, 0.1))
+            aborted.cancel()
+        for _ in composes:
+            driver.finish(CUSTOMIZE)
+        assert {driver.end(compose) for compose in composes} == {(None, False)}
