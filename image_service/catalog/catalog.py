@@ -162,6 +162,16 @@ class Catalog:
             Unavailable: it is not ready; says why and when to retry.
             BaseImageError: it was refused; says why.
         """
+        lifecycle = self._find_lifecycle(version, architecture, kind)
+        if lifecycle.base is None:
+            raise lifecycle.unavailable_error()
+        return lifecycle.base
+
+    def find_entry(self, version: str, architecture: str, kind: Kind) -> OsImage:
+        """Return the entry of a base image, ready or not; see `find_base_image`."""
+        return self._find_lifecycle(version, architecture, kind).entry
+
+    def _find_lifecycle(self, version: str, architecture: str, kind: Kind) -> BaseImageLifecycle:
         lifecycle = self._index.get((version, architecture, kind.base_kind))
         if lifecycle is None:
             known = "; ".join(
@@ -171,9 +181,7 @@ class Catalog:
             )
             asked = f"{kind.base_kind.value} {version!r:.100} for {architecture!r:.100}"
             raise UnknownBaseImage(f"there is no {asked}; there is {known or 'none at all'}")
-        if lifecycle.base is None:
-            raise lifecycle.unavailable_error()
-        return lifecycle.base
+        return lifecycle
 
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
         """Return the ready base image with these bytes; None if there is none, or more than one."""

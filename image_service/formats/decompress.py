@@ -248,6 +248,11 @@ _STREAMS: dict[bytes, Callable[[], StreamDecompressor]] = {
 }
 
 
+def is_compressed(read_at: ReadAt) -> bool:
+    """Return True if a file begins as one that `DecompressedStream` reads."""
+    return read_at(0, max(map(len, _STREAMS))).startswith(tuple(_STREAMS))
+
+
 class DecompressedStream:
     """Iterates over the content of a compressed stream, which is too long for memory.
 

@@ -47,6 +47,12 @@ class Response:
     problem: Problem | None = None
 
     @property
+    def field_lines(self) -> tuple[tuple[str, str], ...]:
+        """The names and values of `fields`."""
+        lines = self.fields.decode("latin-1").split("\r\n")[:-1]
+        return tuple((name, value) for name, _, value in (line.partition(": ") for line in lines))
+
+    @property
     def code(self) -> str:
         """The error's; empty for an image."""
         return self.problem.code if self.problem is not None else ""

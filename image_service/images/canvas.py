@@ -72,6 +72,8 @@ def full_canvas(base: BaseImage) -> Canvas:
 def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     """Splice the minimal ISO that ``coreos-installer iso extract minimal-iso --rootfs-url`` writes.
 
+    With an empty URL it is the one that is written without that option.
+
     Raises:
         BaseImageError: the base has no usable recipe; says why.
     """
@@ -140,4 +142,6 @@ def _splice(base: BaseImage, minimal: MinimalIso) -> ExtentMap:
 
 
 def _add_rootfs_url(arguments: str, rootfs_url: str) -> str:
+    if not rootfs_url:
+        return arguments
     return edit_arguments(arguments, [KernelArgument(Operation.APPEND, f"{ROOTFS_URL}{rootfs_url}")])

@@ -159,6 +159,11 @@ class ComposeBase:
     platform: str = ""
     format: str = ""
 
+    @classmethod
+    def from_arguments(cls, arguments: Json) -> ComposeBase:
+        """Return the base that the arguments of a step name."""
+        return cls(**{field.name: str(arguments[field.name]) for field in attrs.fields(cls)})
+
 
 @attrs.frozen
 class ComposeRequest:

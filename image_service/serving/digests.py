@@ -49,6 +49,7 @@ class Digests:
         clock: for timeouts.
         in_thread: runs work in a pool with one low-priority thread.
         timeout_seconds: of a request.
+        max_waiting: images that wait for their turn; more are refused.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class Digests:
         clock: IReactorTime,
         in_thread: Callable[[Callable[[], bytes]], Deferred[bytes]],
         timeout_seconds: float = TIMEOUT_SECONDS,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         self._clock = clock
         self._in_thread = in_thread
         self._timeout_seconds = timeout_seconds
+        self._max_waiting = max_waiting
         self._cache: LruCache[str, bytes] = LruCache(MAX_CACHED)
         self._computing: SingleFlight[str, bytes] = SingleFlight()
         self._lock = DeferredLock()
@@ -105,8 +108,8 @@ class Digests:
         await self._lock.run(lambda: None)  # acquired after all that wait, which end at once
 
     async def _compute(self, image: BootImage) -> bytes:
-        if len(self._lock.waiting) >= MAX_WAITING:
-            busy = f"{MAX_WAITING} digests are already queued"
+        if len(self._lock.waiting) >= self._max_waiting:
+            busy = f"{self._max_waiting} digests are already queued"
             raise Unavailable(busy, retry_after_seconds=RETRY_AFTER_SECONDS)
         async with self._lock:
             self._check_stopping()
@@ -152,14 +155,14 @@ def sha256_of_extents(extents: Iterable[Extent], check: Callable[[], None]) -> b
         position = 0
         while position < extent.length:
             check()
-            data = _read(extent.slice(position, min(position + BLOCK_BYTES, extent.length)))
+            data = read_block(extent.slice(position, min(position + BLOCK_BYTES, extent.length)))
             digest.update(data)
             position += len(data)
     return digest.digest()
 
 
-def _read(extent: Extent) -> bytes | memoryview:
-    """Return the bytes of an extent of at most a block; of a file possibly fewer, but at least one."""
+def read_block(extent: Extent) -> bytes | memoryview:
+    """Return the bytes of an extent of at most `BLOCK_BYTES`; of a file possibly fewer, but at least one."""
     if not isinstance(extent, FileExtent):
         return extent.data if isinstance(extent, Literal) else _ZEROS[: extent.length]
     file, offset = extent.file, extent.offset

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from image_service.images.base import BaseImage
     from image_service.settings.os_images import OsImage
 
+T = TypeVar("T", bound="_Verified")
 Download: TypeAlias = Callable[[str, Path, Interruption, ReportProgress], None]
+
+
+class _Verified(Protocol):
+    @property
+    def sha256(self) -> str:
+        """Of its file, lower-case hex."""
 
 
 @attrs.frozen
@@ -83,7 +90,21 @@ class ImageFetcher:
                 self._fetch_signature(entry, interruption)
 
     def open(self, entry: OsImage, interruption: Interruption) -> BaseImage:
+        """Verify a live ISO and open it; see `open_by`."""
+        return self.open_by(open_base_image, entry, interruption)
+
+    def open_by(
+        self,
+        opener: Callable[[OsImage, Path, Path, Interruption, KeyRing | None], T],
+        entry: OsImage,
+        interruption: Interruption,
+    ) -> T:
         """Verify an image and open it.
+
+        Args:
+            opener: such as `open_base_image`.
+            entry: the configuration of the image.
+            interruption: stops this from another thread.
 
         Returns:
             the image; the caller closes its file.
@@ -101,7 +122,7 @@ class ImageFetcher:
             self.data_dir.claim_files(image, sidecar.name)
             known = self.data_dir.recorded_sha256(image) or stored_sha256(sidecar)
             try:
-                base = open_base_image(entry, self._path_of(entry), sidecar, interruption, self.keys)
+                base = opener(entry, self._path_of(entry), sidecar, interruption, self.keys)
             except BaseImageError as error:
                 self._set_aside(entry, error.detail)
                 raise

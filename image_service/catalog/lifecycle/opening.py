@@ -63,17 +63,9 @@ def examine_file(
     entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
 ) -> BaseImage:
     """Verify an open file; see `open_base_image`."""
-    known = Sidecar(sidecar, file)  # first, to notice if the file changes while it is read
-    if known.is_corrupt:
-        raise BaseImageError(
-            "the file's content changed without a write (corruption?): a sample of it differs"
-        )
+    known = load_sidecar(sidecar, file)  # first, to notice if the file changes while it is read
     layout = read_layout(entry, file)
-    digest = get_sha256(file, known, interruption)
-    if entry.sha256 not in {None, digest}:
-        raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")
-    if keys:
-        _check_signature(file, digest, keys, known, interruption)
+    digest = verify_file(entry, file, known, interruption, keys)
     base = make_base_image(entry, file, layout, digest)
 
     def check_recipe(minimal: MinimalIso) -> None:
@@ -82,6 +74,28 @@ def examine_file(
             known.save_digest("minimal_sha256", minimal.sha256)
 
     return base if base.disconnected else drop_unusable_minimal(base, check_recipe)
+
+
+def load_sidecar(path: Path, file: BaseFile) -> Sidecar:
+    """Return the stored digests of a file; BaseImageError if it changed without a write."""
+    known = Sidecar(path, file)
+    if known.is_corrupt:
+        raise BaseImageError(
+            "the file's content changed without a write (corruption?): a sample of it differs"
+        )
+    return known
+
+
+def verify_file(
+    entry: OsImage, file: BaseFile, known: Sidecar, interruption: Interruption, keys: KeyRing | None
+) -> str:
+    """Return the SHA-256 of a file, which is what its entry says, and signed; see `open_base_image`."""
+    digest = get_sha256(file, known, interruption)
+    if entry.sha256 not in {None, digest}:
+        raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")
+    if keys:
+        _check_signature(file, digest, keys, known, interruption)
+    return digest
 
 
 def make_base_image(entry: OsImage, file: BaseFile, layout: LiveIso, sha256: str) -> BaseImage:

@@ -2,14 +2,127 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+import attrs
 
-    from image_service.jobs.engine.engine import StepResult
-    from image_service.jobs.model import Compose, Step
+from image_service.errors import NotFound, Unprocessable
+from image_service.formats.disk.model import DiskFormat
+from image_service.formats.disk.ova import read_ova
+from image_service.formats.disk.reading_disks import read_disk
+from image_service.formats.reading import SpanReader
+from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.model import CatalogImage, ComposeBase, JobError
+from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.artifacts.bases import Bases
+    from image_service.jobs.artifacts.composed_images import ComposedImages
+    from image_service.jobs.artifacts.disk_images import DiskImages
+    from image_service.jobs.metadata.images import ImageRepository
+    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.model import Artifact, Compose, Step
+    from image_service.objects.store import ObjectStorage
+    from image_service.serving.digests import Digests
 
 ServerAction: TypeAlias = "Callable[[Compose, Step], Awaitable[StepResult]]"
 """Carries out a step; may be repeated. What a client has caused is in the result, what may pass is raised:
-Unavailable, StoreFailed."""
+Unavailable, StoreFailed. Other errors end the step, too."""
+
+_CUSTOMIZATION_INVALID_ID = 4  # of osbuild-composer: the user's fault
+_OVA = "ova"
+
+
+@attrs.frozen(eq=False)
+class ArtifactActions:
+    """The actions about base images and finished images.
+
+    Args:
+        in_thread: reads rows and objects.
+        bases: finds base images.
+        disks: fetches disk images.
+        composed: images that are not stored.
+        digests: of those.
+        jobs: whose artifacts are finished images.
+        images: the image catalog.
+        store: of artifacts.
+    """
+
+    _in_thread: InThread
+    _bases: Bases
+    _disks: DiskImages
+    _composed: ComposedImages
+    _digests: Digests
+    _jobs: JobRepository
+    _images: ImageRepository
+    _store: ObjectStorage
+
+    @property
+    def by_name(self) -> Mapping[str, ServerAction]:
+        """The actions by their names in plans."""
+        return {
+            FETCH_BASE: self.fetch_base,
+            CHECK_IMAGE: self.check_image,
+            REGISTER_IMAGE: self.register_image,
+        }
+
+    async def fetch_base(self, _: Compose, step: Step) -> StepResult:
+        """Fetch, verify and unpack the disk image that the compose is made of."""
+        base = ComposeBase.from_arguments(step.arguments)
+        entry = self._bases.disk(base)
+        disk = await self._disks.get(entry)
+        facts = {"base": entry.file_name, "base_version": base.version, "base_sha256": disk.packed_sha256}
+        return StepResult({"provenance": facts})
+
+    async def check_image(self, compose: Compose, step: Step) -> StepResult:
+        """Prove that the image can be composed, and compute its digest."""
+        try:
+            image = (await self._composed.get(compose)).image
+        except Unprocessable as error:
+            reason = f"step {step.name}: {error.detail}"
+            return StepResult({}, JobError(_CUSTOMIZATION_INVALID_ID, reason, error.code))
+        base = self._composed.base_of(compose)
+        facts = {"base": base.name, "base_version": base.version, "base_sha256": base.sha256}
+        with suppress(NotFound):  # the base stays at its origin, and not all of it was read
+            facts["sha256"] = (await self._digests.get(image)).hex()
+        return StepResult({"provenance": facts})
+
+    async def register_image(self, compose: Compose, step: Step) -> StepResult:
+        """Add the finished disk image to the catalog, under the compose's own id."""
+        artifact = await self._in_thread(partial(self._find_result, compose))
+        image_format = str(step.arguments["format"])
+        image = CatalogImage(
+            id=compose.id,
+            tenant=compose.tenant,
+            name=f"{compose.distribution} {compose.image_type}",
+            architecture=compose.architecture,
+            format=image_format,
+            virtual_size=await self._in_thread(partial(self._virtual_size, artifact, image_format)),
+            artifact=artifact,
+            source=f"compose:{compose.id}",
+            created_at=compose.created_at,
+        )
+        await self._in_thread(partial(self._images.add, image))
+        return StepResult({"image": image.id})
+
+    def _find_result(self, compose: Compose) -> Artifact:
+        """Return the artifact that the plan names as the finished image."""
+        step, _, name = (compose.plan.result or "").partition("/")
+        for job in self._jobs.find_of_compose(compose.id):
+            for artifact in job.artifacts:
+                if (job.step, artifact.name) == (step, name):
+                    return artifact
+        raise NotFound(f"step {step} has no artifact {name}")
+
+    def _virtual_size(self, artifact: Artifact, image_format: str) -> int:
+        """Return the bytes of the disk; FormatError if the artifact is no image of that format."""
+        read_at, size = partial(self._store.read_at, artifact.key), artifact.size
+        if image_format == _OVA:
+            disk = read_ova(read_at, size).disk
+            return read_disk(DiskFormat.VMDK, SpanReader(read_at, disk), disk.length).virtual_size
+        return read_disk(DiskFormat(image_format), read_at, size).virtual_size

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.http.respond import Representation  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.errors import NotFound
+from image_service.files.base_file import BaseFile
+from image_service.http.respond import Representation
+from image_service.http.response import render_fields
+from image_service.images.boot_image import BootImage
+from image_service.images.extents import ExtentMap, FileExtent, Literal
+from image_service.jobs.model import ComposeBase
+from image_service.jobs.plans.plan import BASE, IGNITION, IMAGE, KERNEL_ARGUMENTS
+from image_service.management.messages import ApiResponse
+from image_service.serving.digests import BLOCK_BYTES, read_block, repr_digest
 
 if TYPE_CHECKING:
-    from image_service.jobs.model import Compose
-    from image_service.management.messages import ApiRequest, ApiResponse
+    from collections.abc import Iterable, Iterator
+
+    from image_service.concurrency.parts import InThread
+    from image_service.images.extents import Extent
+    from image_service.jobs.artifacts.bases import Bases
+    from image_service.jobs.artifacts.composed_images import ComposedImages
+    from image_service.jobs.artifacts.disk_images import DiskImages
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.model import Artifact, Compose
+    from image_service.management.messages import ApiRequest
+    from image_service.objects.store import ObjectStorage
+    from image_service.serving.digests import Digests
 
 
 @attrs.frozen(eq=False)
@@ -31,8 +54,52 @@ class Content:
         return self.representation.image.size
 
 
+@attrs.frozen(eq=False)
+class ObjectFile(BaseFile):
+    """An object of a store, to be read like a file; it has no descriptor, and its path is its key."""
+
+    store: ObjectStorage = attrs.field(kw_only=True)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read bytes; fewer than `length` only at the end. Blocks; raises as ``ObjectStorage.read_at``."""
+        return self.store.read_at(self.path, offset, length)
+
+
+@attrs.frozen(eq=False)
+class ExtentStream:
+    """Reads extents for a response, block by block."""
+
+    _blocks: Iterator[bytes]
+    _in_thread: InThread
+
+    async def read(self) -> bytes:
+        """Return the next bytes, at most `BLOCK_BYTES`; none at the end."""
+        return await self._in_thread(lambda: next(self._blocks, b""))
+
+
+@attrs.frozen(eq=False)
 class Contents:
-    """Opens the contents of composes."""
+    """Opens the contents of composes.
+
+    Args:
+        in_thread: reads files, objects and rows.
+        bases: finds base images.
+        disks: opens disk images.
+        composed: images that are not stored.
+        digests: of composed images; none is computed here.
+        composes: what is laid into images.
+        jobs: whose artifacts are inputs of others.
+        store: of artifacts.
+    """
+
+    _in_thread: InThread
+    _bases: Bases
+    _disks: DiskImages
+    _composed: ComposedImages
+    _digests: Digests
+    _composes: ComposeRepository
+    _jobs: JobRepository
+    _store: ObjectStorage
 
     async def open_input(self, compose: Compose, source: str) -> Content:
         """Open what a job reads.
@@ -47,12 +114,91 @@ class Contents:
             BaseImageError, Unprocessable: it can never be made of this base.
             StoreFailed: the object store does not answer.
         """
-        raise NotImplementedError
+        match source:
+            case _ if source == BASE:
+                return self._open_base(compose)
+            case _ if source == IMAGE:
+                return await self._open_composed(compose)
+            case _ if source in {IGNITION, KERNEL_ARGUMENTS}:
+                return await self._open_customization(compose, source)
+        step, _, name = source.partition("/")
+        for job in await self._in_thread(partial(self._jobs.find_of_compose, compose.id)):
+            for artifact in job.artifacts:
+                if (job.step, artifact.name) == (step, name):
+                    return self._open_artifact(artifact, artifact.name)
+        raise NotFound(f"step {step} has no artifact {name}")
 
     async def open_image(self, compose: Compose) -> Content:
         """Open the finished image of a compose, for downloads; raises as `open_input`."""
-        raise NotImplementedError
+        if compose.plan.result is None:
+            return await self._open_composed(compose)
+        if compose.image is None:
+            raise NotFound("the compose has no image")
+        return self._open_artifact(compose.image, f"{compose.id}-{compose.plan.file_name}")
 
     def respond(self, content: Content, request: ApiRequest) -> ApiResponse:
         """Return the response to a GET or HEAD request: 200, 206, 304, 412 or 416, sent while it is read."""
-        raise NotImplementedError
+        digest = content.sha256 and repr_digest(bytes.fromhex(content.sha256))
+        response = content.representation.respond(
+            "HEAD" if request.is_head else "GET",
+            request.headers,
+            render_fields(("Repr-Digest", digest)) if digest else b"",
+        )
+        stream = ExtentStream(_read_blocks(response.body), self._in_thread)
+        return ApiResponse(response.status, fields=response.field_lines, stream=stream)
+
+    def _open_base(self, compose: Compose) -> Content:
+        """Open the base disk, which the arguments of the first step name."""
+        base = ComposeBase.from_arguments(compose.plan.steps[0].arguments)
+        disk = self._disks.get_ready(self._bases.disk(base))
+        extents = ExtentMap((FileExtent(disk.file, 0, disk.file.size),) if disk.file.size else ())
+        return _content(extents, BASE, disk.sha256)
+
+    async def _open_composed(self, compose: Compose) -> Content:
+        representation = await self._composed.get(compose)
+        digest = self._digests.get_cached_digest(representation.image.etag)
+        return Content(representation, digest.hex() if digest else _recorded_sha256(compose))
+
+    async def _open_customization(self, compose: Compose, source: str) -> Content:
+        customization = await self._in_thread(partial(self._composes.customization, compose.id))
+        if customization is None:
+            raise NotFound(f"the input {source} was erased, because the compose has ended")
+        arguments = json.dumps(customization.arguments).encode()
+        data = customization.ignition if source == IGNITION else arguments
+        if data is None:
+            raise NotFound(f"the compose has no input {source}")
+        return _content(ExtentMap((Literal(data),)), source, hashlib.sha256(data).hexdigest())
+
+    def _open_artifact(self, artifact: Artifact, file_name: str) -> Content:
+        file = ObjectFile(-1, artifact.size, artifact.key, store=self._store)
+        extents = ExtentMap((FileExtent(file, 0, artifact.size),) if artifact.size else ())
+        return _content(extents, file_name, artifact.sha256)
+
+
+def _content(extents: ExtentMap, file_name: str, sha256: str) -> Content:
+    """Return content whose digest is its entity tag."""
+    image = BootImage(extents, f'"{sha256}"', modified=None, file_name=file_name, is_iso=False)
+    return Content(Representation(image), sha256)
+
+
+def _recorded_sha256(compose: Compose) -> str | None:
+    facts = compose.provenance.get(compose.plan.steps[0].name)
+    return facts.get("sha256") if isinstance(facts, dict) else None
+
+
+def _read_blocks(extents: Iterable[Extent]) -> Iterator[bytes]:
+    """Yield the bytes of extents in blocks of `BLOCK_BYTES`; the last one may have fewer."""
+    pieces: list[bytes | memoryview] = []
+    length = 0
+    for extent in extents:
+        position = 0
+        while position < extent.length:
+            piece = read_block(extent.slice(position, min(extent.length, position + BLOCK_BYTES - length)))
+            pieces.append(piece)
+            position += len(piece)
+            length += len(piece)
+            if length == BLOCK_BYTES:
+                yield b"".join(pieces)
+                pieces, length = [], 0
+    if pieces:
+        yield b"".join(pieces)

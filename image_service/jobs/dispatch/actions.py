@@ -74,11 +74,15 @@ class JobPlanActions:
         if wanted.action == REGISTER_ACTION:
             await self._set_state(compose_id, ComposeState.REGISTERING)
         try:
-            return await self._server_actions[wanted.action](compose, wanted)
+            result = await self._server_actions[wanted.action](compose, wanted)
         except (Unavailable, StoreFailed):
             raise
         except ImageServiceError as error:
             return StepResult({}, JobError(_BUILD_FAILED_ID, f"step {step}: {error.detail}"))
+        if facts := result.value.get("provenance"):
+            provenance = {**compose.provenance, step: facts}
+            await self._rows.call(self._rows.composes.set_provenance, compose_id, provenance)
+        return result
 
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         """Record how the compose ended."""
@@ -94,7 +98,10 @@ class JobPlanActions:
             ComposeState.CANCELLED if cancelled else state,
             error=error,
             image=_find_image(compose, jobs) if succeeded else None,
-            provenance={job.step: job.result["provenance"] for job in jobs if "provenance" in job.result},
+            provenance={
+                **compose.provenance,
+                **{job.step: job.result["provenance"] for job in jobs if "provenance" in job.result},
+            },
         )
         _log.info("compose {compose} has ended: {state}", compose=compose_id, state=state)
 

@@ -131,6 +131,10 @@ class ComposeRepository:
         """Set a state that is not final; False: there is no such compose, or it has ended."""
         return self._update(compose_id, state=state)
 
+    def set_provenance(self, compose_id: str, provenance: Json) -> None:
+        """Replace the facts that steps have reported."""
+        self._update(compose_id, provenance=provenance)
+
     def set_upload(self, compose_id: str, number: int, upload: UploadResult) -> None:
         """Replace the state of an upload; `number` counts the targets from 0."""
 

@@ -1,0 +1,103 @@
+"""Images that are composed while they are read, and not stored."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from image_service.concurrency.lru import ENTRY_BYTES, LruCache
+from image_service.coreos.family import ROOTFS_URL
+from image_service.coreos.kargs import KernelArgument, Operation
+from image_service.errors import NotFound
+from image_service.http.respond import Representation
+from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
+from image_service.images.compose import compose as compose_iso
+from image_service.images.customization import Customization
+from image_service.images.pxe_archive import compose_pxe_archive
+from image_service.jobs.model import ComposeBase, ImageType
+
+if TYPE_CHECKING:
+    from image_service.catalog.derived.derived_images import DerivedImages
+    from image_service.concurrency.parts import InThread
+    from image_service.images.base import BaseImage
+    from image_service.images.boot_image import BootImage
+    from image_service.images.canvas import Canvas
+    from image_service.jobs.artifacts.bases import Bases
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.model import Compose, ImageCustomization
+
+CACHE_BYTES = 32 * 1024 * 1024
+"""Of all images that are composed, which hold what is laid into them in clear."""
+_EXTENT_BYTES = 160  # an extent of a file, and where it starts
+
+
+class ComposedImages:
+    """Lays customizations over live ISOs.
+
+    Args:
+        in_thread: runs compositions, and reads rows.
+        bases: finds live ISOs.
+        derived: minimal ISOs of bases that contain no recipe of one.
+        composes: has what is laid into each image.
+    """
+
+    def __init__(
+        self, in_thread: InThread, bases: Bases, derived: DerivedImages, composes: ComposeRepository
+    ) -> None:
+        self._in_thread = in_thread
+        self._bases = bases
+        self._derived = derived
+        self._composes = composes
+        self._cache: LruCache[tuple[str, str], Representation] = LruCache(CACHE_BYTES, _held_bytes)
+
+    async def get(self, compose: Compose) -> Representation:
+        """Return the image of a compose.
+
+        Raises:
+            NotFound: what is laid into it was erased, or the base has no file that the image needs.
+            Unavailable: the base, or the minimal ISO derived from it, is not ready.
+            BaseImageError: the base was refused.
+            Unprocessable: the customization does not fit it.
+            StoreFailed: the database does not answer.
+        """
+        base = self.base_of(compose)
+        key = compose.id, base.sha256
+        representation = self._cache.get(key)
+        if representation is None:
+            customization = await self._in_thread(partial(self._composes.customization, compose.id))
+            if customization is None:
+                raise NotFound("what is laid into this image was erased")
+            image = await self._in_thread(partial(self._compose, compose, base, customization))
+            representation = self._cache[key] = Representation(image)
+        return representation
+
+    def base_of(self, compose: Compose) -> BaseImage:
+        """Return the live ISO of a compose; see `get`."""
+        return self._bases.live_iso(_base(compose))
+
+    def _compose(self, compose: Compose, base: BaseImage, content: ImageCustomization) -> BootImage:
+        arguments = tuple(KernelArgument(Operation.APPEND, argument) for argument in content.arguments)
+        customization = Customization(content.ignition or b"", arguments, compose.created_at)
+        file_name = f"{compose.id}-{compose.plan.file_name}"
+        if compose.image_type is ImageType.PXE_TAR_XZ:
+            return compose_pxe_archive(base, customization, file_name)
+        if compose.image_type is ImageType.LIVE_INSTALLER:
+            return compose_iso(full_canvas(base), customization, file_name)
+        has_url = any(argument.startswith(ROOTFS_URL) for argument in content.arguments)
+        canvas = self._minimal_canvas(base, "" if has_url else self._bases.rootfs_url(_base(compose)))
+        return compose_iso(canvas, customization, file_name)
+
+    def _minimal_canvas(self, base: BaseImage, rootfs_url: str) -> Canvas:
+        if base.layout.minimal:
+            return spliced_minimal_canvas(base, rootfs_url)
+        return derived_minimal_canvas(base, self._derived.get_minimal_iso(base), rootfs_url)
+
+
+def _base(compose: Compose) -> ComposeBase:
+    """Return the base of a composed image, which the arguments of its first step name."""
+    return ComposeBase.from_arguments(compose.plan.steps[0].arguments)
+
+
+def _held_bytes(representation: Representation) -> int:
+    extents = representation.image.extents
+    return ENTRY_BYTES + extents.literal_bytes + _EXTENT_BYTES * len(extents.extents)
