@@ -166,7 +166,10 @@ class JobDispatcher:
         if task is None:
             return None
         job = await self._rows.call(jobs.start, permit, task.job_id, task.attempt, worker)
-        return None if job is None else await self._handout.prepare(job, task)
+        if job is None:
+            await self._handout.refuse(task)
+            return None
+        return await self._handout.prepare(job, task)
 
     def _lost_before(self) -> datetime:
         return datetime.now(UTC) - timedelta(seconds=self._settings.heartbeat_seconds)

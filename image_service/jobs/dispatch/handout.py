@@ -61,6 +61,7 @@ class JobHandout:
         """Return a started attempt; None: it cannot be done, because its inputs or its compose are gone."""
         compose = await self._rows.call(self._rows.composes.find, job.compose_id)
         if compose is None:
+            await self.refuse(task)
             return None
         try:
             inputs = {name: await self._describe(compose, source) for name, source in job.inputs.items()}
@@ -77,6 +78,11 @@ class JobHandout:
             {**job.arguments, "inputs": inputs},
             tuple(each.result for each in jobs if each.step in after),
         )
+
+    async def refuse(self, task: Task) -> None:
+        """End an attempt whose rows are gone, or have ended: nobody does it, and others wait behind it."""
+        reason = f"compose {task.compose_id} is not there, or has ended"
+        await self._engine.complete(task.token, StepResult({}, JobError(_BUILD_FAILED_ID, reason)))
 
     async def renew(self, handed: HandedJob) -> HandedJob | None:
         """Return an attempt that no worker has got yet; None: it has ended meanwhile."""
