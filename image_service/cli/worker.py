@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.command_line.values import parse_bytes, parse_directory, parse_seconds
+from image_service.command_line.values import parse_bytes, parse_seconds
 from image_service.errors import ConfigurationError
 from image_service.worker.calls import CALLS
 from image_service.worker.command import WorkerOptions, run_worker
@@ -74,10 +74,10 @@ def add(add_parser: AddParser) -> None:
     )
     parser.add_argument(
         "--scratch-dir",
-        type=parse_directory,
+        type=Path,
         default=Path(tempfile.gettempdir()),
         metavar="DIR",
-        help="for files of jobs, which are removed (default: TMPDIR, /tmp)",
+        help="for files of jobs, which are removed; made if it is not there (default: TMPDIR, /tmp)",
     )
     parser.add_argument(
         "--scratch-bytes",

@@ -26,7 +26,7 @@ class JobScratch:
     It is locked (flock) while the process lives; those of killed workers are removed.
 
     Args:
-        parent: directory in which it is made.
+        parent: directory in which it is made; made if it is not there, for this user alone.
         total_bytes: that all jobs together may take; None: what is free now.
 
     Raises:
@@ -34,7 +34,8 @@ class JobScratch:
     """
 
     def __init__(self, parent: Path, total_bytes: int | None) -> None:
-        parent = parent.resolve(strict=True)
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        parent = parent.resolve()
         _remove_leftovers(parent)
         self.total_bytes = total_bytes or shutil.disk_usage(parent).free
         self._free_bytes = self.total_bytes

@@ -26,7 +26,7 @@ _NAME = "image-toolkit"
 _PUBLISHES = "publish"
 _PROBE_SECONDS = 60
 _WATCH_SECONDS = 0.2
-_END_SECONDS = 20.0  # in which it removes its files
+_END_SECONDS = 10.0  # in which it removes its files
 _REPORT_BYTES = 4 * 1024 * 1024
 _NO_REPORT = 1  # the status of a fault of the program
 # The programs that make an image, and how each prints its version.

@@ -82,7 +82,7 @@ class HeldToolkit:
 
 def real_toolkit(directory: Path) -> Path:
     """Make a program that runs the toolkit of this checkout."""
-    return _write_program(directory / "toolkit", _REAL)
+    return _write_program(directory / "real-toolkit", _REAL)
 
 
 def _write_program(path: Path, text: str) -> Path:

@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 WORKER_DIRECTORY = "worker"
 """Of its token, scratch and cache, in ``DATA_DIR``."""
 _STOP_SECONDS = 15.0
+_MOST_BEAT_SECONDS = 15.0
+_BEATS = 3  # in the time in which an attempt may be silent
 
 
-def start_worker(
-    parts: PartsStack, data_dir: Path, socket: Path, *, slots: int, operator_token: str
+def start_worker(  # noqa: PLR0913 - properties of a worker
+    parts: PartsStack,
+    data_dir: Path,
+    socket: Path,
+    *,
+    slots: int,
+    heartbeat_seconds: float,
+    operator_token: str,
 ) -> SupervisedProcess:
     """Start the worker, and stop it with the parts.
 
@@ -34,7 +42,11 @@ def start_worker(
     token_file = directory / "token"
     create_private(token_file)
     token_file.write_text(operator_token)
-    command = _command(directory, token_file, socket, slots)
+    beat_seconds = min(_MOST_BEAT_SECONDS, heartbeat_seconds / _BEATS)
+    command = [
+        *_command(directory, token_file, socket),
+        *("--slots", str(slots), "--heartbeat", f"{beat_seconds:g}"),
+    ]
 
     def spawn(process: ChildProcess) -> None:
         # Its log goes where ours goes, and it has the same AWS_* for uploads.
@@ -48,13 +60,12 @@ def start_worker(
     return worker
 
 
-def _command(directory: Path, token_file: Path, socket: Path, slots: int) -> list[str]:
+def _command(directory: Path, token_file: Path, socket: Path) -> list[str]:
     """Return the command line of the worker; it ends with this process, also with one that is killed."""
     setpriv = shutil.which("setpriv")
     return [
         *([setpriv, "--pdeathsig=TERM"] if setpriv else []),
         *(sys.executable, "-m", "image_service.cli", "worker"),
         *("--server", f"unix:{socket}", "--token-file", str(token_file), "--tenant", "ANY"),
-        *("--slots", str(slots), "--scratch-dir", str(directory / "scratch")),
-        *("--cache-dir", str(directory / "cache")),
+        *("--scratch-dir", str(directory / "scratch"), "--cache-dir", str(directory / "cache")),
     ]

@@ -62,6 +62,7 @@ class JobsService(RoleService):
                 settings.storage.data_dir,
                 settings.jobs.socket_path,
                 slots=settings.worker_slots,
+                heartbeat_seconds=settings.jobs.heartbeat_seconds,
                 operator_token=operator_token,
             )
         self.manager.ready()
