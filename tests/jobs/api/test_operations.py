@@ -15,6 +15,7 @@ from image_service.jobs.api.operations import (
 )
 from image_service.management.messages import ApiRequest, ApiResponse, json_response
 from image_service.management.router import ApiRouter
+from tests.pytwisted import ensure_deferred
 
 
 async def show(request: ApiRequest, thing_id: str) -> ApiResponse:
@@ -42,6 +43,7 @@ OPERATIONS = [
 SCHEMAS = {"Thing": {"type": "object"}, "Error": {"type": "object"}}
 
 
+@ensure_deferred
 async def test_handler_gets_the_segment() -> None:
     request = ApiRequest("GET", "/api/v1/things/a%20b")
     response = await ApiRouter(routes("/api/v1", OPERATIONS)).respond(request)
@@ -56,6 +58,7 @@ async def test_handler_gets_the_segment() -> None:
         ("DELETE", "/api/v1/things/a", MethodNotAllowed),
     ],
 )
+@ensure_deferred
 async def test_anything_else_is_refused(method: str, path: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         await ApiRouter(routes("/api/v1", OPERATIONS)).respond(ApiRequest(method, path))

@@ -1,0 +1,182 @@
+"""The composer API on rows in SQLite, with an engine, bases and contents that tests see through."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from image_service.errors import EngineUnavailable, ImageServiceError, NotFound
+from image_service.jobs.composer.api import ComposerApi
+from image_service.jobs.composer.compose_routes import ComposeRoutes
+from image_service.jobs.composer.errors import BASE_PATH
+from image_service.jobs.composer.reference_routes import ReferenceRoutes
+from image_service.jobs.composer.service import ComposeLimits, ComposeService
+from image_service.jobs.model import ComposeBase, ImageType, Principal
+from image_service.management.messages import ApiRequest, ApiResponse
+from image_service.objects.s3_links import S3Links
+from image_service.settings.remote import S3Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from image_service.jobs.model import Compose
+    from image_service.jobs.plans.plan import UploadPlace
+    from tests.jobs.metadata.composing import Rows
+
+T = TypeVar("T")
+
+ORG_1, ORG_2 = Principal("org-1"), Principal("org-2")
+IGNITION = b'{"ignition": {"version": "3.4.0"}, "s3cr3t": 1}'
+DISTRIBUTIONS = {
+    name: {"x86_64": tuple(ImageType), "aarch64": (ImageType.LIVE_INSTALLER,)}
+    for name in ("rhcos-4.19", "debian-12")
+}
+
+
+def result_of(coroutine: Coroutine[Deferred[Any], Any, T]) -> T:
+    """Return what a coroutine that never waits returns or raises."""
+    results: list[T] = []
+    failures: list[Any] = []
+    Deferred.fromCoroutine(coroutine).addCallbacks(results.append, failures.append)
+    for failure in failures:
+        failure.raiseException()
+    return results[0]
+
+
+async def at_once(work: Callable[[], T], /) -> T:
+    """Run work in this thread."""
+    return work()
+
+
+@attrs.define
+class RecordingEngine:
+    """Records calls, or does not answer."""
+
+    is_away: bool = False
+    started: dict[str, Mapping[str, str]] = attrs.field(factory=dict)
+    cancelled: list[str] = attrs.field(factory=list)
+
+    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+        self._answer()
+        self.started[compose.id] = job_ids
+        return True
+
+    async def cancel_plan(self, compose_id: str) -> None:
+        self._answer()
+        self.cancelled.append(compose_id)
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise EngineUnavailable("the engine does not answer")
+
+
+class FixedBases:
+    """Has `DISTRIBUTIONS`."""
+
+    def distributions(self) -> Mapping[str, Mapping[str, tuple[ImageType, ...]]]:
+        return DISTRIBUTIONS
+
+    def find(self, distribution: str, architecture: str, image_type: ImageType) -> ComposeBase:
+        assert image_type in DISTRIBUTIONS[distribution][architecture]
+        return ComposeBase("419.1", architecture, *(["metal", "raw"] if image_type.is_disk else []))
+
+
+@attrs.define
+class TextContents:
+    """The image of each compose is its id; they can be taken away."""
+
+    are_gone: bool = False
+
+    async def open_image(self, compose: Compose) -> str:
+        if self.are_gone:
+            raise NotFound("the image was deleted")
+        return compose.id
+
+    def respond(self, content: str, request: ApiRequest) -> ApiResponse:
+        del request
+        return ApiResponse(200, content.encode(), "application/octet-stream", fields=(("ETag", '"a"'),))
+
+
+@attrs.frozen
+class ComposerReply:
+    """A response as a client sees it."""
+
+    status: int
+    fields: dict[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+class Composer:
+    """The API.
+
+    Args:
+        rows: of composes and jobs.
+        upload_place: for targets of S3; None: they are refused.
+        max_queued: composes of one tenant that have not ended.
+    """
+
+    def __init__(self, rows: Rows, upload_place: UploadPlace | None = None, max_queued: int = 10) -> None:
+        self.rows = rows
+        self.engine = RecordingEngine()
+        self.contents = TextContents()
+        parts: Any = self.engine, FixedBases(), self.contents
+        engine, bases, contents = parts
+        service = ComposeService(
+            rows.composes,
+            engine,
+            bases,
+            at_once,
+            lambda: rows.clock().timestamp(),
+            ComposeLimits(max_queued, upload_place),
+        )
+        links = S3Links(
+            S3Settings(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")
+        )
+        self.api = ComposerApi(
+            ComposeRoutes(service, rows.composes, rows.jobs, contents, at_once, links),
+            ReferenceRoutes(bases),
+        )
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        document: object = None,
+        principal: Principal = ORG_1,
+        *,
+        query: Mapping[str, str] = MappingProxyType({}),
+    ) -> ComposerReply:
+        """Return the reply to a request; `path` is below the API's own."""
+        body = b"" if document is None else json.dumps(document).encode()
+        request = ApiRequest(method, BASE_PATH + path, query, body, principal=principal)
+        try:
+            response = result_of(self.api.respond(request))
+        except ImageServiceError as error:
+            response = self.api.render_error(error)
+        return ComposerReply(response.status, dict(response.fields), response.body)
+
+    def compose(self, image_type: ImageType = ImageType.LIVE_INSTALLER, **members: object) -> str:
+        """Start a compose of org-1; return its id."""
+        reply = self("POST", "/compose", compose_request(image_type, **members))
+        assert reply.status == 201, reply
+        return str(reply.document["id"])
+
+
+def compose_request(image_type: ImageType = ImageType.LIVE_INSTALLER, **members: object) -> dict[str, Any]:
+    """Return a request with an Ignition config; `members` are of its image request."""
+    image = {"architecture": "x86_64", "image_type": image_type.value, "repositories": [], **members}
+    ignition = {"embedded": {"config": b64encode(IGNITION).decode()}}
+    return {
+        "distribution": "rhcos-4.19",
+        "image_requests": [image],
+        "customizations": {"ignition": ignition},
+    }

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.jobs.model import (
+    Artifact,
+    ComposeState,
+    ImageType,
+    JobError,
+    JobProgress,
+    UploadResult,
+    UploadTarget,
+)
+from tests.jobs.composer.composing import IGNITION, ORG_1, ORG_2, Composer, compose_request
+
+if TYPE_CHECKING:
+    from tests.jobs.composer.composing import ComposerReply
+
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
+PARTS = ("metadata", "logs", "manifests", "sboms", "provenance", "download")
+S3_OPTIONS = {"region": "eu-west-1"}
+IMAGE = Artifact("disk.vmdk", 7, "ab" * 32, "jobs/a/1/disk.vmdk")
+
+
+def number(reply: ComposerReply) -> tuple[int, str]:
+    return reply.status, reply.document["id"]
+
+
+def test_compose_is_started_with_what_it_was_asked_for(composer: Composer) -> None:
+    reply = composer("POST", "/compose", compose_request(ImageType.VSPHERE))
+    compose_id = reply.document["id"]
+    assert (reply.status, reply.document) == (
+        201,
+        {"id": compose_id, "kind": "ComposeId", "href": "/api/image-builder-composer/v2/compose"},
+    )
+    compose = composer.rows.composes.find(compose_id, "org-1")
+    assert compose is not None
+    assert compose.ignition_sha256 == hashlib.sha256(IGNITION).hexdigest()
+    assert compose.started_at is not None
+    assert composer.engine.started[compose_id].keys() == {"customize", "convert"}
+    customization = composer.rows.composes.customization(compose_id)
+    assert customization is not None
+    assert customization.ignition == IGNITION
+
+
+def test_engine_that_is_away_only_delays_a_compose(composer: Composer) -> None:
+    composer.engine.is_away = True
+    compose_id = composer.compose()
+    compose = composer.rows.composes.find(compose_id)
+    assert compose is not None
+    assert compose.started_at is None
+
+
+def test_limit_of_a_tenant_is_named(composer: Composer) -> None:
+    limited = Composer(composer.rows, max_queued=1)
+    limited.compose()
+    reply = limited("POST", "/compose", compose_request())
+    assert number(reply) == (429, "429")
+    assert "JOBS_MAX_QUEUED" in reply.document["details"]
+    assert int(reply.fields["Retry-After"]) > 0
+    assert limited("POST", "/compose", compose_request(), ORG_2).status == 201
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [({"distribution": "rhcos-4.1"}, "4"), ({"unknown": 1}, "30")],
+)
+def test_refused_request_adds_nothing(composer: Composer, members: dict[str, object], expected: str) -> None:
+    reply = composer("POST", "/compose", {**compose_request(), **members})
+    assert number(reply) == (400, expected)
+    assert composer("GET", "/composes/").document == []
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "image_status"),
+    [
+        (ComposeState.PENDING, "pending", "pending"),
+        (ComposeState.BUILDING, "pending", "building"),
+        (ComposeState.UPLOADING, "pending", "uploading"),
+        (ComposeState.REGISTERING, "pending", "registering"),
+        (ComposeState.SUCCESS, "success", "success"),
+        (ComposeState.FAILURE, "failure", "failure"),
+        (ComposeState.CANCELLED, "failure", "failure"),
+    ],
+)
+def test_statuses(composer: Composer, state: ComposeState, status: str, image_status: str) -> None:
+    compose_id = composer.compose()
+    if state.is_final:
+        composer.rows.composes.finish(compose_id, state)
+    else:
+        composer.rows.composes.set_state(compose_id, state)
+    document = composer("GET", f"/composes/{compose_id}").document
+    assert (document["kind"], document["status"]) == ("ComposeStatus", status)
+    assert document["image_status"]["status"] == image_status
+    assert document["image_statuses"] == [document["image_status"]]
+
+
+def test_error_has_three_members(composer: Composer) -> None:
+    """koji-osbuild passes all but ``id`` to a constructor that takes only the other two."""
+    compose_id = composer.compose()
+    error = JobError(10, "customize failed: no boot partition", {"step": "customize"})
+    composer.rows.composes.finish(compose_id, ComposeState.FAILURE, error=error)
+    status = composer("GET", f"/composes/{compose_id}").document["image_status"]
+    assert status["error"] == {"id": 10, "reason": error.reason, "details": {"step": "customize"}}
+
+
+def test_cancelled_compose_says_so(composer: Composer) -> None:
+    compose_id = composer.compose()
+    assert composer("POST", f"/composes/{compose_id}/cancel").status == 200
+    status = composer("GET", f"/composes/{compose_id}").document["image_status"]
+    assert status["error"]["reason"] == "the compose was cancelled"
+    assert composer.engine.cancelled == [compose_id]
+    assert number(composer("POST", f"/composes/{compose_id}/cancel")) == (400, "31")
+
+
+def test_compose_can_be_cancelled_while_the_engine_is_away(composer: Composer) -> None:
+    compose_id = composer.compose()
+    composer.engine.is_away = True
+    assert composer("POST", f"/composes/{compose_id}/cancel").status == 200
+    assert composer("GET", f"/composes/{compose_id}").document["status"] == "failure"
+
+
+def test_progress_counts_jobs(composer: Composer) -> None:
+    compose_id = composer.compose(ImageType.VSPHERE)
+    jobs = composer.engine.started[compose_id]
+    composer.rows.start(jobs["customize"])
+    composer.rows.jobs.finish(jobs["customize"], result={"log": "customized"})
+    composer.rows.start(jobs["convert"])
+    composer.rows.jobs.record_heartbeat(jobs["convert"], 1, JobProgress(3, 8, "write"))
+    status = composer("GET", f"/composes/{compose_id}").document["image_status"]
+    assert status["progress"] == {"done": 1, "total": 2, "subprogress": {"done": 3, "total": 8}}
+    (build,) = composer("GET", f"/composes/{compose_id}/logs").document["image_builds"]
+    assert [(step["step"], step["log"]) for step in build["steps"]] == [
+        ("customize", "customized"),
+        ("convert", ""),
+    ]
+
+
+def test_local_target_names_the_download(composer: Composer) -> None:
+    compose_id = composer.compose()
+    upload = composer("GET", f"/composes/{compose_id}").document["image_status"]["upload_status"]
+    path = f"/api/image-builder-composer/v2/composes/{compose_id}/download"
+    assert upload == {"status": "pending", "type": "local", "options": {"artifact_path": path}}
+
+
+@pytest.mark.parametrize(("public", "is_signed"), [(False, True), (True, False)])
+def test_finished_upload_has_a_url(composer: Composer, *, public: bool, is_signed: bool) -> None:
+    compose_id = composer.compose(upload_options={**S3_OPTIONS, "public": public})
+    status = composer("GET", f"/composes/{compose_id}").document["image_status"]
+    assert status["upload_status"]["options"] == {"url": ""}
+    target = UploadTarget("aws.s3", public=public, region="eu-west-1")
+    done = UploadResult(target, "success", "s3://images/made/live.iso")
+    composer.rows.composes.set_upload(compose_id, 0, done)
+    (upload,) = composer("GET", f"/composes/{compose_id}").document["image_status"]["upload_statuses"]
+    url, _, query = upload["options"]["url"].partition("?")
+    assert (upload["status"], url) == ("success", "http://s3.test/images/made/live.iso")
+    assert ("X-Amz-Signature=" in query) is is_signed
+
+
+def test_list_is_a_bare_array_sorted_by_id(composer: Composer) -> None:
+    ids = [composer.compose() for _ in range(5)]
+    listed = composer("GET", "/composes/").document
+    assert [each["id"] for each in listed] == sorted(ids)
+    assert composer("GET", "/composes/", principal=ORG_2).document == []
+
+
+def test_list_with_parameters_is_a_page_newest_first(composer: Composer) -> None:
+    ids = []
+    for _ in range(5):
+        ids.append(composer.compose())
+        composer.rows.clock.advance(1)
+    composer.rows.composes.finish(ids[0], ComposeState.CANCELLED)
+    page = composer("GET", "/composes/", query={"size": "2", "page": "1"}).document
+    assert [each["id"] for each in page.pop("items")] == [ids[2], ids[1]]
+    assert page == {"kind": "ComposeList", "page": 1, "size": 2, "total": 5}
+    failed = composer("GET", "/composes/", query={"status": "failure"}).document
+    assert [each["id"] for each in failed["items"]] == [ids[0]]
+    assert composer("GET", "/composes/", query={"image_type": "vsphere"}).document["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"page": "-1"}, "18"),
+        ({"size": "0"}, "19"),
+        ({"size": "1001"}, "19"),
+        ({"limit": "1"}, "42"),
+        ({"status": "building"}, "42"),
+        ({"image_type": "gcp"}, "42"),
+    ],
+)
+def test_wrong_parameter_is_refused(composer: Composer, query: dict[str, str], expected: str) -> None:
+    assert number(composer("GET", "/composes/", query=query)) == (400, expected)
+
+
+def test_metadata_has_the_request_without_its_secrets(composer: Composer) -> None:
+    compose_id = composer.compose()
+    metadata = composer("GET", f"/composes/{compose_id}/metadata").document
+    assert metadata["request"]["customizations"] == {"ignition": {"embedded": {"config": ""}}}
+    assert "packages" not in metadata
+    composer.rows.composes.finish(compose_id, ComposeState.SUCCESS)
+    assert composer("GET", f"/composes/{compose_id}/metadata").document["packages"] == []
+
+
+def test_manifest_has_the_digest_of_the_config(composer: Composer) -> None:
+    compose_id = composer.compose(ImageType.VSPHERE)
+    reply = composer("GET", f"/composes/{compose_id}/manifests")
+    (manifest,) = reply.document["manifests"]
+    assert manifest["ignition_sha256"] == hashlib.sha256(IGNITION).hexdigest()
+    assert [step["name"] for step in manifest["steps"]] == ["fetch", "customize", "convert", "register"]
+    assert b"s3cr3t" not in reply.body
+
+
+def test_download_is_an_attachment(composer: Composer) -> None:
+    compose_id = composer.compose(ImageType.VSPHERE)
+    assert number(composer("GET", f"/composes/{compose_id}/download")) == (400, "31")
+    composer.rows.composes.finish(compose_id, ComposeState.SUCCESS, image=IMAGE)
+    reply = composer("GET", f"/composes/{compose_id}/download")
+    assert reply.fields == {
+        "ETag": '"a"',
+        "Content-Disposition": f"attachment; filename={compose_id}-disk.vmdk",
+    }
+    assert reply.body == compose_id.encode()
+    composer.contents.are_gone = True
+    assert number(composer("GET", f"/composes/{compose_id}/download")) == (400, "1022")
+
+
+@pytest.mark.parametrize("part", ["sboms", "provenance", "download"])
+def test_unfinished_image_has_no_such_part(composer: Composer, part: str) -> None:
+    assert number(composer("GET", f"/composes/{composer.compose()}/{part}")) == (400, "31")
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_deleted_compose_is_gone(composer: Composer, *, is_finished: bool) -> None:
+    compose_id = composer.compose()
+    if is_finished:
+        composer.rows.composes.finish(compose_id, ComposeState.SUCCESS)
+    reply = composer("DELETE", f"/composes/{compose_id}")
+    assert (reply.status, reply.document["kind"]) == (200, "ComposeDeleteStatus")
+    assert number(composer("GET", f"/composes/{compose_id}")) == (404, "15")
+    assert composer.engine.cancelled == ([] if is_finished else [compose_id])
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("POST", "/cancel"),
+        *(("GET", f"/{part}") for part in PARTS),
+    ],
+)
+def test_foreign_compose_looks_like_an_unknown_one(composer: Composer, method: str, path: str) -> None:
+    foreign_id = composer.compose()
+    composer.rows.composes.finish(foreign_id, ComposeState.SUCCESS)
+    foreign = composer(method, f"/composes/{foreign_id}{path}", principal=ORG_2)
+    unknown = composer(method, f"/composes/{UNKNOWN_ID}{path}", principal=ORG_2)
+    assert number(foreign) == (404, "15")
+    assert foreign.body.replace(foreign_id.encode(), UNKNOWN_ID.encode()) == unknown.body
+    assert "job does not exist" in foreign.document["details"]  # composer-cli asks elsewhere only then
+    assert composer("GET", f"/composes/{foreign_id}", principal=ORG_1).document["status"] == "success"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/composes/x", (400, "14")),
+        ("GET", f"/composes/{UNKNOWN_ID}x/download", (400, "14")),
+        ("GET", "/composes", (404, "21")),
+        ("POST", f"/composes/{UNKNOWN_ID}/clone", (404, "21")),
+        ("GET", f"/clones/{UNKNOWN_ID}", (404, "21")),
+        ("POST", "/depsolve/blueprint", (404, "21")),
+        ("POST", "/search/packages", (404, "21")),
+        ("GET", "/compose", (405, "22")),
+        ("GET", "/errors/x", (400, "16")),
+        ("GET", "/errors/" + "9" * 5000, (400, "16")),
+        ("GET", "/errors/9999", (404, "17")),
+        ("GET", "/distributions/rhcos-4.1", (404, "21")),
+    ],
+)
+def test_wrong_paths(composer: Composer, method: str, path: str, expected: tuple[int, str]) -> None:
+    assert number(composer(method, path)) == expected
+
+
+def test_distributions_have_three_levels(composer: Composer) -> None:
+    listed = composer("GET", "/distributions").document
+    assert listed["debian-12"]["aarch64"] == {"live-installer": []}
+    assert listed["rhcos-4.19"]["x86_64"].keys() == {each.value for each in ImageType}
+    shown = composer("GET", "/distributions/rhcos-4.19").document
+    assert shown["architectures"]["aarch64"]["image_types"]["live-installer"] == {
+        "name": "live-installer",
+        "filename": "live-installer.iso",
+        "mime_type": "application/octet-stream",
+    }
+
+
+def test_errors_are_paged(composer: Composer) -> None:
+    total = composer("GET", "/errors").document["total"]
+    page = composer("GET", "/errors", query={"page": "1", "size": "3"}).document
+    assert (page["kind"], page["page"], page["size"], page["total"]) == ("ErrorList", 1, 3, total)
+    assert composer("GET", "/errors/15").document == next(
+        each for each in composer("GET", "/errors").document["items"] if each["id"] == "15"
+    )
+
+
+def test_id_of_any_case_finds_a_compose(composer: Composer) -> None:
+    compose_id = composer.compose()
+    assert composer("GET", f"/composes/{compose_id.upper()}").document["id"] == compose_id
