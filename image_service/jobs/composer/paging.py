@@ -74,6 +74,9 @@ def parse_filter(query: Mapping[str, str], tenant: str) -> ComposeFilter:
     if query.keys() - known:
         raise ApiError(f"parameters are {', '.join(sorted(known))}", number=errors.BAD_REQUEST)
     status, image_type = query.get("status"), query.get("image_type")
+    distribution = query.get("distribution")
+    if distribution is not None and not distribution.isprintable():
+        raise ApiError("distribution must be printable text", number=errors.BAD_REQUEST)
     if status is not None and status not in _STATES:
         raise ApiError(f"status must be one of {', '.join(_STATES)}", number=errors.BAD_REQUEST)
     if image_type is not None and image_type not in set(ImageType):
@@ -81,7 +84,7 @@ def parse_filter(query: Mapping[str, str], tenant: str) -> ComposeFilter:
     return ComposeFilter(
         tenant,
         None if status is None else _STATES[status],
-        query.get("distribution"),
+        distribution,
         None if image_type is None else ImageType(image_type),
     )
 

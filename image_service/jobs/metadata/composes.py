@@ -112,7 +112,7 @@ class ComposeRepository:
         count = sa.select(sa.func.count()).select_from(COMPOSES).where(*conditions)
 
         def work(connection: sa.Connection) -> tuple[list[Compose], int]:
-            composes = [to_compose(row) for row in connection.execute(page)]
+            composes = [to_compose(row) for row in connection.execute(page).mappings()]
             return composes, connection.execute(count).scalar_one()
 
         return self._database.transact(work)
@@ -227,7 +227,7 @@ class ComposeRepository:
         return {ComposeState(state): number for state, number in rows}
 
     def _select(self, select: sa.Select[Any]) -> list[Compose]:
-        rows = self._database.transact(lambda connection: connection.execute(select).all())
+        rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
         return [to_compose(row) for row in rows]
 
     def _update(self, compose_id: str, **values: object) -> bool:

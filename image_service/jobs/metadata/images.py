@@ -53,5 +53,5 @@ class ImageRepository:
         select = sa.select(*IMAGE_COLUMNS).where(*conditions).order_by(IMAGES.c.created_at, IMAGES.c.id)
         if tenant is not None:
             select = select.where(IMAGES.c.tenant == tenant)
-        rows = self._database.transact(lambda connection: connection.execute(select).all())
+        rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
         return [to_image(row) for row in rows]

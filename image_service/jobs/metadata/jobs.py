@@ -79,7 +79,7 @@ class JobRepository:
     def find_of_compose(self, compose_id: str) -> list[Job]:
         """Return the jobs of a compose, in the order of its plan."""
         select = _SELECT.where(JOBS.c.compose_id == compose_id).order_by(JOBS.c.number)
-        rows = self._database.transact(lambda connection: connection.execute(select).all())
+        rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
         return [to_job(row) for row in rows]
 
     def count(self) -> list[JobCount]:
@@ -336,5 +336,5 @@ def _not_discarded(keys: Collection[str]) -> sa.Delete:
 
 
 def _find(connection: sa.Connection, job_id: str) -> Job | None:
-    row = connection.execute(_SELECT.where(JOBS.c.id == job_id)).first()
+    row = connection.execute(_SELECT.where(JOBS.c.id == job_id)).mappings().first()
     return None if row is None else to_job(row)

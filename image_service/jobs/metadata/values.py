@@ -39,18 +39,17 @@ def row_of(value: Compose | Job | CatalogImage) -> dict[str, Any]:
     return attrs.asdict(value, recurse=False)
 
 
-def to_compose(row: sa.Row[Any]) -> Compose:
+def to_compose(row: sa.RowMapping) -> Compose:
     """Return the compose of a row with `COMPOSE_COLUMNS`."""
-    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - public, in spite of its name
     return Compose(
         **{
-            **columns,
-            "image_type": ImageType(row.image_type),
-            "state": ComposeState(row.state),
-            "plan": _to_plan(row.plan),
-            "error": row.error and JobError(**row.error),
-            "image": row.image and Artifact(**row.image),
-            "uploads": to_uploads(row.uploads),
+            **row,
+            "image_type": ImageType(row["image_type"]),
+            "state": ComposeState(row["state"]),
+            "plan": _to_plan(row["plan"]),
+            "error": row["error"] and JobError(**row["error"]),
+            "image": row["image"] and Artifact(**row["image"]),
+            "uploads": to_uploads(row["uploads"]),
         }
     )
 
@@ -62,25 +61,23 @@ def to_uploads(documents: list[Any]) -> tuple[UploadResult, ...]:
     )
 
 
-def to_job(row: sa.Row[Any]) -> Job:
+def to_job(row: sa.RowMapping) -> Job:
     """Return the job of a row with `JOB_COLUMNS`."""
-    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - same
     return Job(
         **{
-            **columns,
-            "type": JobType(row.type),
-            "state": JobState(row.state),
-            "progress": row.progress and JobProgress(**row.progress),
-            "error": row.error and JobError(**row.error),
-            "artifacts": tuple(Artifact(**artifact) for artifact in row.artifacts),
+            **row,
+            "type": JobType(row["type"]),
+            "state": JobState(row["state"]),
+            "progress": row["progress"] and JobProgress(**row["progress"]),
+            "error": row["error"] and JobError(**row["error"]),
+            "artifacts": tuple(Artifact(**artifact) for artifact in row["artifacts"]),
         }
     )
 
 
-def to_image(row: sa.Row[Any]) -> CatalogImage:
+def to_image(row: sa.RowMapping) -> CatalogImage:
     """Return the catalog image of a row with `IMAGE_COLUMNS`."""
-    columns: dict[str, Any] = dict(row._mapping)  # noqa: SLF001 - same
-    return CatalogImage(**{**columns, "artifact": Artifact(**row.artifact)})
+    return CatalogImage(**{**row, "artifact": Artifact(**row["artifact"])})
 
 
 def _to_plan(document: Json) -> ComposePlan:
