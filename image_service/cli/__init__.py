@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.cli import digests, examples, health, images, jobs, loadtest, serve, worker
+from image_service.cli import compose, digests, examples, health, images, jobs, loadtest, serve, worker
 from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.command_line import completion
 from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
@@ -48,6 +48,7 @@ def build_parser() -> CommandParser:
         serve,
         jobs,
         worker,
+        compose,
         health,
         images,
         inspect,

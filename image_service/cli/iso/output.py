@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ from image_service.files.atomic import atomic_target
 from image_service.images.extents import FileExtent, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
     from image_service.files.base_file import BaseFile
     from image_service.images.extents import Extent, ExtentMap
 
@@ -23,7 +26,7 @@ _STANDARD_OUTPUT = "-"
 CHUNK_BYTES = 4 * 1024 * 1024
 
 
-def choose_output(name: str, base: BaseFile, *, force: bool) -> Path | None:
+def choose_output(name: str, base: BaseFile | None = None, *, force: bool) -> Path | None:
     """Return the file to write; None for -, standard output.
 
     Raises OSError for the base image, and for another existing file unless `force` is True.
@@ -37,7 +40,7 @@ def choose_output(name: str, base: BaseFile, *, force: bool) -> Path | None:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "exists and is not a regular file; -o - writes to anything", name)
-        if os.path.samestat(status, os.fstat(base.descriptor)):
+        if base is not None and os.path.samestat(status, os.fstat(base.descriptor)):
             raise FileExistsError(errno.EEXIST, "is the base image itself", name)
         if not force:
             raise FileExistsError(errno.EEXIST, "exists; --force overwrites it", name)
@@ -52,14 +55,26 @@ def write_output(path: Path | None, extents: ExtentMap) -> None:
         OSError: the target cannot be written; no file is left.
     """
     try:
-        if path is None:
-            _write(extents, sys.stdout.fileno())
-            return
-        with atomic_target(path) as temporary, temporary.open("xb", buffering=0) as file:
+        with open_output(path) as file:
             _write(extents, file.fileno())
     except OSError as error:
         error.filename = str(path or "standard output")  # not the temporary file's
         raise
+
+
+@contextmanager
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
+    """Open a file without a buffer, which appears when the block ends without an error, or standard output.
+
+    Raises:
+        OSError: the target cannot be written; no file is left.
+    """
+    if path is None:
+        with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as output:
+            yield output
+        return
+    with atomic_target(path) as temporary, temporary.open("xb", buffering=0) as file:
+        yield file
 
 
 def _write(extents: ExtentMap, target: int) -> None:
@@ -82,7 +97,7 @@ def _write(extents: ExtentMap, target: int) -> None:
 def _write_chunk(chunk: Extent, target: int) -> int:
     """Write at least one byte of a chunk; return how many."""
     if not isinstance(chunk, FileExtent):
-        _write_all(chunk.data if isinstance(chunk, Literal) else bytes(chunk.length), target)
+        write_all(chunk.data if isinstance(chunk, Literal) else bytes(chunk.length), target)
         return chunk.length
     # Not all file systems and targets support it; a real error shows below.
     with suppress(OSError), chunk.file.hold(chunk.offset, chunk.length):
@@ -96,11 +111,12 @@ def _write_chunk(chunk: Extent, target: int) -> int:
         raise BaseImageError(f"{where}: {error.strerror}") from None
     if not data:
         raise BaseImageError(f"{where}: the file became shorter than its {chunk.file.size} bytes")
-    _write_all(data, target)
+    write_all(data, target)
     return len(data)
 
 
-def _write_all(data: bytes, target: int) -> None:
+def write_all(data: bytes, target: int) -> None:
+    """Write all bytes to a descriptor, which may take fewer at a time."""
     left = memoryview(data)
     while left:
         left = left[os.write(target, left) :]
