@@ -179,9 +179,7 @@ class ComposeRoutes:
             content = await self._contents.open_image(compose)
         except NotFound as error:
             raise ApiError(error.detail, number=errors.ARTIFACT_NOT_FOUND) from None
-        response = self._contents.respond(content, request)
-        disposition = f"attachment; filename={compose.id}-{compose.plan.file_name}"
-        return attrs.evolve(response, fields=(*response.fields, ("Content-Disposition", disposition)))
+        return self._contents.respond(content, request)
 
     async def _delete(self, request: ApiRequest, compose_id: str) -> ApiResponse:
         compose = await self._in_thread(partial(self._find, request, compose_id))

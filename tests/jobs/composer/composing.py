@@ -99,7 +99,7 @@ class TextContents:
 
     def respond(self, content: str, request: ApiRequest) -> ApiResponse:
         del request
-        return ApiResponse(200, content.encode(), "application/octet-stream", fields=(("ETag", '"a"'),))
+        return ApiResponse(200, content.encode(), "application/octet-stream")
 
 
 @attrs.frozen

@@ -214,16 +214,12 @@ def test_manifest_has_the_digest_of_the_config(composer: Composer) -> None:
     assert b"s3cr3t" not in reply.body
 
 
-def test_download_is_an_attachment(composer: Composer) -> None:
+def test_only_an_image_that_is_there_is_downloaded(composer: Composer) -> None:
     compose_id = composer.compose(ImageType.VSPHERE)
     assert number(composer("GET", f"/composes/{compose_id}/download")) == (400, "31")
     composer.rows.composes.finish(compose_id, ComposeState.SUCCESS, image=IMAGE)
     reply = composer("GET", f"/composes/{compose_id}/download")
-    assert reply.fields == {
-        "ETag": '"a"',
-        "Content-Disposition": f"attachment; filename={compose_id}-disk.vmdk",
-    }
-    assert reply.body == compose_id.encode()
+    assert (reply.status, reply.body) == (200, compose_id.encode())
     composer.contents.are_gone = True
     assert number(composer("GET", f"/composes/{compose_id}/download")) == (400, "1022")
 

@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator, ValidationError
 from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import validate
 
-from image_service.jobs.composer import replies
 from image_service.jobs.model import (
     Artifact,
     ComposeState,
@@ -50,10 +49,8 @@ def upstream() -> Any:
 
 
 @pytest.fixture
-def many(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> Composer:
+def many(composer: Composer) -> Composer:
     """Composes in every state, with uploads, errors and progress."""
-    monkeypatch.setattr(replies, "make_sbom", lambda _: {"spdxVersion": "SPDX-2.3"})
-    monkeypatch.setattr(replies, "make_provenance", lambda *_: {"_type": "https://in-toto.io/Statement/v1"})
     composes = composer.rows.composes
     uploading = composer.compose(ImageType.VSPHERE, upload_options=S3)
     composes.set_state(uploading, ComposeState.UPLOADING)
