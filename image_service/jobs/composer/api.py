@@ -52,10 +52,10 @@ class ComposerApi:
         show = ApiOperation(
             "GET", "/openapi", "getOpenapi", "show this document", self._show_openapi, reply="OpenAPI"
         )
-        operations = (*composes.operations, *reference.operations, show)
+        self.operations = (*composes.operations, *reference.operations, show)
         schemas = {**REQUEST_SCHEMAS, **REPLY_SCHEMAS, "OpenAPI": {"type": "object"}}
-        self.document: Json = openapi_document(_DESCRIPTION, operations, schemas)
-        self._router = ApiRouter(routes(BASE_PATH, operations))
+        self.document: Json = openapi_document(_DESCRIPTION, self.operations, schemas)
+        self._router = ApiRouter(routes(BASE_PATH, self.operations))
 
     async def respond(self, request: ApiRequest) -> ApiResponse:
         """Return the response to an authenticated request, whose `principal` is a `Principal`."""
