@@ -55,17 +55,17 @@ def analyze(verb: str, *options: str, unit: Path) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """Copy the unit with a program that exists on this machine, as systemd requires."""
-    copy = tmp_path / "image-service.service"
-    text = (CONF / copy.name).read_text()
+def copy_unit(name: str, directory: Path) -> Path:
+    """Copy a unit with a program that exists on this machine, as systemd requires."""
+    copy = directory / name
+    text = (CONF / name).read_text()
     copy.write_text(text.replace("/opt/image-service/bin/image-service", shutil.which("true") or ""))
     return copy
 
 
-def test_systemd_accepts_the_unit(unit: Path) -> None:
-    checked = analyze("verify", unit=unit)
+@pytest.mark.parametrize("name", sorted(path.name for path in CONF.glob("*.service")))
+def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
+    checked = analyze("verify", unit=copy_unit(name, tmp_path))
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
@@ -91,6 +91,17 @@ def test_unit_is_notified_watched_and_reloaded_and_not_restarted_in_vain() -> No
     assert {name: set_by_unit.get(name) for name in expected} == expected
 
 
-def test_systemd_finds_little_exposed(unit: Path) -> None:
-    checked = analyze("security", "--offline=true", "--threshold=15", unit=unit)
+@pytest.mark.parametrize(
+    ("name", "threshold"), [("image-service.service", 15), ("image-service-worker.service", 40)]
+)
+def test_systemd_finds_little_exposed(name: str, threshold: int, tmp_path: Path) -> None:
+    """A worker isolates its programs by namespaces, which it therefore may make."""
+    unit = copy_unit(name, tmp_path)
+    checked = analyze("security", "--offline=true", f"--threshold={threshold}", unit=unit)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_unit_of_the_worker_is_not_restarted_in_vain() -> None:
+    set_by_unit = assignments((CONF / "image-service-worker.service").read_text())
+    expected = {"LimitCORE": "0", "MemoryMax": "2G", "RestartPreventExitStatus": "2 78", "KillMode": "mixed"}
+    assert {name: set_by_unit.get(name) for name in expected} == expected

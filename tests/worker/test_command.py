@@ -1,0 +1,74 @@
+"""Command lines with which a worker does not begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from image_service.cli import main
+from image_service.worker.requests import ServerAddress
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http://host", ServerAddress("host", 80)),
+        ("https://host/", ServerAddress("host", 443, is_tls=True)),
+        ("https://host:8443/jobs/", ServerAddress("host", 8443, is_tls=True, prefix="/jobs")),
+        ("http://[::1]:8091", ServerAddress("::1", 8091)),
+        ("unix:/run/jobs.sock", ServerAddress("localhost", socket_path=Path("/run/jobs.sock"))),
+    ],
+    ids=["http", "https", "prefix", "IPv6", "unix"],
+)
+def test_server_is_a_url_or_a_socket(text: str, expected: ServerAddress) -> None:
+    assert ServerAddress.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["host:80", "ftp://host", "unix:jobs.sock", "https://u@h", "http://h?q", "http://"]
+)
+def test_other_servers_are_invalid(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["worker", "--server", text])
+    assert exit_.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--types=depsolve", "--slots=0", "--tenant=org-1", "--scratch-bytes=x"])
+def test_invalid_values(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["worker", "--server", "http://host", option])
+    assert exit_.value.code == 2
+    assert option.partition("=")[0] in capsys.readouterr().err
+
+
+def test_all_faults_are_reported_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TOOLKIT", str(tmp_path / "no-toolkit"))
+    (tmp_path / "file").touch()
+    options = {
+        "--server": "https://host",
+        "--token-file": tmp_path / "no-token",
+        "--ca-file": tmp_path / "no-ca",
+        "--scratch-dir": tmp_path / "file",
+        "--cache-dir": tmp_path / "file",
+        "--types": "upload",
+    }
+    status = main(["worker", *(f"{name}={value}" for name, value in options.items())])
+    errors = capsys.readouterr().err
+    assert status == 78
+    expected = ("--types upload", "--token-file", "--ca-file", "TOOLKIT", "--scratch-dir", "--cache-dir")
+    assert [name for name in expected if f"{name}" not in errors] == []
+
+
+def test_program_that_is_no_toolkit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOOLKIT", "false")
+    assert main(["worker", "--server=http://host", f"--scratch-dir={tmp_path}"]) == 78
+    assert "--version fails" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
