@@ -11,6 +11,7 @@ from image_service.admin.listener import start_admin
 from image_service.app.jobs.base_images import start_compose_bases
 from image_service.app.jobs.built_in_worker import start_worker
 from image_service.app.jobs.engine import start_engine
+from image_service.app.jobs.metrics import start_metrics
 from image_service.app.jobs.rows import open_rows
 from image_service.app.jobs.state import JobsState
 from image_service.app.jobs.status_page import StatusPage
@@ -53,7 +54,8 @@ class JobsService(RoleService):
         engine = await start_engine(parts, settings)
         operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
         authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
-        state = JobsState(rows, engine, bases.isos.catalog, lambda: (b"", "text/plain"))
+        metrics = start_metrics(parts, rows, engine, settings.jobs.heartbeat_seconds)
+        state = JobsState(rows, engine, bases.isos.catalog, metrics.render)
         start_admin(parts, settings, state, StatusPage(rows).routes())
         self._listen(ApiFront(authenticator, []))
         if settings.worker_slots and settings.jobs.socket_path:
