@@ -64,6 +64,7 @@ class ApiOperation:
         reply: name of the schema of the response's content; None: it has none, or none in JSON.
         content_type: of a reply that is not JSON.
         body: name of the schema of the request's JSON; None: there is none.
+        body_type: of content that is not JSON.
         query: parameters.
     """
 
@@ -76,6 +77,7 @@ class ApiOperation:
     reply: str | None = None
     content_type: str | None = None
     body: str | None = None
+    body_type: str | None = None
     query: tuple[QueryParameter, ...] = ()
 
 
@@ -141,6 +143,8 @@ def _operation_object(operation: ApiOperation) -> Json:
         document["parameters"] = [*path_parameters, *query_parameters]
     if operation.body is not None:
         document["requestBody"] = {"required": True, "content": _json_content(operation.body)}
+    elif operation.body_type is not None:
+        document["requestBody"] = {"required": True, "content": {operation.body_type: {}}}
     return document
 
 

@@ -11,6 +11,7 @@ from image_service.errors import ImageServiceError, NotFound, StoreFailed, Unava
 from image_service.jobs.dispatch.results import stored_artifacts
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.model import ComposeState, JobError, JobType, UploadResult
+from image_service.jobs.plans.plan import REGISTER_IMAGE, S3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.model import Artifact, Compose, Job, Step
 
-REGISTER_ACTION = "register-image"
 _BUILD_FAILED_ID = 10  # of osbuild-composer
 _log = Logger()
 
@@ -71,7 +71,7 @@ class JobPlanActions:
         """Carry out a step of this service."""
         compose = await self._find_compose(compose_id)
         wanted = _find_step(compose, step)
-        if wanted.action == REGISTER_ACTION:
+        if wanted.action == REGISTER_IMAGE:
             await self._set_state(compose_id, ComposeState.REGISTERING)
         try:
             result = await self._server_actions[wanted.action](compose, wanted)
@@ -125,7 +125,7 @@ class JobPlanActions:
         """Set the state of the upload of a step: the steps are in the order of their targets."""
         compose = await self._find_compose(compose_id)
         steps = [each.name for each in compose.plan.steps if each.action == JobType.UPLOAD]
-        numbers = [number for number, each in enumerate(compose.uploads) if each.target.type != "local"]
+        numbers = [number for number, each in enumerate(compose.uploads) if each.target.type == S3]
         number = numbers[steps.index(step)]
         upload = UploadResult(compose.uploads[number].target, status, location)
         await self._rows.call(self._rows.composes.set_upload, compose_id, number, upload)

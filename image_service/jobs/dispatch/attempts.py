@@ -143,7 +143,9 @@ class WorkerAttempts:
         return job
 
     def _store(self, job: Job, name: str, content: BinaryIO) -> bool:
-        """Store a file and its row, both or none: the client may leave between them."""
-        stored = self._uploads.storage.put(f"jobs/{job.id}/{job.attempt}/{name}", content)
+        """Store a file and its row in one call, because the client may leave meanwhile."""
+        key = f"jobs/{job.id}/{job.attempt}/{name}"
+        self._rows.jobs.announce_object(key)
+        stored = self._uploads.storage.put(key, content)
         artifact = Artifact(name, stored.size, stored.sha256, stored.key)
         return self._rows.jobs.add_artifact(job.id, job.attempt, artifact)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import InThread
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.workers import WorkerRepository
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -20,16 +21,18 @@ _T = TypeVar("_T")
 
 @attrs.frozen(eq=False)
 class DispatchRows:
-    """Composes and jobs.
+    """Composes, jobs and workers.
 
     Args:
         composes: to be called by `call`.
         jobs: same.
+        workers: same.
         in_thread: runs the calls.
     """
 
     composes: ComposeRepository
     jobs: JobRepository
+    workers: WorkerRepository
     _in_thread: InThread
 
     def call(self, method: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Awaitable[_T]:

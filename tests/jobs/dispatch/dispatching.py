@@ -1,0 +1,96 @@
+"""Dispatching over an SQLite file, with everything else in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import attrs
+from twisted.internet.threads import deferToThread
+
+from image_service.jobs.dispatch.actions import JobPlanActions
+from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
+from image_service.jobs.dispatch.dispatcher import JobDispatcher
+from image_service.jobs.dispatch.handout import JobHandout
+from image_service.jobs.dispatch.rows import DispatchRows
+from image_service.jobs.dispatch.tokens import JobTokens
+from image_service.jobs.metadata.composes import ComposeRepository
+from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.jobs.model import Compose, ComposePlan, Job, JobType, Step
+from image_service.settings.jobs.jobs import JobsSettings
+from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, MemoryStorage
+from tests.jobs.metadata.composing import CUSTOMIZATION, SECRET, make_compose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.jobs.artifacts.actions import ServerAction
+
+ARCHITECTURE = "x86_64"
+CUSTOMIZE_PLAN = ComposePlan(
+    (Step("customize", JobType.CUSTOMIZE, {"output": "disk.raw"}, {"base": "base"}),),
+    "customize/disk.raw",
+    "disk.raw",
+)
+
+
+@attrs.define(eq=False)
+class Dispatching:
+    """The parts of dispatching."""
+
+    engine: MemoryEngine
+    rows: DispatchRows
+    dispatcher: JobDispatcher
+    attempts: WorkerAttempts
+    actions: JobPlanActions
+    storage: MemoryStorage
+    contents: MemoryContents
+    server_actions: dict[str, ServerAction]
+
+    @classmethod
+    def open(cls, reactor: EPollReactor, directory: Path, **settings: Any) -> Dispatching:
+        database = open_database(None, directory)
+        engine, storage, contents = MemoryEngine(reactor), MemoryStorage(), MemoryContents()
+        rows = DispatchRows(
+            ComposeRepository(database, [SECRET]),
+            JobRepository(database),
+            WorkerRepository(database),
+            deferToThread,
+        )
+        tokens = JobTokens([SECRET])
+        handout = JobHandout(rows, engine, contents, tokens)
+        values = {"poll_seconds": 0.3, "heartbeat_seconds": 60.0, **settings}
+        dispatcher = JobDispatcher(reactor, rows, engine, handout, attrs.evolve(JobsSettings(), **values))
+        uploads = ArtifactUploads(storage, deferToThread)
+        attempts = WorkerAttempts(rows, engine, contents, tokens, uploads)
+        server_actions: dict[str, ServerAction] = {}
+        actions = JobPlanActions(rows, server_actions, dispatcher.wake)
+        return cls(engine, rows, dispatcher, attempts, actions, storage, contents, server_actions)
+
+    def add(self, tenant: str = "", plan: ComposePlan = CUSTOMIZE_PLAN, **values: Any) -> Compose:
+        """Add a compose whose plan has not begun."""
+        compose = make_compose(id=str(uuid4()), tenant=tenant, plan=plan, **values)
+        self.rows.composes.add(compose, CUSTOMIZATION, 1000)
+        return compose
+
+    def job(self, compose: Compose, step: str = "customize") -> Job:
+        """Return the job of a step."""
+        jobs = self.rows.jobs.find_of_compose(compose.id)
+        return next(job for job in jobs if job.step == step)
+
+    async def queue(self, tenant: str = "", plan: ComposePlan = CUSTOMIZE_PLAN) -> Job:
+        """Add a compose, and queue its first job as a running plan does."""
+        compose = self.add(tenant, plan)
+        await self.actions.begin(compose.id)
+        return await self.queue_step(compose, plan.steps[0].name)
+
+    async def queue_step(self, compose: Compose, step: str) -> Job:
+        """Queue a job of a compose, as a running plan does."""
+        await self.actions.queue_job(compose.id, step)
+        job = self.job(compose, step)
+        self.engine.queue(job)
+        return job

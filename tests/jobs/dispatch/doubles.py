@@ -1,0 +1,172 @@
+"""An engine, an object store and contents in memory, and composes for them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from itertools import count
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from image_service.errors import NotFound
+from image_service.jobs.artifacts.contents import Content, Contents
+from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult, Task, queue_name
+from image_service.management.messages import ApiResponse
+from image_service.objects.store import StoredObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.jobs.model import Compose, Job
+    from image_service.management.messages import ApiRequest
+
+
+@attrs.define(eq=False)
+class EngineAttempt:
+    """An attempt of a job, and what the engine has heard about it."""
+
+    task: Task
+    queue: str
+    state: AttemptState = AttemptState.RUNNING
+    result: StepResult | None = None
+    is_cancel_acknowledged: bool = False
+
+
+class MemoryEngine:
+    """Queues of attempts, oldest first."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._numbers = count()
+        self._queues: dict[str, list[EngineAttempt]] = defaultdict(list)
+        self._pollers: dict[str, list[Deferred[EngineAttempt | None]]] = defaultdict(list)
+        self.attempts: dict[bytes, EngineAttempt] = {}
+        self.error: Exception | None = None
+
+    def queue(self, job: Job, attempt: int = 1) -> EngineAttempt:
+        """Queue an attempt of a job."""
+        token = f"{next(self._numbers)}".encode()
+        name = queue_name(job.tenant, job.type, job.architecture)
+        queued = EngineAttempt(Task(job.id, job.compose_id, token, attempt), name)
+        for poller in self._pollers[name]:
+            if not poller.called:
+                poller.callback(queued)
+                return queued
+        self._queues[name].append(queued)
+        return queued
+
+    def expire(self, attempt: EngineAttempt, job: Job) -> EngineAttempt:
+        """End an attempt whose worker is silent, and queue the next one."""
+        attempt.state = AttemptState.ENDED
+        return self.queue(job, attempt.task.attempt + 1)
+
+    def find(self, job_id: str) -> EngineAttempt:
+        """Return the latest attempt of a job that was handed out."""
+        return [attempt for attempt in self.attempts.values() if attempt.task.job_id == job_id][-1]
+
+    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+        raise NotImplementedError
+
+    async def cancel_plan(self, compose_id: str) -> None:
+        for attempt in self.attempts.values():
+            if attempt.task.compose_id == compose_id:
+                attempt.state = AttemptState.CANCELLED
+
+    async def find_plan(self, compose_id: str) -> PlanState:
+        raise NotImplementedError
+
+    async def poll(self, queue: str, worker: str, seconds: float) -> Task | None:
+        del worker
+        if self.error is not None:
+            raise self.error
+        found = self._queues[queue].pop(0) if self._queues[queue] else await self._wait(queue, seconds)
+        if found is None:
+            return None
+        self.attempts[found.task.token] = found
+        return found.task
+
+    async def _wait(self, queue: str, seconds: float) -> EngineAttempt | None:
+        poller: Deferred[EngineAttempt | None] = Deferred()
+        poller.addTimeout(seconds, self._clock, onTimeoutCancel=lambda _, __: None)
+        self._pollers[queue].append(poller)
+        try:
+            return await poller
+        finally:
+            self._pollers[queue].remove(poller)
+
+    async def heartbeat(self, token: bytes) -> AttemptState:
+        if self.error is not None:
+            raise self.error
+        attempt = self.attempts.get(token)
+        return AttemptState.ENDED if attempt is None else attempt.state
+
+    async def complete(self, token: bytes, result: StepResult) -> bool:
+        if self.error is not None:
+            raise self.error
+        attempt = self.attempts.get(token)
+        if attempt is None or attempt.state is AttemptState.ENDED:
+            return False
+        attempt.state, attempt.result = AttemptState.ENDED, result
+        return True
+
+    async def acknowledge_cancel(self, token: bytes) -> None:
+        attempt = self.attempts[token]
+        attempt.state, attempt.is_cancel_acknowledged = AttemptState.ENDED, True
+
+
+class MemoryStorage:
+    """Objects by key."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put(self, key: str, content: BinaryIO) -> StoredObject:
+        stored = content.read()
+        self.objects[key] = stored
+        return StoredObject(key, len(stored), hashlib.sha256(stored).hexdigest())
+
+    def read_at(self, key: str, offset: int, length: int) -> bytes:
+        return self.objects[key][offset : offset + length]
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+    def find_keys(self, prefix: str) -> Iterator[str]:
+        return (key for key in self.objects if key.startswith(prefix))
+
+
+@attrs.frozen
+class MemoryContent:
+    """Bytes in the place of a `Content`."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+class MemoryContents(Contents):
+    """Inputs by source; an error is raised."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, bytes | Exception] = {"base": b"a base disk"}
+
+    async def open_input(self, compose: Compose, source: str) -> Content:
+        del compose
+        found = self.inputs.get(source, NotFound("no such input"))
+        if isinstance(found, Exception):
+            raise found
+        return cast("Content", MemoryContent(found))
+
+    def respond(self, content: Content, request: ApiRequest) -> ApiResponse:
+        del request
+        return ApiResponse(200, cast("MemoryContent", content).data, "application/octet-stream")

@@ -1,0 +1,219 @@
+"""Polls of workers: what they get, in which order, within which limits, and after a client has left."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.task import deferLater
+
+from image_service.errors import EngineUnavailable, StoreFailed, Unavailable, UnknownBaseImage
+from image_service.jobs.dispatch.dispatcher import WorkerPoll
+from image_service.jobs.engine.engine import AttemptState
+from image_service.jobs.model import JobState, JobType
+from tests.jobs.dispatch.dispatching import ARCHITECTURE, Dispatching
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.jobs.dispatch.handout import HandedJob
+
+
+def wanted(tenant: str | None = "", *types: JobType, architecture: str = ARCHITECTURE) -> WorkerPoll:
+    return WorkerPoll(tenant, set(types) or set(JobType), architecture, "w1")
+
+
+def start(dispatching: Dispatching, poll: WorkerPoll) -> Deferred[HandedJob | None]:
+    return Deferred.fromCoroutine(dispatching.dispatcher.poll(poll))
+
+
+@ensure_deferred
+async def test_a_worker_gets_a_queued_job_with_its_inputs(dispatching: Dispatching) -> None:
+    job = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(wanted())
+    assert handed is not None
+    assert (handed.job.id, handed.job.state, handed.job.attempt) == (job.id, JobState.RUNNING, 1)
+    inputs = handed.arguments["inputs"]
+    assert isinstance(inputs, dict)
+    assert inputs["base"]["size"] == len(b"a base disk")
+    assert len(inputs["base"]["sha256"]) == 64
+    assert handed.arguments["output"] == "disk.raw"
+    assert handed.token not in repr(handed)
+
+
+@pytest.mark.parametrize(
+    "poll",
+    [
+        wanted("org-2"),
+        wanted("", JobType.UPLOAD, JobType.CONVERT),
+        wanted("", architecture="aarch64"),
+    ],
+    ids=["tenant", "type", "architecture"],
+)
+@ensure_deferred
+async def test_a_worker_gets_no_job_of_others(dispatching: Dispatching, poll: WorkerPoll) -> None:
+    await dispatching.queue()
+    assert await dispatching.dispatcher.poll(poll) is None
+
+
+@ensure_deferred
+async def test_a_waiting_worker_gets_a_job_as_soon_as_it_is_queued(
+    reactor: EPollReactor, tmp_path: Path
+) -> None:
+    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=30)
+    polls = [start(dispatching, wanted()) for _ in range(2)]
+    await deferLater(reactor, 0.05)
+    first, second = await dispatching.queue(), await dispatching.queue()
+    handed = await gatherResults(polls)
+    assert {each.job.id for each in handed if each} == {first.id, second.id}
+
+
+@ensure_deferred
+async def test_unknown_sizes_of_inputs_are_null(dispatching: Dispatching) -> None:
+    for error in (Unavailable("it is being fetched"), StoreFailed("away")):
+        dispatching.contents.inputs["base"] = error
+        await dispatching.queue()
+        handed = await dispatching.dispatcher.poll(wanted())
+        assert handed is not None
+        assert handed.arguments["inputs"] == {"base": {"size": None, "sha256": None}}
+
+
+@ensure_deferred
+async def test_a_job_whose_input_can_never_be_read_fails(dispatching: Dispatching) -> None:
+    dispatching.contents.inputs["base"] = UnknownBaseImage("4.16 is gone")
+    job = await dispatching.queue()
+    assert await dispatching.dispatcher.poll(wanted()) is None
+    result = dispatching.engine.find(job.id).result
+    assert result is not None
+    assert result.error is not None
+    assert result.error.reason == "step customize: an input cannot be read: 4.16 is gone"
+
+
+@ensure_deferred
+async def test_a_tenant_with_many_jobs_delays_another_by_one_job(dispatching: Dispatching) -> None:
+    for _ in range(10):
+        await dispatching.queue("org-1")
+    served = []
+    for number in range(6):
+        if number == 3:
+            await dispatching.queue("org-2")
+        handed = await dispatching.dispatcher.poll(wanted(None))
+        assert handed is not None
+        served.append(handed.job.tenant)
+    assert served[:3] == ["org-1"] * 3
+    assert served[3] == "org-2"
+    assert served[4:] == ["org-1"] * 2
+
+
+@ensure_deferred
+async def test_a_tenant_runs_at_most_so_many_jobs(reactor: EPollReactor, tmp_path: Path) -> None:
+    dispatching = Dispatching.open(reactor, tmp_path, max_running=2)
+    for _ in range(5):
+        await dispatching.queue("org-1")
+    await dispatching.queue("org-2")
+    handed = await gatherResults([start(dispatching, wanted(None)) for _ in range(6)])
+    assert Counter(each.job.tenant for each in handed if each) == {"org-1": 2, "org-2": 1}
+    running = next(each for each in handed if each and each.job.tenant == "org-1")
+    dispatching.rows.jobs.finish(running.job.id)
+    after = await dispatching.dispatcher.poll(wanted("org-1"))
+    assert after is not None
+    assert await dispatching.dispatcher.poll(wanted("org-1")) is None
+
+
+@ensure_deferred
+async def test_a_lost_job_goes_to_another_worker(reactor: EPollReactor, tmp_path: Path) -> None:
+    dispatching = Dispatching.open(reactor, tmp_path, heartbeat_seconds=0.05)
+    job = await dispatching.queue()
+    first = await dispatching.dispatcher.poll(wanted())
+    assert first is not None
+    dispatching.engine.expire(dispatching.engine.find(job.id), job)
+    await deferLater(reactor, 0.06)
+    second = await dispatching.dispatcher.poll(wanted())
+    assert second is not None
+    assert (second.job.id, second.job.attempt) == (job.id, 2)
+    assert second.token != first.token
+
+
+@ensure_deferred
+async def test_an_engine_that_is_away_costs_no_permit(reactor: EPollReactor, tmp_path: Path) -> None:
+    dispatching = Dispatching.open(reactor, tmp_path, max_running=1)
+    await dispatching.queue()
+    dispatching.engine.error = EngineUnavailable("away")
+    with pytest.raises(EngineUnavailable):
+        await dispatching.dispatcher.poll(wanted())
+    dispatching.engine.error = None
+    dispatching.dispatcher.wake()
+    assert await dispatching.dispatcher.poll(wanted()) is not None
+
+
+@ensure_deferred
+async def test_a_job_for_a_client_that_has_left_goes_to_the_next(
+    reactor: EPollReactor, tmp_path: Path
+) -> None:
+    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=30)
+    compose = dispatching.add("org-1")
+    await dispatching.actions.queue_job(compose.id, "customize")
+    left = start(dispatching, wanted("org-1"))
+    await deferLater(reactor, 0.1)  # it asks the engine
+    left.cancel()
+    with pytest.raises(CancelledError):
+        await left
+    dispatching.engine.queue(dispatching.job(compose))
+    await deferLater(reactor, 0.1)
+    assert dispatching.job(compose).state is JobState.RUNNING
+    foreign = start(dispatching, wanted("org-2"))
+    handed = await dispatching.dispatcher.poll(wanted("org-1"))
+    foreign.cancel()
+    with pytest.raises(CancelledError):
+        await foreign
+    assert handed is not None
+    assert (handed.job.compose_id, handed.job.attempt) == (compose.id, 1)
+
+
+@ensure_deferred
+async def test_a_kept_job_that_has_ended_is_dropped(reactor: EPollReactor, tmp_path: Path) -> None:
+    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=1)
+    compose = dispatching.add()
+    await dispatching.actions.queue_job(compose.id, "customize")
+    left = start(dispatching, wanted())
+    await deferLater(reactor, 0.1)
+    left.cancel()
+    left.addErrback(lambda _: None)
+    attempt = dispatching.engine.queue(dispatching.job(compose))
+    await deferLater(reactor, 0.1)
+    attempt.state = AttemptState.ENDED
+    assert await dispatching.dispatcher.poll(wanted()) is None
+
+
+async def abort_polls(reactor: EPollReactor, dispatching: Dispatching, number: int) -> None:
+    """Start polls that are canceled at random moments, while jobs are queued."""
+    chance = random.Random(7)  # noqa: S311 - moments, not secrets
+    for index in range(number):
+        if index % 4 == 0:
+            await dispatching.queue("org-1")
+        poll = start(dispatching, wanted(None))
+        await deferLater(reactor, chance.random() * 0.02)
+        poll.cancel()
+        with suppress(CancelledError):
+            handed = await poll
+            if handed is not None:
+                dispatching.rows.jobs.finish(handed.job.id)
+
+
+@pytest.mark.parametrize("number", [100, pytest.param(1000, marks=pytest.mark.soak)])
+@ensure_deferred
+async def test_aborted_polls_lose_no_job(reactor: EPollReactor, tmp_path: Path, number: int) -> None:
+    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=3)
+    await abort_polls(reactor, dispatching, number)
+    while (handed := await dispatching.dispatcher.poll(wanted(None))) is not None:
+        dispatching.rows.jobs.finish(handed.job.id)
+    (count,) = dispatching.rows.jobs.count()
+    assert (count.state, count.count) == (JobState.FINISHED, number // 4)
+    assert {attempt.task.attempt for attempt in dispatching.engine.attempts.values()} == {1}
