@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
+from uuid import uuid4
 
 import attrs
 from twisted.logger import Logger
@@ -143,8 +144,11 @@ class WorkerAttempts:
         return job
 
     def _store(self, job: Job, name: str, content: BinaryIO) -> bool:
-        """Store a file and its row in one call, because the client may leave meanwhile."""
-        key = f"jobs/{job.id}/{job.attempt}/{name}"
+        """Store a file and its row in one call, because the client may leave meanwhile.
+
+        Each upload has a key of its own: one that a client gave up may end after its repetition.
+        """
+        key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
         self._rows.jobs.announce_object(key)
         stored = self._uploads.storage.put(key, content)
         artifact = Artifact(name, stored.size, stored.sha256, stored.key)

@@ -56,7 +56,7 @@ class WorkerApi:
         contents: serves inputs.
     """
 
-    base_paths = _BASE_PATHS
+    base_paths: tuple[str, ...] = _BASE_PATHS
 
     def __init__(
         self, rows: DispatchRows, dispatcher: JobDispatcher, attempts: WorkerAttempts, contents: Contents

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import attrs
@@ -18,9 +18,10 @@ from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.jobs import JobRepository
 from image_service.jobs.metadata.workers import WorkerRepository
-from image_service.jobs.model import Compose, ComposePlan, Job, JobType, Step
+from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
+from image_service.objects.directory import DirectoryStore
 from image_service.settings.jobs.jobs import JobsSettings
-from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, MemoryStorage
+from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, SilentObserver
 from tests.jobs.metadata.composing import CUSTOMIZATION, SECRET, make_compose
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.jobs.artifacts.actions import ServerAction
+    from image_service.jobs.artifacts.contents import Contents
 
 ARCHITECTURE = "x86_64"
 CUSTOMIZE_PLAN = ComposePlan(
@@ -47,14 +49,15 @@ class Dispatching:
     dispatcher: JobDispatcher
     attempts: WorkerAttempts
     actions: JobPlanActions
-    storage: MemoryStorage
+    storage: DirectoryStore
     contents: MemoryContents
     server_actions: dict[str, ServerAction]
 
     @classmethod
     def open(cls, reactor: EPollReactor, directory: Path, **settings: Any) -> Dispatching:
         database = open_database(None, directory)
-        engine, storage, contents = MemoryEngine(reactor), MemoryStorage(), MemoryContents()
+        engine, contents = MemoryEngine(reactor), MemoryContents()
+        storage = DirectoryStore(directory / "store")
         rows = DispatchRows(
             ComposeRepository(database, [SECRET]),
             JobRepository(database),
@@ -62,14 +65,19 @@ class Dispatching:
             deferToThread,
         )
         tokens = JobTokens([SECRET])
-        handout = JobHandout(rows, engine, contents, tokens)
+        readable = cast("Contents", contents)
+        handout = JobHandout(rows, engine, readable, tokens, SilentObserver())
         values = {"poll_seconds": 0.3, "heartbeat_seconds": 60.0, **settings}
         dispatcher = JobDispatcher(reactor, rows, engine, handout, attrs.evolve(JobsSettings(), **values))
         uploads = ArtifactUploads(storage, deferToThread)
-        attempts = WorkerAttempts(rows, engine, contents, tokens, uploads)
+        attempts = WorkerAttempts(rows, engine, readable, tokens, uploads)
         server_actions: dict[str, ServerAction] = {}
-        actions = JobPlanActions(rows, server_actions, dispatcher.wake)
+        actions = JobPlanActions(rows, server_actions, dispatcher.wake, SilentObserver())
         return cls(engine, rows, dispatcher, attempts, actions, storage, contents, server_actions)
+
+    def stored(self, artifact: Artifact) -> bytes:
+        """Return the content of an artifact."""
+        return self.storage.read_at(artifact.key, 0, artifact.size)
 
     def add(self, tenant: str = "", plan: ComposePlan = CUSTOMIZE_PLAN, **values: Any) -> Compose:
         """Add a compose whose plan has not begun."""

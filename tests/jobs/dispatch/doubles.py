@@ -1,27 +1,26 @@
-"""An engine, an object store and contents in memory, and composes for them."""
+"""An engine and contents in memory."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
 from itertools import count
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, cast
 
 import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.errors import NotFound
-from image_service.jobs.artifacts.contents import Content, Contents
 from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult, Task, queue_name
 from image_service.management.messages import ApiResponse
-from image_service.objects.store import StoredObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.jobs.model import Compose, Job
+    from image_service.jobs.artifacts.contents import Content
+    from image_service.jobs.model import Compose, Job, JobError
     from image_service.management.messages import ApiRequest
 
 
@@ -118,25 +117,14 @@ class MemoryEngine:
         attempt.state, attempt.is_cancel_acknowledged = AttemptState.ENDED, True
 
 
-class MemoryStorage:
-    """Objects by key."""
+class SilentObserver:
+    """Records nothing."""
 
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
+    def record_job_start(self, job: Job) -> None:
+        pass
 
-    def put(self, key: str, content: BinaryIO) -> StoredObject:
-        stored = content.read()
-        self.objects[key] = stored
-        return StoredObject(key, len(stored), hashlib.sha256(stored).hexdigest())
-
-    def read_at(self, key: str, offset: int, length: int) -> bytes:
-        return self.objects[key][offset : offset + length]
-
-    def delete(self, key: str) -> None:
-        self.objects.pop(key, None)
-
-    def find_keys(self, prefix: str) -> Iterator[str]:
-        return (key for key in self.objects if key.startswith(prefix))
+    def record_job_end(self, job: Job, error: JobError | None) -> None:
+        pass
 
 
 @attrs.frozen
@@ -154,7 +142,7 @@ class MemoryContent:
         return hashlib.sha256(self.data).hexdigest()
 
 
-class MemoryContents(Contents):
+class MemoryContents:
     """Inputs by source; an error is raised."""
 
     def __init__(self) -> None:
