@@ -44,9 +44,13 @@ class ComposerApi:
     Args:
         composes: the operations on composes.
         reference: the operations that describe the API.
+
+    Attributes:
+        operations: all of the API.
+        document: the API's OpenAPI document.
     """
 
-    base_paths = (BASE_PATH,)
+    base_paths: tuple[str, ...] = (BASE_PATH,)
 
     def __init__(self, composes: ComposeRoutes, reference: ReferenceRoutes) -> None:
         show = ApiOperation(
