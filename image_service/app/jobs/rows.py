@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.database.monitor import ABORT_SECONDS, CHECK_SECONDS
+from image_service.database.postgresql import PostgresqlDatabase
 from image_service.errors import ConfigurationError
 from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.database import open_database
@@ -56,6 +59,8 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     secrets = given or (load_or_create_secret(data_dir, name=SECRET_FILE),)
     database = open_database(settings.database.url, data_dir)
     parts.callback(database.close)
+    if isinstance(database, PostgresqlDatabase):
+        parts.call_every(CHECK_SECONDS, partial(database.abort, ABORT_SECONDS))
     return JobsRows(
         ComposeRepository(database, secrets),
         JobRepository(database),

@@ -267,7 +267,6 @@ class JobRepository:
         """
         now = self._now()
         row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(artifact)}
-        insert, key = self._database.insert(ARTIFACTS).values(row), list(ARTIFACTS.primary_key)
         of_its_name = sa.and_(
             ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.attempt == attempt, ARTIFACTS.c.name == artifact.name
         )
@@ -275,8 +274,8 @@ class JobRepository:
         def work(connection: sa.Connection) -> bool:
             connection.execute(_not_discarded([artifact.key]))
             if connection.execute(_running(job_id, attempt).values(seen_at=now)).rowcount:
-                discard(self._database, connection, now, of_its_name, except_keys=(artifact.key,))
-                connection.execute(insert.on_conflict_do_update(index_elements=key, set_=row))
+                discard(self._database, connection, now, of_its_name)
+                connection.execute(sa.insert(ARTIFACTS), row)
                 return True
             connection.execute(sa.insert(DISCARDED), {"key": artifact.key, "after": now})
             return False
