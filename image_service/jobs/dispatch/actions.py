@@ -87,7 +87,7 @@ class JobPlanActions:
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         """Record how the compose ended."""
         compose = await self._rows.call(self._rows.composes.find, compose_id)
-        if compose is None:
+        if compose is None or compose.state.is_final:
             return
         jobs = await self._rows.call(self._rows.jobs.find_of_compose, compose_id)
         succeeded = error is None and not cancelled

@@ -1,0 +1,70 @@
+"""Attempts of jobs, beyond what the worker API shows."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.errors import JobTokenUnknown
+from image_service.jobs.dispatch.dispatcher import WorkerPoll
+from image_service.jobs.dispatch.results import WorkerResult
+from image_service.jobs.model import ComposePlan, JobError, JobState, JobType, Principal, Step
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from tests.jobs.dispatch.dispatching import Dispatching
+
+UPLOAD_PLAN = ComposePlan((Step("upload", JobType.UPLOAD, {}, {"image": "base"}),), None, "disk.raw")
+POLL = WorkerPoll("", {*JobType}, "x86_64", "w1")
+PRINCIPAL = Principal()
+
+
+@ensure_deferred
+async def test_a_failed_upload_is_queued_again(dispatching: Dispatching) -> None:
+    compose = dispatching.add("", UPLOAD_PLAN, uploads=())
+    dispatching.rows.jobs.mark_queued(dispatching.job(compose, "upload").id)
+    dispatching.engine.queue(dispatching.job(compose, "upload"))
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    await dispatching.attempts.finish(
+        PRINCIPAL, handed.token, WorkerResult(error=JobError(11, "the bucket is full"))
+    )
+    assert dispatching.job(compose, "upload").state is JobState.QUEUED
+
+
+@ensure_deferred
+async def test_the_result_of_a_job_is_an_argument_of_the_next(dispatching: Dispatching) -> None:
+    plan = ComposePlan(
+        (
+            Step("customize", JobType.CUSTOMIZE, {}, {"base": "base"}),
+            Step("convert", JobType.CONVERT, {}, {}, ("customize",)),
+        ),
+        None,
+        "disk.raw",
+    )
+    compose = dispatching.add("", plan)
+    dispatching.rows.jobs.finish(dispatching.job(compose).id, result={"log": "done"})
+    await dispatching.queue_step(compose, "convert")
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    assert handed.dynamic_arguments == ({"log": "done"},)
+
+
+@ensure_deferred
+async def test_a_file_that_comes_too_late_is_discarded(dispatching: Dispatching) -> None:
+    await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    jobs, job = dispatching.rows.jobs, handed.job
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            jobs.finish(job.id, error=JobError(27, "its worker has stopped"))
+            return super().read(size)
+
+    with pytest.raises(JobTokenUnknown):
+        await dispatching.attempts.add_artifact(PRINCIPAL, handed.token, "disk.raw", Slow(b"late"))
+    (key,) = jobs.find_discarded(10)
+    assert key.startswith(f"jobs/{handed.job.id}/1/")
