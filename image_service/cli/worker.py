@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from image_service.command_line.values import parse_bytes, parse_seconds
 from image_service.errors import ConfigurationError
-from image_service.worker.calls import CALLS
+from image_service.worker.calls import KINDS
 from image_service.worker.command import WorkerOptions, run_worker
 from image_service.worker.requests import ServerAddress
 
@@ -61,7 +61,7 @@ def add(add_parser: AddParser) -> None:
         "--types",
         type=_parse_types,
         metavar="TYPE,…",
-        help=f"of jobs: {', '.join(CALLS)} (default: all, but upload only with AWS_* credentials)",
+        help=f"of jobs: {', '.join(KINDS)} (default: all, but upload only with AWS_* credentials)",
     )
     parser.add_argument(
         "--arch",
@@ -145,8 +145,8 @@ def _parse_server(text: str) -> ServerAddress:
 
 def _parse_types(text: str) -> tuple[str, ...]:
     types = tuple(dict.fromkeys(text.split(",")))
-    if unknown := [each for each in types if each not in CALLS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(CALLS)}")
+    if unknown := [each for each in types if each not in KINDS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(KINDS)}")
     return types
 
 

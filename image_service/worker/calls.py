@@ -17,7 +17,6 @@ IGNITION, KERNEL_ARGUMENTS = "ignition", "kernel-arguments"
 """Inputs of a customization, beside the disk."""
 
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
-_MANY = 4  # times its size, a compressed disk takes when it is unpacked
 _BAD_ARGUMENTS, _FAILED, _UPLOAD_FAILED, _REFUSED, _WRONG_WORKER = 8, 10, 11, 4, 17
 JOB_FAILED = _FAILED
 """The id of osbuild-composer's worker API for a job that failed for a reason of its worker."""
@@ -80,12 +79,6 @@ def parse_inputs(arguments: Mapping[str, Any]) -> tuple[JobInput, ...]:
     )
 
 
-def needed_bytes(inputs: tuple[JobInput, ...]) -> int | None:
-    """Return how much scratch a job takes at most, with its inputs; None: as much as there is."""
-    sizes = [each.size for each in inputs]
-    return None if None in sizes else (1 + _MANY) * sum(size or 0 for size in sizes)
-
-
 def error_id(status: int) -> int:
     """Return the id of a job error for an exit status of the toolkit."""
     return _ERROR_IDS.get(status, _FAILED)
@@ -127,9 +120,28 @@ def _check_name(name: str) -> str:
     return name
 
 
-CALLS: Mapping[str, Callable[[Mapping[str, Any], JobFiles], ToolkitCall]] = {
-    "customize": _customize,
-    "convert": _convert,
-    "upload": _upload,
+@attrs.frozen
+class JobKind:
+    """What a type of job does.
+
+    Args:
+        call: makes the call of arguments and files. InvalidRequest, KeyError: they make none.
+        growth: times the size of its inputs, the bytes that it writes at most.
+    """
+
+    call: Callable[[Mapping[str, Any], JobFiles], ToolkitCall]
+    growth: int
+
+    def needed_bytes(self, inputs: tuple[JobInput, ...]) -> int | None:
+        """Return how much scratch a job takes at most, with its inputs; None: their sizes are not known."""
+        sizes = [each.size for each in inputs if each.size is not None]
+        return (1 + self.growth) * sum(sizes) if len(sizes) == len(inputs) else None
+
+
+_UNPACKED = 4  # times its size, a compressed disk takes without the compression
+KINDS = {
+    "customize": JobKind(_customize, _UNPACKED),
+    "convert": JobKind(_convert, _UNPACKED),
+    "upload": JobKind(_upload, 0),
 }
-"""By type of job: makes the call of its arguments and files. InvalidRequest, KeyError: they make none."""
+"""By type of job."""

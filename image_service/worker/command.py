@@ -13,7 +13,7 @@ import attrs
 from image_service.command_line.parser import EXIT_FAILURE
 from image_service.concurrency.signals import UNUSED, handle_signal, ignore_signals
 from image_service.errors import ConfigurationError, describe_os_error
-from image_service.worker.calls import CALLS
+from image_service.worker.calls import KINDS
 from image_service.worker.input_cache import InputCache
 from image_service.worker.jobs_client import JobsAsked, JobsClient
 from image_service.worker.requests import ServerAddress, ServerRequests
@@ -84,7 +84,9 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
     Raises:
         ConfigurationError: the worker cannot begin; lists every fault.
     """
-    types = options.types or tuple(name for name in CALLS if name != UPLOAD or _may_publish(environment))
+    # Until the worker handles it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    types = options.types or tuple(name for name in KINDS if name != UPLOAD or _may_publish(environment))
     faults = _Faults()
     if UPLOAD in types and not _may_publish(environment):
         faults.add("--types upload needs credentials of an object store: AWS_ACCESS_KEY_ID, for example")

@@ -6,6 +6,7 @@ import hashlib
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import TYPE_CHECKING, BinaryIO
 
 import attrs
@@ -15,6 +16,7 @@ from image_service.errors import NoRoom, TransferFailed, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from http.client import HTTPResponse
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
@@ -77,16 +79,23 @@ class InputFiles:
 
     def _continue(self, download: _Download, job: ReceivedJob, interruption: Interruption) -> None:
         """Get what is left; Unavailable if it broke off."""
-        client, name = self.link.client, download.wanted.name
-        with client.open_input(job, name, download.done, interruption) as answer:
+        client, wanted = self.link.client, download.wanted
+        with client.open_input(job, wanted.name, download.done, interruption) as answer:
             if answer.status != HTTPStatus.PARTIAL_CONTENT:
                 download.restart()
-            expected = download.done + (answer.length or 0)
-            while block := answer.read(_BLOCK_BYTES):
+            end = None if answer.length is None else download.done + answer.length
+            while block := _read(answer):
                 download.add(block)
-                self.link.progress = {"phase": "fetch", "done": download.done, "total": expected}
-        if download.done < expected:
-            raise Unavailable(f"input {name} ended after {download.done} of {expected} bytes")
+                self.link.progress = {"phase": "fetch", "done": download.done, "total": end or 0}
+        if end is not None and download.done < end:
+            raise Unavailable(f"input {wanted.name} ended after {download.done} of {end} bytes")
+
+
+def _read(answer: HTTPResponse) -> bytes:
+    try:
+        return answer.read(_BLOCK_BYTES)
+    except (OSError, HTTPException) as error:
+        raise Unavailable(f"an input broke off: {error!r}") from None
 
 
 class _Download:

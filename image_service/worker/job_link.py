@@ -75,13 +75,13 @@ class JobLink:
         while True:
             try:
                 ended.wait(beat_seconds)
-                progress = self.progress
-                if progress is not None and progress != reported:
-                    self.client.report(self.job, progress, ended)
-                    reported = progress
                 if self.client.is_cancelled(self.job, ended):
                     self.interruption.interrupt()
                     return
+                progress = self.progress
+                if progress is not None and progress != reported:
+                    reported = progress
+                    self.client.report(self.job, progress, ended)
             except Interrupted:
                 return
             except NotFound:

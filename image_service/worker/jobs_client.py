@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -14,7 +12,9 @@ from image_service.errors import NotFound, Unavailable
 from image_service.worker.requests import ServerRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from http.client import HTTPResponse
     from pathlib import Path
 
     from image_service.concurrency.interruption import Interruption
@@ -118,21 +118,13 @@ class JobsClient:
         """End a job."""
         self._update(job, {"result": result}, interruption)
 
-    @contextmanager
     def open_input(
         self, job: ReceivedJob, name: str, offset: int, interruption: Interruption
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Yield the answer with an input, from an offset on; status 200: from its begin."""
+    ) -> AbstractContextManager[HTTPResponse]:
+        """Return the answer with an input, from an offset on; status 200: from its begin."""
         fields = {"Range": f"bytes={offset}-"} if offset else {}
         path = f"{job.location}/inputs/{quote(name)}"
-        with self._requests.open(
-            "GET", path, fields, seconds=_TRANSFER_SECONDS, interruption=interruption
-        ) as answer:
-            try:
-                yield answer
-            except (OSError, http.client.HTTPException) as error:
-                interruption.raise_if_interrupted()
-                raise Unavailable(f"input {name} broke off: {error!r}") from None
+        return self._requests.open("GET", path, fields, seconds=_TRANSFER_SECONDS, interruption=interruption)
 
     def put_artifact(self, job: ReceivedJob, path: Path, sha256: str, interruption: Interruption) -> None:
         """Send a file that a job has made.

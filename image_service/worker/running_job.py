@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.concurrency.interruption import Interrupted, Interruption
-from image_service.errors import ImageServiceError, InvalidRequest, NotFound
-from image_service.worker.calls import CALLS, JOB_FAILED, JobFiles, error_id, needed_bytes, parse_inputs
+from image_service.errors import ImageServiceError, NotFound
+from image_service.worker.calls import JOB_FAILED, KINDS, JobFiles, error_id, parse_inputs
 from image_service.worker.input_files import InputFiles
 from image_service.worker.job_link import JobLink
 from image_service.worker.requests import ServerRefusal
@@ -90,10 +90,9 @@ class RunningJob:
     def _make(self) -> dict[str, Any]:
         arguments, scratch = self._job.arguments, self._tools.scratch
         interruption = self._link.interruption
-        if self._job.type not in CALLS:
-            raise InvalidRequest(f"this worker knows no jobs of type {self._job.type}")
+        kind = KINDS[self._job.type]
         inputs = parse_inputs(arguments)
-        needed = needed_bytes(inputs)
+        needed = kind.needed_bytes(inputs)
         with ExitStack() as stack:
             room = stack.enter_context(
                 scratch.reserved(scratch.total_bytes if needed is None else needed, interruption)
@@ -105,7 +104,7 @@ class RunningJob:
             files = InputFiles(self._link, source, room, self._tools.cache)
             paths = {each.name: stack.enter_context(files.get(each)) for each in inputs}
             self._note(f"has its inputs: {', '.join(paths)}")
-            call = CALLS[self._job.type](arguments, JobFiles(paths, target))
+            call = kind.call(arguments, JobFiles(paths, target))
             outcome = self._tools.toolkit.run(call, directory, room, interruption, self._set_progress)
             if outcome.status:
                 return _failure(error_id(outcome.status), outcome.reason)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from image_service.cli import main
 from image_service.worker.requests import ServerAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def restored_handler() -> Iterator[None]:
+    """Restore the handler of the signal that a worker handles first."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(
