@@ -24,7 +24,7 @@ class ApiRequest:
     Args:
         method: GET also for HEAD; see `is_head`.
         path: percent-encoded, without the query.
-        query: the last value of each parameter.
+        query: parameters by name; the values of one that is repeated are joined by commas.
         body: content; empty if it is streamed.
         headers: fields by lower-case name; the values of one that is repeated are joined by commas.
         client: host of the client; "" on a Unix socket.

@@ -160,15 +160,10 @@ class ApiResource(Resource):
         body = request.body.getvalue()
         if len(body) > request.max_body_bytes:
             raise ContentTooLarge(f"the content is larger than {request.max_body_bytes} bytes")
-        query = request.uri.decode("latin-1").partition("?")[2]
-        try:
-            parameters = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS))
-        except ValueError:
-            raise InvalidRequest("the query has too many parameters") from None
         return ApiRequest(
             "GET" if method == "HEAD" else method,
             path,
-            parameters,
+            _parameters(request.uri),
             body,
             _field_values(request.requestHeaders),
             _client(request),
@@ -229,6 +224,18 @@ class ApiSite(Site):
 
 def _method_and_path(method: bytes, target: bytes) -> tuple[str, str]:
     return method.decode("latin-1"), target.decode("latin-1").partition("?")[0]
+
+
+def _parameters(target: bytes) -> dict[str, str]:
+    """Return the parameters of a query by name, the values of a repeated one joined by commas."""
+    query = target.decode("latin-1").partition("?")[2]
+    parameters: dict[str, str] = {}
+    try:
+        for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS):
+            parameters[name] = f"{parameters[name]},{value}" if name in parameters else value
+    except ValueError:
+        raise InvalidRequest("the query has too many parameters") from None
+    return parameters
 
 
 def _field_values(headers: Headers) -> dict[str, str]:

@@ -86,9 +86,9 @@ async def test_request_has_headers_client_and_query(reactor: EPollReactor) -> No
         return ApiResponse()
 
     async with listening(reactor, ApiResource(RequestGuard(), keep)) as client:
-        await client("HEAD", "/a?b=c", X_Test="d")
+        await client("HEAD", "/a?b=c&e=1&e=2", X_Test="d")
     (request,) = requests
-    assert (request.method, request.path, request.query) == ("GET", "/a", {"b": "c"})
+    assert (request.method, request.path, request.query) == ("GET", "/a", {"b": "c", "e": "1,2"})
     assert (request.headers["x-test"], request.client, request.is_local) == ("d", "127.0.0.1", False)
     assert request.content is None
 

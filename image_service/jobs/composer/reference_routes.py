@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import attrs
 
 from image_service.errors import ApiError
-from image_service.jobs.api.operations import ApiOperation
+from image_service.jobs.api.operations import ApiOperation, QueryParameter
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.errors import COMPOSER_ERRORS
 from image_service.jobs.composer.paging import PAGE, parse_page
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
     from image_service.management.messages import ApiRequest, ApiResponse
 
+_NAMES = {"type": "array", "items": {"type": "string"}}
+_FILTERS = (
+    QueryParameter("image_type", "those to show; all", _NAMES),
+    QueryParameter("architecture", "those to show; all", _NAMES),
+)
 _NUMBER = re.compile("[0-9]{1,9}")
 
 
@@ -51,6 +56,7 @@ class ReferenceRoutes:
                 "show what can be composed of a distribution",
                 self._show_distribution,
                 reply="DistributionDetails",
+                query=_FILTERS,
             ),
             ApiOperation(
                 "GET",
@@ -71,11 +77,15 @@ class ReferenceRoutes:
         return json_response(replies.describe_distributions(self._bases.distributions()))
 
     async def _show_distribution(self, request: ApiRequest, name: str) -> ApiResponse:
-        del request  # same
         found = self._bases.distributions().get(unquote(name))
         if found is None:
             raise ApiError("there is no such distribution", number=errors.UNKNOWN_PATH)
-        return json_response(replies.describe_distribution(unquote(name), found))
+        architectures = {
+            architecture: [each for each in image_types if _is_wanted(request, "image_type", each)]
+            for architecture, image_types in found.items()
+            if _is_wanted(request, "architecture", architecture)
+        }
+        return json_response(replies.describe_distribution(unquote(name), architectures))
 
     async def _list_errors(self, request: ApiRequest) -> ApiResponse:
         page = parse_page(request.query)
@@ -90,3 +100,8 @@ class ReferenceRoutes:
         if int(number) not in COMPOSER_ERRORS:
             raise ApiError(number=errors.UNKNOWN_ERROR)
         return json_response(COMPOSER_ERRORS.document(int(number)))
+
+
+def _is_wanted(request: ApiRequest, parameter: str, value: str) -> bool:
+    """Return True if a query has this value of a parameter, or no value at all."""
+    return parameter not in request.query or value in request.query[parameter].split(",")

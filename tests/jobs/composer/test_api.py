@@ -293,6 +293,12 @@ def test_distributions_have_three_levels(composer: Composer) -> None:
     }
 
 
+def test_distribution_is_filtered(composer: Composer) -> None:
+    query = {"architecture": "x86_64", "image_type": "aws,azure"}
+    shown = composer("GET", "/distributions/rhcos-4.19", query=query).document["architectures"]
+    assert {name: set(each["image_types"]) for name, each in shown.items()} == {"x86_64": {"aws", "azure"}}
+
+
 def test_errors_are_paged(composer: Composer) -> None:
     total = composer("GET", "/errors").document["total"]
     page = composer("GET", "/errors", query={"page": "1", "size": "3"}).document
