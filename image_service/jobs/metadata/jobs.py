@@ -83,9 +83,10 @@ class JobRepository:
         return [to_job(row) for row in rows]
 
     def count(self) -> list[JobCount]:
-        """Return how many jobs there are."""
+        """Return how many jobs there are that have not ended."""
         kind = (JOBS.c.tenant, JOBS.c.type, JOBS.c.architecture, JOBS.c.state)
-        count = sa.select(*kind, sa.func.count()).group_by(*kind).order_by(*kind)
+        is_unfinished = JOBS.c.state.in_([JobState.WAITING, JobState.QUEUED, JobState.RUNNING])
+        count = sa.select(*kind, sa.func.count()).where(is_unfinished).group_by(*kind).order_by(*kind)
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return [
             JobCount(tenant, JobType(job_type), architecture, JobState(state), number)

@@ -222,6 +222,7 @@ def test_announced_object_is_discarded_unless_it_becomes_an_artifact(rows: Rows)
 def test_jobs_are_counted_by_kind_and_state(rows: Rows) -> None:
     _, jobs = rows.add()
     rows.add()
+    rows.composes.finish(rows.add()[0].id, ComposeState.CANCELLED)
     rows.start(jobs["customize"])
     counts = {(count.type, count.state): count.count for count in rows.jobs.count()}
     assert counts == {
