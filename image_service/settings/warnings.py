@@ -15,6 +15,7 @@ from image_service.files.private_files import describe_exposure
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from image_service.settings.base_images import CatalogSettings
     from image_service.settings.settings import Settings
 
 
@@ -44,17 +45,23 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
         )
     if settings.download.insecure:
         yield "INSECURE_SKIP_VERIFY is set: anyone on the network can replace a download of a base image"
-    for image in settings.catalog.images:
-        if image.unknown_members:
-            names = ", ".join(image.unknown_members)
-            yield f"OS_IMAGES: unknown members of {image.file_name} have no effect: {names}"
-        if image.remote and image.sha256 and not image.digests_sha256:
-            yield f"OS_IMAGES: sha256 of {image.file_name} is not verified: it is remote, and has no digests"
+    yield from _image_warnings(settings.catalog, has_streams=bool(settings.streams.sources))
     try:
         yield from _file_warnings(settings)
     except (ConfigurationError, OSError) as error:  # a file was replaced after the settings were read
         yield str(error)
     yield from _missing_programs(settings)
+
+
+def _image_warnings(catalog: CatalogSettings, *, has_streams: bool) -> Iterator[str]:
+    if catalog.images and not (catalog.isos or has_streams):
+        yield "OS_IMAGES has disk images only, which are for the jobs role: this service has nothing to serve"
+    for image in catalog.images:
+        if image.unknown_members:
+            names = ", ".join(image.unknown_members)
+            yield f"OS_IMAGES: unknown members of {image.file_name} have no effect: {names}"
+        if image.remote and image.sha256 and not image.digests_sha256:
+            yield f"OS_IMAGES: sha256 of {image.file_name} is not verified: it is remote, and has no digests"
 
 
 def _is_loopback(url: str) -> bool:

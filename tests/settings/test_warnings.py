@@ -180,3 +180,18 @@ def test_missing_programs_are_named(tmp_path: Path) -> None:
             " signature was not verified before"
         ),
     ]
+
+
+def test_disk_images_alone_are_warned_of(tmp_path: Path) -> None:
+    disk = {
+        "openshift_version": "4.19",
+        "version": "9.6.1-0",
+        "cpu_architecture": "x86_64",
+        "url": "https://mirror.example/disk.raw.xz",
+        "type": "metal-disk",
+    }
+    environ = {**REACHED, "OS_IMAGES": json.dumps([disk])}
+    assert warnings(tmp_path, environ) == []
+    assert warnings(tmp_path, {**environ, "COREOS_STREAMS": ""}) == [
+        "OS_IMAGES has disk images only, which are for the jobs role: this service has nothing to serve"
+    ]

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.errors import NotFound, Unprocessable
+from image_service.errors import NotFound, Unavailable, Unprocessable
 from image_service.formats.disk.model import DiskFormat
 from image_service.formats.disk.ova import read_ova
 from image_service.formats.disk.reading_disks import read_disk
 from image_service.formats.reading import SpanReader
 from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import CatalogImage, ComposeBase, JobError
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
 
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.bases import Bases
@@ -34,7 +37,11 @@ ServerAction: TypeAlias = "Callable[[Compose, Step], Awaitable[StepResult]]"
 """Carries out a step; may be repeated. What a client has caused is in the result, what may pass is raised:
 Unavailable, StoreFailed. Other errors end the step, too."""
 
+MAX_PREPARATION = timedelta(hours=2)
+"""How long after its request a compose waits for a base that cannot be fetched, or is not ready."""
+
 _CUSTOMIZATION_INVALID_ID = 4  # of osbuild-composer: the user's fault
+_BUILD_FAILED_ID = 10
 _OVA = "ova"
 
 
@@ -51,6 +58,7 @@ class ArtifactActions:
         jobs: whose artifacts are finished images.
         images: the image catalog.
         store: of artifacts.
+        now: in UTC.
     """
 
     _in_thread: InThread
@@ -61,15 +69,25 @@ class ArtifactActions:
     _jobs: JobRepository
     _images: ImageRepository
     _store: ObjectStorage
+    _now: Callable[[], datetime] = utc_now
 
     @property
     def by_name(self) -> Mapping[str, ServerAction]:
         """The actions by their names in plans."""
         return {
-            FETCH_BASE: self.fetch_base,
-            CHECK_IMAGE: self.check_image,
+            FETCH_BASE: partial(self._with_limit, self.fetch_base),
+            CHECK_IMAGE: partial(self._with_limit, self.check_image),
             REGISTER_IMAGE: self.register_image,
         }
+
+    async def _with_limit(self, prepare: ServerAction, compose: Compose, step: Step) -> StepResult:
+        """Prepare a base or an image; if it is still unavailable after `MAX_PREPARATION`, the step ends."""
+        try:
+            return await prepare(compose, step)
+        except Unavailable as error:
+            if self._now() - compose.created_at < MAX_PREPARATION:
+                raise
+            return StepResult({}, JobError(_BUILD_FAILED_ID, f"step {step.name}: {error.detail}"))
 
     async def fetch_base(self, _: Compose, step: Step) -> StepResult:
         """Fetch, verify and unpack the disk image that the compose is made of."""

@@ -22,7 +22,7 @@ from image_service.jobs.artifacts.disk_images import DiskImages
 from image_service.serving.digests import Digests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Iterable, Mapping
 
     from image_service.catalog.build import BaseImages
     from image_service.catalog.download.origin_client import OriginClient
@@ -88,8 +88,14 @@ def build_artifacts(  # noqa: PLR0913 - what each part is made of
     digests = Digests(parts.reactor, hash_in_thread, _DIGEST_SECONDS, max_waiting=sys.maxsize)
     parts.push_async_callback(digests.stop)
     parts.callback(interruption.interrupt)
-    collect = partial(parts.in_thread_pool(1, "disks"), lambda: data_dir.collect_garbage(bases.disk_names))
-    parts.call_every(COLLECT_SECONDS, collect)
+    remove_in_thread = parts.in_thread_pool(1, "disks")
+
+    def remove_superseded() -> Awaitable[object]:
+        names = bases.disk_names
+        disk_images.forget_others(names)
+        return remove_in_thread(partial(data_dir.collect_garbage, names))
+
+    parts.call_every(COLLECT_SECONDS, remove_superseded)
     composed = ComposedImages(in_thread, bases, isos.derived, composes)
     contents = Contents(in_thread, bases, disk_images, composed, digests, composes, jobs, store)
     actions = ArtifactActions(in_thread, bases, disk_images, composed, digests, jobs, images, store)

@@ -25,6 +25,7 @@ from image_service.files.open_files import OpenFiles
 from image_service.formats.decompress import DecompressedStream, is_compressed
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
     from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
@@ -94,6 +95,11 @@ class DiskImages:
             fetching.addErrback(lambda failure: failure.trap(BaseImageError, Unavailable))
             raise Unavailable(f"{entry.file_name} is being fetched", retry_after_seconds=RETRY_AFTER_SECONDS)
         return opened
+
+    def forget_others(self, names: Container[str]) -> None:
+        """Close the files of disk images with other names, once nothing reads them."""
+        for name in [name for name in self._opened if name not in names]:
+            del self._opened[name]
 
     def close(self) -> None:
         """Close every file."""

@@ -155,6 +155,7 @@ class Artifacts:
             self.rows.jobs,
             self.images,
             self.store,
+            self.rows.clock,
         )
 
     def add(

@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from image_service.errors import FormatError, NotFound, Unavailable, UnknownBaseImage
+from image_service.jobs.artifacts.actions import MAX_PREPARATION
 from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
-from image_service.jobs.plans.plan import SERVER_ACTIONS
+from image_service.jobs.plans.plan import FETCH_BASE, SERVER_ACTIONS
 from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.images.building import CONFIG, base_image, bytes_of
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry
@@ -73,6 +74,20 @@ async def test_base_that_is_no_longer_offered_ends_the_step(artifacts: Artifacts
     artifacts.disk_entries = []
     with pytest.raises(UnknownBaseImage):
         await artifacts.actions.fetch_base(compose, compose.plan.steps[0])
+
+
+@ensure_deferred
+async def test_base_that_stays_away_ends_the_step_after_hours(artifacts: Artifacts, tmp_path: Path) -> None:
+    artifacts.disk_entries = [disk_entry(tmp_path / "absent", "4.19")]
+    compose, _ = artifacts.add(request(ImageType.GUEST_IMAGE))
+    action, step = artifacts.actions.by_name[FETCH_BASE], compose.plan.steps[0]
+    with pytest.raises(Unavailable):
+        await action(compose, step)
+    artifacts.rows.clock.advance(MAX_PREPARATION.total_seconds())
+    result = await action(compose, step)
+    assert result.error is not None
+    assert result.error.id == 10
+    assert result.error.reason.startswith("step fetch: rhcos-metal-disk-")
 
 
 @ensure_deferred

@@ -81,6 +81,17 @@ async def test_disk_that_was_changed_is_unpacked_again(artifacts: Artifacts, tmp
 
 
 @ensure_deferred
+async def test_disk_that_is_no_longer_offered_is_closed(artifacts: Artifacts, tmp_path: Path) -> None:
+    entry = disk_entry(write(tmp_path, DISK))
+    disk = await artifacts.disks.get(entry)
+    artifacts.disks.forget_others({entry.file_name})
+    assert await artifacts.disks.get(entry) is disk
+    artifacts.disks.forget_others(())
+    assert disk.file.read_at(0, 4) == DISK[:4]  # while it is read
+    assert await artifacts.disks.get(entry) is not disk
+
+
+@ensure_deferred
 async def test_wrong_digest_is_refused(artifacts: Artifacts, tmp_path: Path) -> None:
     with pytest.raises(BaseImageError, match="must be 000"):
         await artifacts.disks.get(disk_entry(write(tmp_path, DISK), sha256="0" * 64))
