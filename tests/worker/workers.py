@@ -167,7 +167,7 @@ def running_worker(
         if process.poll() is None:
             assert worker.end() == 0, log.read_text()
             assert list(scratch.iterdir()) == []
-        assert token not in log.read_text()
+        assert TOKEN not in log.read_text()
     finally:
         process.kill()
         process.wait()

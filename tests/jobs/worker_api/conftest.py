@@ -42,9 +42,10 @@ class NamedPrincipals:
 
     async def authenticate(self, authorization: str | None, *, is_local: bool) -> Principal:
         del is_local
-        if authorization not in PRINCIPALS:
+        name = (authorization or "").removeprefix("Bearer ")
+        if name not in PRINCIPALS:
             raise Unauthorized("no such principal")
-        return PRINCIPALS[authorization]
+        return PRINCIPALS[name]
 
 
 @attrs.frozen
