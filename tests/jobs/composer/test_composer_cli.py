@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tests.jobs.composer.composing import Composer
 
+MAX_BODY_BYTES = 1024 * 1024
 IMAGE = Artifact("disk.qcow2", 7, "ab" * 32, "jobs/a/1/disk.qcow2")
 IGNITION = {"embedded": {"config": "eyJpZ25pdGlvbiI6IHsidmVyc2lvbiI6ICIzLjQuMCJ9fQ=="}}
 BLUEPRINT = {
@@ -59,9 +60,11 @@ class ComposerCli:
 
     path: Path
 
-    def call(self, method: str, path: str, document: object = None) -> tuple[int, Any, bytes]:
+    def call(
+        self, method: str, path: str, document: object = None, media_type: str = "application/json"
+    ) -> tuple[int, Any, bytes]:
         body = None if document is None else json.dumps(document)
-        fields = {"Content-Type": "application/json"}  # on GET, too
+        fields = {"Content-Type": media_type}  # on GET, too
         with closing(UnixConnection(self.path)) as connection:
             connection.request(method, f"/api/image-builder-composer/v2{path}", body, fields)
             response = connection.getresponse()
@@ -116,7 +119,7 @@ class ComposerCli:
 @asynccontextmanager
 async def serving(reactor: EPollReactor, composer: Composer, directory: Path) -> AsyncIterator[ComposerCli]:
     front = ApiFront(OpenAuthenticator(), [composer.api])
-    site = ApiSite(front.resource(RequestGuard()), reactor, 1024 * 1024)
+    site = ApiSite(front.resource(RequestGuard()), reactor, MAX_BODY_BYTES)
     port = reactor.listenUNIX(str(directory / "api.socket"), site)
     yield ComposerCli(directory / "api.socket")
     await maybeDeferred(port.stopListening)
@@ -161,3 +164,28 @@ async def test_status_shows_name_and_version(
         info = (await deferToThread(cli.get, "/openapi"))["info"]
     assert re.fullmatch("[0-9]+", info["version"])
     assert info["title"]
+
+
+@ensure_deferred
+async def test_content_that_http_refuses_is_an_error_object(
+    reactor: EPollReactor, composer: Composer, tmp_path: Path
+) -> None:
+    large = {"blueprint_id": "a" * MAX_BODY_BYTES}
+    async with serving(reactor, composer, tmp_path) as cli:
+        for document, media_type, expected in (
+            ({}, "application/json; charset=utf-8", (400, "25")),
+            ({}, "text/plain", (415, "3")),
+            (large, "application/json", (413, "413")),
+        ):
+            status, _, body = await deferToThread(cli.call, "POST", "/compose", document, media_type)
+            assert (status, json.loads(body)["id"]) == expected
+
+
+@ensure_deferred
+async def test_answer_to_head_has_no_content(
+    reactor: EPollReactor, composer: Composer, tmp_path: Path
+) -> None:
+    async with serving(reactor, composer, tmp_path) as cli:
+        status, fields, body = await deferToThread(cli.call, "HEAD", "/errors/9999")
+    assert (status, body) == (404, b"")
+    assert int(fields["Content-Length"]) > 0
