@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  image-service compose start --distribution sample --type vsphere-ova --ignition config.ign -o sample.ova
+  image-service compose start --distribution rhcos-4.17 --type vsphere-ova --ignition config.ign -o sample.ova
   image-service compose start --distribution rhcos-4.19 --type live-installer --ignition config.ign
   image-service compose list --status failure
 """

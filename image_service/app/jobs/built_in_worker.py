@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WORKER_DIRECTORY = "worker"
 """Of its token, scratch and cache, in ``DATA_DIR``."""
+_SCRATCH, _CACHE = "scratch", "cache"
 _STOP_SECONDS = 15.0
 _MOST_BEAT_SECONDS = 15.0
 _BEATS = 3  # in the time in which an attempt may be silent
@@ -38,7 +39,8 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
         OSError: its directory cannot be written.
     """
     directory = data_dir / WORKER_DIRECTORY
-    directory.mkdir(mode=0o700, exist_ok=True)
+    for path in (directory, directory / _SCRATCH, directory / _CACHE):
+        path.mkdir(mode=0o700, exist_ok=True)
     token_file = directory / "token"
     create_private(token_file)
     token_file.write_text(operator_token)
@@ -67,5 +69,5 @@ def _command(directory: Path, token_file: Path, socket: Path) -> list[str]:
         *([setpriv, "--pdeathsig=TERM"] if setpriv else []),
         *(sys.executable, "-m", "image_service.cli", "worker"),
         *("--server", f"unix:{socket}", "--token-file", str(token_file), "--tenant", "ANY"),
-        *("--scratch-dir", str(directory / "scratch"), "--cache-dir", str(directory / "cache")),
+        *("--scratch-dir", str(directory / _SCRATCH), "--cache-dir", str(directory / _CACHE)),
     ]

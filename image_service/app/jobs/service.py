@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from twisted.logger import Logger
-
 from image_service.admin.listener import start_admin
+from image_service.app.jobs.apis import build_jobs
 from image_service.app.jobs.base_images import start_compose_bases
 from image_service.app.jobs.built_in_worker import start_worker
 from image_service.app.jobs.engine import start_engine
@@ -18,18 +17,22 @@ from image_service.app.jobs.status_page import StatusPage
 from image_service.app.role_service import RoleService
 from image_service.catalog.storage.data_dir import create_directory
 from image_service.jobs.api.front import ApiFront
+from image_service.jobs.artifacts.build import build_artifacts
 from image_service.jobs.tenants.build import build_authenticator
+from image_service.jobs.upkeep import EXPIRE_SECONDS, RECONCILE_SECONDS, Expiry, Reconciler
 from image_service.management.authentication import RequestGuard
 from image_service.management.listening import ApiListener
 from image_service.management.resource import ApiSite
+from image_service.objects.build import open_store
 from image_service.settings.jobs.jobs import UnixAddress
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.app.jobs.rows import JobsRows
+    from image_service.jobs.engine.engine import Engine
+    from image_service.objects.store import ObjectStorage
     from image_service.settings.jobs.role import JobsRoleSettings
-
-_log = Logger()
 
 MAX_BODY_BYTES = 32 * 1024**2
 """Of requests, but for artifacts: an Ignition config in base64 is the largest part."""
@@ -51,13 +54,32 @@ class JobsService(RoleService):
         create_directory(settings.storage.data_dir)
         rows = open_rows(parts, settings)
         bases = await start_compose_bases(parts, settings)
+        store = open_store(settings.jobs.store_url, settings.s3)
+        artifacts = build_artifacts(
+            parts,
+            settings.catalog,
+            settings.storage,
+            http=bases.http,
+            isos=bases.isos,
+            streams=bases.sync.streams,
+            disks=bases.disks,
+            aliases=settings.jobs.distribution_aliases,
+            composes=rows.composes,
+            jobs=rows.jobs,
+            images=rows.images,
+            store=store,
+        )
         engine = await start_engine(parts, settings)
-        operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
-        authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
         metrics = start_metrics(parts, rows, engine, settings.jobs.heartbeat_seconds)
+        jobs = build_jobs(parts, settings, rows, store, artifacts, engine.engine, metrics)
+        engine.connection.start(jobs.actions)
+        parts.push_async_callback(engine.connection.stop)
+        self._keep_up(rows, store, engine.engine)
         state = JobsState(rows, engine, bases.isos.catalog, metrics.render)
         start_admin(parts, settings, state, StatusPage(rows).routes())
-        self._listen(ApiFront(authenticator, []))
+        operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
+        authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
+        self._listen(ApiFront(authenticator, jobs.apis))
         if settings.worker_slots and settings.jobs.socket_path:
             start_worker(
                 parts,
@@ -68,6 +90,15 @@ class JobsService(RoleService):
                 operator_token=operator_token,
             )
         self.manager.ready()
+
+    def _keep_up(self, rows: JobsRows, store: ObjectStorage, engine: Engine) -> None:
+        """Reconcile rows and engine, and delete what is over, from now on."""
+        in_thread = self._parts.in_thread_pool(1, "upkeep")
+        reconciler = Reconciler(rows.composes, rows.jobs, engine, in_thread)
+        retention_seconds = self._settings.jobs.retention_seconds
+        expiry = Expiry(rows.composes, rows.jobs, rows.workers, store, in_thread, retention_seconds)
+        self._parts.call_every(RECONCILE_SECONDS, reconciler.reconcile)
+        self._parts.call_every(EXPIRE_SECONDS, expiry.expire)
 
     def _listen(self, front: ApiFront) -> None:
         """Listen on all of ``JOBS_LISTEN``; who has a token may name this service as it likes."""

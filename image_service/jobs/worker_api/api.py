@@ -65,7 +65,7 @@ class WorkerApi:
         self._dispatcher = dispatcher
         self._attempts = attempts
         self._contents = contents
-        operations = self._operations()
+        self.operations = operations = self._operations()
         self._document = openapi_document(_DESCRIPTION, operations, WORKER_SCHEMAS)
         self._checks = {
             operation.body: SchemaCheck(WORKER_SCHEMAS, operation.body)

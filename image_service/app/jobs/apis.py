@@ -1,0 +1,90 @@
+"""Builds the APIs of the jobs role, and the dispatching of jobs between them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.jobs.composer.api import ComposerApi
+from image_service.jobs.composer.compose_routes import ComposeRoutes
+from image_service.jobs.composer.reference_routes import ReferenceRoutes
+from image_service.jobs.composer.service import ComposeLimits, ComposeService
+from image_service.jobs.dispatch.actions import JobPlanActions
+from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
+from image_service.jobs.dispatch.dispatcher import JobDispatcher
+from image_service.jobs.dispatch.handout import JobHandout
+from image_service.jobs.dispatch.rows import DispatchRows
+from image_service.jobs.dispatch.tokens import JobTokens
+from image_service.jobs.metrics.jobs_metrics import COMPOSER, WORKER
+from image_service.jobs.metrics.measured_api import MeasuredApi
+from image_service.jobs.plans.plan import UploadPlace
+from image_service.jobs.worker_api.api import WorkerApi
+from image_service.objects.s3_links import S3Links
+
+if TYPE_CHECKING:
+    from image_service.app.jobs.rows import JobsRows
+    from image_service.concurrency.parts import PartsStack
+    from image_service.jobs.api.front import ServedApi
+    from image_service.jobs.artifacts.build import ArtifactParts
+    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+    from image_service.objects.store import ObjectStorage
+    from image_service.settings.jobs.role import JobsRoleSettings
+
+_UPLOAD_THREADS = 32  # each receives one artifact, as fast as its worker sends it
+
+
+@attrs.frozen
+class JobParts:
+    """What the APIs are built of.
+
+    Args:
+        actions: of plans, for the engine.
+        apis: that this process serves.
+    """
+
+    actions: JobPlanActions
+    apis: tuple[ServedApi, ...]
+
+
+def build_jobs(  # noqa: PLR0913, PLR0917 - what they are made of
+    parts: PartsStack,
+    settings: JobsRoleSettings,
+    rows: JobsRows,
+    store: ObjectStorage,
+    artifacts: ArtifactParts,
+    engine: Engine,
+    metrics: JobsMetrics,
+) -> JobParts:
+    """Build what jobs are dispatched by, and the APIs of ``JOBS_APIS`` that have routes."""
+    dispatch_rows = DispatchRows(rows.composes, rows.jobs, rows.workers, rows.in_thread)
+    tokens = JobTokens(rows.secrets)
+    handout = JobHandout(dispatch_rows, engine, artifacts.contents, tokens, metrics)
+    dispatcher = JobDispatcher(parts.reactor, dispatch_rows, engine, handout, settings.jobs)
+    actions = JobPlanActions(dispatch_rows, artifacts.actions.by_name, dispatcher.wake, metrics)
+    uploads = ArtifactUploads(store, parts.in_thread_pool(_UPLOAD_THREADS, "uploads"))
+    attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
+    served: dict[str, ComposerApi | WorkerApi] = {
+        COMPOSER: _build_composer_api(settings, rows, artifacts, engine),
+        WORKER: WorkerApi(dispatch_rows, dispatcher, attempts, artifacts.contents),
+    }
+    apis = [
+        MeasuredApi(name, api, api.operations, metrics)
+        for name, api in served.items()
+        if name in settings.jobs.apis
+    ]
+    return JobParts(actions, tuple(apis))
+
+
+def _build_composer_api(
+    settings: JobsRoleSettings, rows: JobsRows, artifacts: ArtifactParts, engine: Engine
+) -> ComposerApi:
+    upload_url = settings.jobs.upload_s3_url
+    place = None if upload_url is None else UploadPlace.parse(upload_url)
+    limits = ComposeLimits(settings.jobs.max_queued, place)
+    service = ComposeService(rows.composes, engine, artifacts.bases, rows.in_thread, time.time, limits)
+    links = S3Links(settings.s3)
+    routes = ComposeRoutes(service, rows.composes, rows.jobs, artifacts.contents, rows.in_thread, links)
+    return ComposerApi(routes, ReferenceRoutes(artifacts.bases))
