@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from image_service.jobs.dispatch.handout import HandedJob, JobHandout
     from image_service.jobs.dispatch.rows import DispatchRows
-    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.engine.engine import Engine, Task
     from image_service.jobs.metadata.jobs import ReadyQueue
     from image_service.jobs.model import Job, JobType
     from image_service.settings.jobs.jobs import JobsSettings
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 ENGINE_POLL_SECONDS = 2.0
 QUERY_SECONDS = 1.0
 """Between two looks for jobs that another replica has queued, or whose worker is lost."""
-_EMPTY_SECONDS = 1.0  # for which a queue is left out after the engine had nothing in it
+_EMPTY_SECONDS = 1.0  # for which a queue is left out after nothing could be had from it
 _PERMIT_SECONDS = 30.0  # more than a poll of the engine takes
 
 
@@ -83,13 +84,17 @@ class JobDispatcher:
             clock.seconds, settings.heartbeat_seconds
         )
         self._empty_until: dict[str, float] = {}
+        self._fetching: Counter[str] = Counter()
         self._waiting: set[Deferred[None]] = set()
         self._wakes = 0
 
     def wake(self) -> None:
         """Let waiting workers look for jobs, because one was queued."""
-        self._wakes += 1
         self._empty_until.clear()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._wakes += 1
         for waiter in tuple(self._waiting):
             waiter.callback(None)
 
@@ -124,7 +129,7 @@ class JobDispatcher:
                 await self._wait(min(left, QUERY_SECONDS))
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for `wake`."""
+        """Wait until there may be a job."""
         waiter: Deferred[None] = Deferred()
         waiter.addTimeout(seconds, self._clock, onTimeoutCancel=lambda _, __: None)
         self._waiting.add(waiter)
@@ -143,14 +148,29 @@ class JobDispatcher:
         arguments = wanted.tenant, wanted.types, wanted.architecture, self._lost_before(), limit
         for queue in await self._rows.call(jobs.find_ready, *arguments):
             name = queue_name(queue.tenant, queue.type, queue.architecture)
-            if self._empty_until.get(name, 0) <= self._clock.seconds():
-                handed = await self._abandoned.carry_out(self._fetch(queue, name, wanted.worker))
-                if handed is not None:
-                    return handed
+            is_empty = self._empty_until.get(name, 0) > self._clock.seconds()
+            if is_empty or self._fetching[name] >= queue.count:
+                continue
+            handed = await self._abandoned.carry_out(self._fetch(queue, name, wanted.worker))
+            if handed is not None:
+                return handed
         return None
 
     async def _fetch(self, queue: ReadyQueue, name: str, worker: str) -> HandedJob | None:
         """Return the next attempt of a queue; None: the engine has none, or the tenant is at its limit."""
+        self._fetching[name] += 1
+        started = None
+        try:
+            started = await self._start_next(queue, name, worker)
+        finally:
+            self._fetching[name] -= 1
+            if started is None:
+                self._empty_until[name] = self._clock.seconds() + _EMPTY_SECONDS
+            self._look_again()
+        return None if started is None else await self._handout.prepare(*started)
+
+    async def _start_next(self, queue: ReadyQueue, name: str, worker: str) -> tuple[Job, Task] | None:
+        """Poll the engine with a permit, which becomes the running job, or is given back."""
         jobs, limit = self._rows.jobs, self._settings.max_running
         expires = datetime.now(UTC) + timedelta(seconds=_PERMIT_SECONDS)
         permit = await self._rows.call(jobs.take_permit, queue.tenant, limit, self._lost_before(), expires)
@@ -161,15 +181,11 @@ class JobDispatcher:
             task = await self._engine.poll(name, worker, ENGINE_POLL_SECONDS)
         finally:
             if task is None:
-                self._empty_until[name] = self._clock.seconds() + _EMPTY_SECONDS
                 await self._rows.call(jobs.release_permit, permit)
         if task is None:
             return None
         job = await self._rows.call(jobs.start, permit, task.job_id, task.attempt, worker)
-        if job is None:
-            await self._handout.refuse(task)
-            return None
-        return await self._handout.prepare(job, task)
+        return None if job is None else (job, task)
 
     def _lost_before(self) -> datetime:
         return datetime.now(UTC) - timedelta(seconds=self._settings.heartbeat_seconds)

@@ -35,6 +35,7 @@ class ReadyQueue:
     """Jobs of one kind that a worker could start now.
 
     Args:
+        count: of these jobs.
         queued_at: of the oldest.
         served_at: when a job of this tenant was last started; None: never.
     """
@@ -42,6 +43,7 @@ class ReadyQueue:
     tenant: str
     type: JobType
     architecture: str
+    count: int
     queued_at: datetime
     served_at: datetime | None
 
@@ -122,9 +124,10 @@ class JobRepository:
             max_running: tenants with so many running jobs and permits are left out.
         """
         is_lost = (JOBS.c.state == JobState.RUNNING) & (JOBS.c.seen_at < lost_before)
+        count = sa.func.count().label("number")
         oldest = sa.func.min(JOBS.c.queued_at).label("queued_at")
         ready = (
-            sa.select(JOBS.c.tenant, JOBS.c.type, oldest, TENANTS.c.served_at)
+            sa.select(JOBS.c.tenant, JOBS.c.type, count, oldest, TENANTS.c.served_at)
             .outerjoin(TENANTS, TENANTS.c.tenant == JOBS.c.tenant)
             .where(
                 (JOBS.c.state == JobState.QUEUED) | is_lost,
@@ -140,7 +143,9 @@ class JobRepository:
         def work(connection: sa.Connection) -> list[ReadyQueue]:
             running = {row.tenant: row.number for row in connection.execute(busy)}
             return [
-                ReadyQueue(row.tenant, JobType(row.type), architecture, row.queued_at, row.served_at)
+                ReadyQueue(
+                    row.tenant, JobType(row.type), architecture, row.number, row.queued_at, row.served_at
+                )
                 for row in connection.execute(ready)
                 if running.get(row.tenant, 0) < max_running
             ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
@@ -45,6 +45,8 @@ class MemoryEngine:
         self._pollers: dict[str, list[Deferred[EngineAttempt | None]]] = defaultdict(list)
         self.attempts: dict[bytes, EngineAttempt] = {}
         self.error: Exception | None = None
+        self.polls: Counter[str] = Counter()
+        """By queue."""
 
     def queue(self, job: Job, attempt: int = 1) -> EngineAttempt:
         """Queue an attempt of a job."""
@@ -82,6 +84,7 @@ class MemoryEngine:
         del worker
         if self.error is not None:
             raise self.error
+        self.polls[queue] += 1
         found = self._queues[queue].pop(0) if self._queues[queue] else await self._wait(queue, seconds)
         if found is None:
             return None

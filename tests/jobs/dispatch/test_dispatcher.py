@@ -128,6 +128,17 @@ async def test_a_tenant_runs_at_most_so_many_jobs(reactor: EPollReactor, tmp_pat
 
 
 @ensure_deferred
+async def test_workers_that_wait_ask_the_engine_once_for_each_job(dispatching: Dispatching) -> None:
+    first = dispatching.add("org-1")
+    await dispatching.actions.queue_job(first.id, "customize")  # the engine does not have it yet
+    polls = [start(dispatching, wanted(None)) for _ in range(10)]
+    second = await dispatching.queue("org-2")
+    handed = await gatherResults(polls)
+    assert [each.job.id for each in handed if each] == [second.id]
+    assert dispatching.engine.polls == {"org-1/customize:x86_64": 1, "org-2/customize:x86_64": 1}
+
+
+@ensure_deferred
 async def test_a_lost_job_goes_to_another_worker(reactor: EPollReactor, tmp_path: Path) -> None:
     dispatching = Dispatching.open(reactor, tmp_path, heartbeat_seconds=0.05)
     job = await dispatching.queue()
