@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 32 * 1024 * 1024
 """Of all images that are composed, which hold what is laid into them in clear."""
-_EXTENT_BYTES = 160  # an extent of a file, and where it starts
+_EXTENT_BYTES = 112  # an extent of a file, and where it starts
 
 
 class ComposedImages:
