@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +38,7 @@ class SchemaCheck:
 
         The text has names of members, never values, which may be secret.
         """
-        error = best_match(self._validator.iter_errors(document))
+        error = next(self._validator.iter_errors(document), None)  # all of them would take long
         return None if error is None else _describe(error)
 
 
