@@ -63,6 +63,7 @@ class JobPlanActions:
             self._rows.jobs.finish, job.id, artifacts=artifacts, result=result.value, error=result.error
         ):
             self._observer.record_job_end(job, result.error)
+            self._wake()  # the tenant may have been at its limit
         if job.type is JobType.UPLOAD:
             status = "success" if result.error is None else "failure"
             await self._set_upload(compose_id, step, status, str(result.value.get("location", "")))

@@ -89,7 +89,7 @@ class JobDispatcher:
         self._wakes = 0
 
     def wake(self) -> None:
-        """Let waiting workers look for jobs, because one was queued."""
+        """Let waiting workers look for jobs, because one was queued or has ended."""
         self._empty_until.clear()
         self._look_again()
 

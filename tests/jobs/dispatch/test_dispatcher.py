@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 
 from image_service.errors import EngineUnavailable, StoreFailed, Unavailable, UnknownBaseImage
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
-from image_service.jobs.engine.engine import AttemptState
+from image_service.jobs.engine.engine import AttemptState, StepResult
 from image_service.jobs.model import JobState, JobType
 from tests.jobs.dispatch.dispatching import ARCHITECTURE, Dispatching
 from tests.pytwisted import ensure_deferred
@@ -121,7 +121,7 @@ async def test_a_tenant_runs_at_most_so_many_jobs(reactor: EPollReactor, tmp_pat
     handed = await gatherResults([start(dispatching, wanted(None)) for _ in range(6)])
     assert Counter(each.job.tenant for each in handed if each) == {"org-1": 2, "org-2": 1}
     running = next(each for each in handed if each and each.job.tenant == "org-1")
-    dispatching.rows.jobs.finish(running.job.id)
+    await dispatching.actions.finish_job(running.job.compose_id, "customize", StepResult({}))
     after = await dispatching.dispatcher.poll(wanted("org-1"))
     assert after is not None
     assert await dispatching.dispatcher.poll(wanted("org-1")) is None
