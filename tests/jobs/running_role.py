@@ -1,0 +1,139 @@
+"""The jobs role as a process, started as an operator starts it, and its command for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from tests.acceptance.service import CHECKOUT, Answer, fetch
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+JOBS = (sys.executable, "-m", "image_service.cli", "jobs")
+COMPOSE = (sys.executable, "-m", "image_service.cli", "compose")
+API = "/api/image-builder-composer/v2"
+DISTRIBUTION = "rhcos-4.17"
+"""Of the samples."""
+
+_TIMEOUT_SECONDS = 100
+_POLL_SECONDS = 0.1
+
+
+@attrs.frozen
+class RunningRole:
+    """A jobs role that runs.
+
+    Args:
+        process: its process.
+        url: of its TCP listener.
+        admin_url: of its administrative listener.
+        data_dir: its ``DATA_DIR``.
+        environment: of the process.
+    """
+
+    process: subprocess.Popen[bytes]
+    url: str
+    admin_url: str
+    data_dir: Path
+    environment: Mapping[str, str] = attrs.field(repr=False)
+
+    @property
+    def log(self) -> str:
+        """What it and its worker have written."""
+        return (self.data_dir.parent / "log").read_text()
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """Send a request to the composer API."""
+        return fetch(f"{self.url}{API}{path}", headers=headers)
+
+    def post(self, path: str, document: object) -> Answer:
+        """Send a JSON document to the composer API."""
+        fields = {"Content-Type": "application/json"}
+        return fetch(f"{self.url}{API}{path}", "POST", headers=fields, body=json.dumps(document).encode())
+
+    def compose(self, *arguments: str | Path) -> str:
+        """Run the command for people, which finds the role by ``DATA_DIR``; return what it prints."""
+        command = [*COMPOSE, *map(str, arguments)]
+        finished = subprocess.run(
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+        assert finished.returncode == 0, f"{finished.stderr}\n{self.log}"
+        return finished.stdout
+
+    def status(self, compose_id: str) -> dict[str, object]:
+        """Return the status of a compose."""
+        document: dict[str, object] = json.loads(self.get(f"/composes/{compose_id}").body)
+        return document
+
+    def wait_until_ended(self, compose_id: str) -> dict[str, object]:
+        """Return the status of a compose once it has ended."""
+        wait_until(lambda: self.status(compose_id)["status"] != "pending", lambda: self.log)
+        return self.status(compose_id)
+
+
+@contextmanager
+def running_role(directory: Path, **variables: str) -> Iterator[RunningRole]:
+    """Run the role until the block ends; then SIGTERM must end it with status 0, unless it has ended.
+
+    Args:
+        directory: ``data`` in it is ``DATA_DIR``, ``log`` what the role writes.
+        variables: more of the environment.
+    """
+    port, admin_port = free_port(), free_port()
+    data_dir = directory / "data"
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin",
+        "PYTHONPATH": str(CHECKOUT),
+        "DATA_DIR": str(data_dir),
+        "ADMIN_LISTEN": f"127.0.0.1:{admin_port}",
+        "JOBS_LISTEN": f"unix:{{DATA_DIR}}/jobs.sock,127.0.0.1:{port}",
+        **variables,
+    }
+    with (
+        (directory / "log").open("ab") as log,
+        subprocess.Popen(JOBS, cwd=directory, env=environment, stdout=log, stderr=log) as process,
+    ):
+        role = RunningRole(
+            process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", data_dir, environment
+        )
+        try:
+            wait_until(lambda: _is_up(role), lambda: role.log)
+            yield role
+            if process.poll() is None:
+                process.terminate()
+                assert process.wait(_TIMEOUT_SECONDS) == 0, role.log
+        finally:
+            process.kill()
+
+
+def wait_until(holds: Callable[[], bool], explain: Callable[[], str]) -> None:
+    """Wait until something holds; fail with an explanation."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_up(role: RunningRole) -> bool:
+    """Return True once the role serves and has reached its engine."""
+    assert role.process.poll() is None, role.log
+    try:
+        answer = fetch(f"{role.admin_url}/health")
+    except ConnectionRefusedError:
+        return False
+    return (answer.status, answer.body) == (200, b"ok\n")

@@ -1,0 +1,155 @@
+"""The jobs role as `make jobs` starts it: engine and worker as children, and the samples as base images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import stat
+import tarfile
+from base64 import b64decode
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.standalone.sample import unpack_sample
+from tests.acceptance.clients import run_client
+from tests.acceptance.service import fetch
+from tests.imaging.coreos_disk import read_boot_file
+from tests.jobs.running_role import API, DISTRIBUTION, RunningRole, running_role, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.acceptance
+
+SECRET = "secret-of-the-cluster"
+CONFIG = json.dumps({"ignition": {"version": "3.3.0"}, "passwd": {"users": [{"name": SECRET}]}}).encode()
+
+
+@pytest.fixture(scope="module")
+def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
+    with running_role(tmp_path_factory.mktemp("jobs")) as running:
+        yield running
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.ign"
+    path.write_bytes(CONFIG)
+    return path
+
+
+def start(role: RunningRole, image_type: str, config: Path, *arguments: str | Path) -> str:
+    options = ("--distribution", DISTRIBUTION, "--type", image_type, "--ignition", config)
+    return role.compose("start", *options, *arguments).split()[0]
+
+
+def test_ova_of_the_sample_has_the_config_and_is_downloaded_by_ranges(
+    role: RunningRole, config: Path, tmp_path: Path
+) -> None:
+    ova = tmp_path / "sample.ova"
+    compose_id = start(role, "vsphere-ova", config, "--output", ova)
+    whole = ova.read_bytes()
+    path = f"/composes/{compose_id}/download"
+    answer = role.get(path)
+    digest = b64decode(answer.headers["Repr-Digest"].removeprefix("sha-256=:").removesuffix(":"))
+    assert (answer.body, digest) == (whole, hashlib.sha256(whole).digest())
+    halves = [role.get(path, {"Range": f"bytes={part}"}) for part in ("0-99999", "100000-")]
+    assert [half.status for half in halves] == [206, 206]
+    assert b"".join(half.body for half in halves) == whole
+    with tarfile.open(ova) as archive:
+        (disk,) = [name for name in archive.getnames() if name.endswith(".vmdk")]
+        archive.extract(disk, tmp_path, filter="data")
+    run_client("qemu-img", "convert", "-f", "vmdk", "-O", "raw", tmp_path / disk, tmp_path / "disk.raw")
+    assert read_boot_file(tmp_path / "disk.raw", "ignition/config.ign") == CONFIG
+
+
+def test_live_iso_is_customized_and_not_stored(role: RunningRole, config: Path, tmp_path: Path) -> None:
+    iso = tmp_path / "live.iso"
+    compose_id = start(role, "live-installer", config, "--output", iso)
+    assert run_client("coreos-installer", "iso", "ignition", "show", iso) == CONFIG
+    assert iso.stat().st_size == unpack_sample(tmp_path).stat().st_size
+    assert role.status(compose_id)["status"] == "success"
+    sizes = [path.stat().st_size for path in (role.data_dir / "store").rglob("*") if path.is_file()]
+    assert iso.stat().st_size not in sizes
+
+
+def test_disk_of_a_wished_size_is_made(role: RunningRole, config: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk.qcow2"
+    start(role, "guest-image", config, "--size", str(1024**3), "--output", disk)
+    described = json.loads(run_client("qemu-img", "info", "--output=json", disk))
+    assert (described["format"], described["virtual-size"]) == ("qcow2", 1024**3)
+
+
+def test_secret_of_the_config_is_in_no_log_row_or_scratch(
+    role: RunningRole, config: Path, tmp_path: Path
+) -> None:
+    compose_id = start(role, "vsphere", config, "--output", tmp_path / "disk.vmdk")
+    assert SECRET not in role.log
+    for path in (role.data_dir / "engine", role.data_dir / "worker" / "scratch"):
+        assert [
+            each for each in path.rglob("*") if each.is_file() and SECRET.encode() in each.read_bytes()
+        ] == []
+    for path in role.data_dir.glob("jobs.sqlite*"):
+        assert SECRET.encode() not in path.read_bytes()
+    for name in ("metadata", "manifests", "logs", "provenance", "sboms"):
+        assert SECRET.encode() not in role.get(f"/composes/{compose_id}/{name}").body
+
+
+def test_status_page_has_a_row_for_each_compose_and_job(
+    role: RunningRole, config: Path, tmp_path: Path
+) -> None:
+    compose_id = start(role, "aws", config, "--output", tmp_path / "disk.raw")
+    page = fetch(f"{role.admin_url}/").body.decode()
+    (row,) = [line for line in page.splitlines() if compose_id in line]
+    assert f"{DISTRIBUTION} x86_64 aws" in row
+    assert "success" in row
+    assert '<tr class="job">' in page
+
+
+def test_socket_is_for_owner_and_group(role: RunningRole) -> None:
+    assert stat.S_IMODE((role.data_dir / "jobs.sock").stat().st_mode) == 0o660
+
+
+def test_role_that_was_killed_starts_again_and_knows_what_it_has_made(config: Path, tmp_path: Path) -> None:
+    with running_role(tmp_path) as role:
+        made = start(role, "vsphere-ova", config, "--wait")
+        interrupted = start(role, "vsphere-ova", config)
+        role.process.send_signal(signal.SIGKILL)
+        role.process.wait()
+    with running_role(tmp_path, JOBS_HEARTBEAT_TIMEOUT="5") as role:
+        assert role.status(made)["status"] == "success"
+        assert role.get(f"/composes/{made}/download").status == 200
+        assert role.wait_until_ended(interrupted)["status"] == "success"
+        children = children_of(role.process.pid)
+        assert len(children) == 2
+    wait_until(lambda: not any(map(exists, children)), lambda: role.log)
+    assert not (role.data_dir / "jobs.sock").exists()
+    assert list((role.data_dir / "worker" / "scratch").iterdir()) == []
+
+
+def test_process_without_the_worker_api_queues_composes(config: Path, tmp_path: Path) -> None:
+    with running_role(tmp_path, JOBS_APIS="composer") as role:
+        compose_id = start(role, "vsphere", config)
+        assert role.status(compose_id)["status"] == "pending"
+        assert fetch(f"{role.url}/api/worker/v1/status").status == 404
+        listed = json.loads(role.get("/composes/").body)
+        assert [compose["id"] for compose in listed] == [compose_id]
+    with running_role(tmp_path, JOBS_APIS="worker") as role:
+        assert fetch(f"{role.url}{API}/composes/{compose_id}").status == 404
+        wait_until(lambda: "has ended: success" in role.log, lambda: role.log)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
