@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -72,28 +73,35 @@ class JobsClient:
         self._requests = requests
         self._asked = asked
         self._base = f"{requests.prefix}{API}/"
+        self._registration = threading.Lock()
         self._worker_id: str | None = None
 
-    def register(self, interruption: Interruption) -> None:
-        """Tell the server that this worker is there; the first time, and when it has forgotten, get an id."""
-        if self._worker_id:
-            try:
-                self._ask("POST", f"workers/{self._worker_id}/status", interruption=interruption)
-            except ServerRefusal as error:
-                if error.number not in _UNKNOWN_WORKERS:
-                    raise
-                self._worker_id = None
-        if not self._worker_id:
-            document = {"arch": self._asked.architecture}
-            answer = self._ask("POST", "workers", document, interruption=interruption)
-            self._worker_id = str(_member(answer, "worker_id"))
+    def refresh(self, interruption: Interruption) -> None:
+        """Tell the server that this worker is there; register again if it has forgotten it."""
+        worker_id = self._register(interruption)
+        try:
+            self._ask("POST", f"workers/{worker_id}/status", interruption=interruption)
+        except ServerRefusal as error:
+            if error.number not in _UNKNOWN_WORKERS:
+                raise
+            self._worker_id = None
+            self._register(interruption)
+
+    def _register(self, interruption: Interruption) -> str:
+        """Return the id of this worker, which it gets when it first needs it."""
+        with self._registration:
+            if self._worker_id is None:
+                document = {"arch": self._asked.architecture}
+                answer = self._ask("POST", "workers", document, interruption=interruption)
+                self._worker_id = str(_member(answer, "worker_id"))
+            return self._worker_id
 
     def poll(self, interruption: Interruption) -> ReceivedJob | None:
         """Wait for a job; None: there was none in time."""
         document = {
             "types": self._asked.types,
             "arch": self._asked.architecture,
-            **({"worker_id": self._worker_id} if self._worker_id else {}),
+            "worker_id": self._register(interruption),
             **({"tenant": self._asked.tenant} if self._asked.tenant else {}),
         }
         job = self._ask("POST", "jobs", document, seconds=_POLL_SECONDS, interruption=interruption)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from image_service.worker.jobs_client import ReceivedJob
     from image_service.worker.running_job import JobTools
 
-_REGISTER_SECONDS = 60.0
+_REFRESH_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1  # between two polls, in case that the server does not wait
 _WATCH_SECONDS = 0.2
 
@@ -46,7 +46,7 @@ class JobWorker:
     def run(self) -> bool:
         """Work until `stop` is called, or the only job is done; return True then, and not after a fault."""
         slots = [threading.Thread(target=self._work, name=f"slot {number}") for number in range(self._slots)]
-        threads = [*slots, threading.Thread(target=self._register, name="registration")]
+        threads = [*slots, threading.Thread(target=self._refresh, name="registration")]
         for thread in threads:
             thread.start()
         while not self._is_stopped and all(slot.is_alive() for slot in slots):
@@ -89,15 +89,15 @@ class JobWorker:
             with self._lock:
                 self._jobs.remove(interruption)
 
-    def _register(self) -> None:
+    def _refresh(self) -> None:
         """Tell the server now and then that this worker is there."""
         failures = 0
         with suppress(Interrupted):
             while True:
                 try:
-                    self._tools.client.register(self._stopping)
+                    self._tools.client.refresh(self._stopping)
                     failures = 0
-                    self._stopping.wait(_REGISTER_SECONDS)
+                    self._stopping.wait(_REFRESH_SECONDS)
                 except ImageServiceError as error:
                     failures += 1
                     self._pause_after(error, failures)

@@ -72,6 +72,7 @@ class JobServer:
         self.refuses = 0  # so many requests are answered with 503
         self.breaks_inputs = 0  # so many inputs end in their midst
         self.result_error: dict[str, Any] | None = None  # the answer to results, with status 400
+        self.worker_answer: object = None  # instead of the right one
         self.token = TOKEN
 
     def give(self, job: GivenJob) -> GivenJob:
@@ -131,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle_worker(self, state: JobServer, path: str) -> None:
         if path == "/workers":
             state.workers.add(worker := str(uuid.uuid4()))
-            self._answer(201, {"worker_id": worker})
+            self._answer(201, state.worker_answer or {"worker_id": worker})
         elif path.split("/")[2] in state.workers:
             self._answer(200, {})
         else:

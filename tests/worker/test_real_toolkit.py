@@ -10,6 +10,7 @@ import pytest
 
 from tests.acceptance.clients import needs_client, run_client
 from tests.imaging.coreos_disk import DISK_SIZE, ENTRY, build_disk, read_boot_file
+from tests.imaging.corpus.qcow2 import backing_file, data_file
 from tests.s3_server import BUCKET, running_s3_server
 from tests.worker.job_server import GivenJob
 from tests.worker.workers import real_toolkit, running_worker
@@ -114,3 +115,35 @@ def test_any_image_is_uploaded_with_credentials_of_the_worker(site: WorkerSite, 
     assert result["location"] == f"s3://{BUCKET}/composes/1/pxe.tar.xz"
     assert result["artifacts"] == []
     assert "upload" in site.jobs.polls[0]["types"]
+
+
+def test_hostile_disks_fail_and_harm_nothing(site: WorkerSite, tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    host.write_bytes(b"s3cret of the host" * 4096)
+    hostile = [backing_file(tmp_path, host), data_file(tmp_path, host)]
+    jobs = [
+        site.jobs.give(GivenJob(kind, {**arguments, "input_format": declared}, {"image": path.read_bytes()}))
+        for path in hostile
+        for declared in ("raw", "qcow2")
+        for kind, arguments in (
+            ("customize", {"input": "image", "output": "o", "platform": "aws"}),
+            ("convert", {"input": "image", "output": "o", "format": "raw"}),
+        )
+    ]
+    with running_worker(site.server, tmp_path, real_toolkit(tmp_path)):
+        errors = [site.jobs.finished(job)["job_error"] for job in jobs]
+    assert [error["id"] for error in errors] == [4] * len(jobs)
+    assert all(error["reason"].startswith("inputs/image: ") for error in errors)
+    assert not any(job.artifacts for job in jobs)
+
+
+def test_config_that_is_a_bomb_fails(site: WorkerSite, tmp_path: Path) -> None:
+    base = build_disk(tmp_path).read_bytes()
+    arguments = {"input": "base", "input_format": "raw", "output": "o", "platform": None}
+    bombs = [b"[" * 1_000_000, b'{"ignition": {"version": "3.4.0", "x": "' + bytes(80 * MIB) + b'"}}']
+    jobs = [
+        site.jobs.give(GivenJob("customize", arguments, {"base": base, "ignition": bomb})) for bomb in bombs
+    ]
+    with running_worker(site.server, tmp_path, real_toolkit(tmp_path)):
+        results = [site.jobs.finished(job) for job in jobs]
+    assert [result["job_error"]["id"] for result in results] == [4, 4]

@@ -35,9 +35,8 @@ def test_job_ends_with_its_artifact_and_reports_progress(site: WorkerSite, conve
     holding = [each for each in conversion.progress if each["phase"] == "hold"]
     assert all(0 < each["done"] <= each["total"] == 1000 for each in holding)
     assert conversion.beats >= len(holding)
-    assert site.jobs.polls[0] == {"types": ["customize", "convert"], "arch": "x86_64"} | (
-        {"worker_id": site.jobs.polls[0]["worker_id"]} if "worker_id" in site.jobs.polls[0] else {}
-    )
+    (worker,) = site.jobs.workers
+    assert site.jobs.polls[0] == {"types": ["customize", "convert"], "arch": "x86_64", "worker_id": worker}
 
 
 def test_unix_socket_and_jobs_of_all_tenants(site: WorkerSite, conversion: GivenJob) -> None:
@@ -233,9 +232,3 @@ def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(site: WorkerS
     assert {
         each.partition("=")[2] for call in site.toolkit.calls() for each in call if "scratch-b" in each
     } == {str(5 * MIB)}
-
-
-def test_worker_that_the_server_has_forgotten_registers_again(site: WorkerSite) -> None:
-    with site.worker():
-        site.jobs.wait_for(lambda: bool(site.jobs.polls) and "worker_id" in site.jobs.polls[-1])
-        assert site.jobs.polls[-1]["worker_id"] in site.jobs.workers
