@@ -13,13 +13,15 @@ from image_service.errors import ConfigurationError
 if TYPE_CHECKING:
     from image_service.command_line.parser import AddParser
 
-PROFILES = ("mount", "boot", "download")
+PROFILES = ("mount", "boot", "download", "composer")
 _EXAMPLES = """\
 examples:
   image-service loadtest URL --clients 64 --duration 1m --slo 'p99<200ms' --slo 'errors<0.1%'
   image-service loadtest --urls urls.txt --profile download --clients 500 --rate 10KiB/s --report out
   image-service loadtest 'http://localhost:8080/byid/{infra_env}/sample/x86_64/full.iso' \\
       --infra-envs 100 --api http://localhost:8090
+  image-service loadtest http://localhost:8091/api/image-builder-composer/v2 --profile composer \\
+      --slo 'p95<200ms' --slo 'errors<5%'
 
 It generates as much load as it can: use it only against your own servers.
 """
@@ -60,7 +62,13 @@ def add(add_parser: AddParser) -> None:
         "--profile",
         choices=PROFILES,
         default=PROFILES[0],
-        help="ranges as a BMC reads them, the first of them only, or whole images (default: mount)",
+        help="ranges as a BMC reads them, the first of them only, whole images, or composes of the jobs role"
+        " (default: mount)",
+    )
+    parser.add_argument(
+        "--compose",
+        metavar="FILE",
+        help="with --profile composer: JSON of the requests (default: a minimal ISO of the sample)",
     )
     parser.add_argument("--clients", default="16", metavar="N", help="that read at once (default: 16)")
     parser.add_argument("--duration", default="30s", metavar="TIME", help="such as 30s or 5m (default: 30s)")

@@ -20,7 +20,7 @@ from image_service.loadtest.verification import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.loadtest.connection import ClientConnection
+    from image_service.loadtest.connection import ClientConnection, ResponseReceiver
     from image_service.loadtest.plan import ImageTarget
     from image_service.loadtest.run_state import RunState
     from image_service.loadtest.verification import ResponseHead
@@ -119,7 +119,7 @@ class LoadClient:
         try:
             await self._state.sleep(self._state.start_delay(self._number))
             while not self._state.is_over:
-                await self._read_image()
+                await self._do_next()
         finally:
             if self._connection is not None and self._connection.is_busy:
                 # A slow download that has started counts, although the run ends before it does.
@@ -134,7 +134,7 @@ class LoadClient:
         if self._connection is not None:
             self._connection.check_timeout(self._plan.timeout_seconds)
 
-    async def _read_image(self) -> None:
+    async def _do_next(self) -> None:
         """Mount or download the next image, on a connection of its own."""
         image = self._next_image % len(self._plan.targets)
         self._next_image += self._plan.clients
@@ -217,7 +217,7 @@ class LoadClient:
         self,
         target: ImageTarget,
         request: bytes,
-        receiver: VerifyingReceiver,
+        receiver: ResponseReceiver,
         due: float | None,
         *,
         head: bool,

@@ -22,6 +22,7 @@ class Timing(StrEnum):
     FIRST_BYTE = "first-byte"
     CONNECT = "connect"
     FIRST_REQUEST = "first-request"
+    COMPOSE = "compose"
 
 
 class Dimension(StrEnum):

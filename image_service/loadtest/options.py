@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
+from image_service.loadtest.composer.compose_request import DEFAULT_REQUEST, read_compose_request
 from image_service.loadtest.objectives import Dimension, parse_objective, parse_rate
 from image_service.loadtest.plan import (
     PLACEHOLDER,
@@ -122,6 +123,10 @@ def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
     build = _check_urls(collector, templates, infra_envs, register, arguments.api)
     requests_per_second, bytes_per_second = _rate(collector, arguments.rate, profile)
     objectives = [parse(f"--slo {text!a}", parse_objective, text, None) for text in arguments.slo]
+    checks = parse("--check", _number(0, MAX_REGISTERED), arguments.check, 0)
+    collector.require(
+        arguments.compose is None or profile is Profile.COMPOSER, "--compose: needs --profile composer"
+    )
     fields = [field for text in arguments.header for field in parse("--header", _fields, text, ())]
     options = LoadTestOptions(
         plan=Plan(
@@ -133,7 +138,8 @@ def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
             bytes_per_second=bytes_per_second,
             timeout_seconds=parse("--timeout", parse_duration, arguments.timeout, 1.0),
             fields=tuple(fields),
-            checks=parse("--check", _number(0, MAX_REGISTERED), arguments.check, 0),
+            checks=checks if profile is not Profile.COMPOSER else 0,
+            compose=parse("--compose", read_compose_request, arguments.compose, DEFAULT_REQUEST),
         ),
         objectives=tuple(filter(None, objectives)),
         templates=templates,
@@ -224,9 +230,9 @@ def _rate(
     byte_count = parse_rate(text, Dimension.BYTES_PER_SECOND)
     if requests is None and byte_count is None:
         collector.faults.append("--rate: must be requests per second as 20/s, or bytes per second as 10KiB/s")
-    if byte_count is not None and profile.is_mount:
+    if byte_count is not None and profile is not Profile.DOWNLOAD:
         collector.faults.append(
-            "--rate: bytes per second need --profile download; ranges take requests per second"
+            "--rate: bytes per second need --profile download; the others take requests per second"
         )
     return requests, byte_count
 

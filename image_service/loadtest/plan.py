@@ -86,6 +86,7 @@ class Plan:
         timeout_seconds: a response without progress for so long fails.
         fields: further header fields; values may be credentials.
         checks: number of images that are read whole at the end, to compare their SHA-256.
+        compose: content of the requests for composes; targets are composer APIs then.
     """
 
     targets: tuple[ImageTarget, ...]
@@ -97,6 +98,7 @@ class Plan:
     timeout_seconds: float = 10.0
     fields: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     checks: int = 1
+    compose: bytes = attrs.field(default=b"", repr=False)
 
     @property
     def servers(self) -> list[str]:

@@ -1,4 +1,7 @@
-"""The ranges that machines read of an image: synthetic traces. Offsets and lengths are in bytes."""
+"""What clients do, and the ranges that machines read of an image: synthetic traces.
+
+Offsets and lengths are in bytes.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,17 @@ _JUMP_ONE_IN = 32
 
 
 class Profile(StrEnum):
-    """How a client reads images."""
+    """How a client reads images, or has them composed."""
 
     MOUNT = "mount"
     BOOT = "boot"
     DOWNLOAD = "download"
+    COMPOSER = "composer"
 
     @property
     def is_mount(self) -> bool:
-        """True if it reads ranges; otherwise it reads whole images."""
-        return self is not Profile.DOWNLOAD
+        """True if it reads ranges of images."""
+        return self in {Profile.MOUNT, Profile.BOOT}
 
 
 def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,9 @@ from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.task import LoopingCall
 
 from image_service.loadtest.client import LoadClient
+from image_service.loadtest.composer.compose_client import ComposeLoadClient
 from image_service.loadtest.image_check import DigestCheck, ImageChecker
+from image_service.loadtest.profiles import Profile
 from image_service.loadtest.run_state import RunState
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ class Run:
     async def run(self) -> None:
         """Run to the end, or until `interrupt`."""
         cpu_seconds = time.process_time()
-        clients = [LoadClient(self.state, number) for number in range(self._plan.clients)]
+        client_class = ComposeLoadClient if self._plan.profile is Profile.COMPOSER else LoadClient
+        clients = [client_class(self.state, number) for number in range(self._plan.clients)]
         ticks = self._start_ticks(lambda: self._tick(clients))
         overdue = self._reactor.callLater(self._plan.seconds + OVERDUE_SECONDS, self._cancel, overdue=True)
         try:

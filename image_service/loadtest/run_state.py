@@ -8,6 +8,7 @@ from twisted.internet.task import deferLater
 
 from image_service.loadtest.counters import LoadCounters
 from image_service.loadtest.objectives import Timing
+from image_service.loadtest.profiles import Profile
 from image_service.loadtest.verification import BlockDigests
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class RunState:
     def __init__(self, reactor: IReactorTime, plan: Plan, dialer: Dialer, clock: Callable[[], float]) -> None:
         self.plan = plan
         self.clock = clock
-        self.counters = LoadCounters(Timing.REQUEST if plan.profile.is_mount else Timing.FIRST_BYTE)
+        self.counters = LoadCounters(
+            Timing.FIRST_BYTE if plan.profile is Profile.DOWNLOAD else Timing.REQUEST
+        )
         self.blocks = BlockDigests()
         self.started_at = clock()
         self._reactor = reactor

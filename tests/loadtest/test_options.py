@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,10 +17,9 @@ from image_service.loadtest.options import OptionsError, parse_duration, parse_o
 from image_service.loadtest.profiles import Profile
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from image_service.loadtest.options import LoadTestOptions
 
+REQUEST = Path(__file__).parents[2] / "conf" / "jobs-grafana-dashboard.json"  # a JSON object
 TEMPLATE = "http://h/byid/{infra_env}/4.17/x86_64/full.iso"
 
 
@@ -87,6 +87,8 @@ def test_rate_is_recognized_by_its_unit(
         (("http://h/x", "--check=-1"), "--check: must be a whole number, from 0"),
         (("http://h/x", "--rate=5"), "--rate: must be requests per second as 20/s"),
         (("http://h/x", "--rate=5kB/s"), "--rate: bytes per second need --profile download"),
+        (("http://h/x", f"--compose={REQUEST}"), "--compose: needs --profile composer"),
+        (("http://h/x", "--profile=composer", "--compose=/dev/null"), "--compose: must be a file of a JSON"),
         (("http://h/x", "--header=top-secret"), "--header: must be as 'Name: value'"),
         (("http://h/x", "--header=A: top-secret\r\nB: c"), "--header: must be as 'Name: value'"),
         (("http://h/x", "--header=Range: bytes=0-1"), "--header: Range is set by the load test itself"),

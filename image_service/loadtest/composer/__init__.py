@@ -1,0 +1,1 @@
+"""The profile ``composer``: clients of the composer API of the jobs role."""
