@@ -107,6 +107,8 @@ class RunPlan:
             await workflow.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             for task in tasks:
+                # A failure that nobody asks for would be logged.
+                task.add_done_callback(lambda task: task.cancelled() or task.exception())
                 task.cancel()
         failures = [failure for task in tasks if task.done() and (failure := task.exception())]
         for failure in failures:
