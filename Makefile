@@ -4,6 +4,7 @@
 VENV ?= .venv
 DATA_DIR ?= $(CURDIR)/data
 ADMIN_LISTEN ?= 127.0.0.1:8081
+JOBS_ADMIN_LISTEN ?= 127.0.0.1:8092
 
 bin := $(VENV)/bin
 definition := setup.cfg pyproject.toml
@@ -15,7 +16,7 @@ export PYTHONPATH := $(CURDIR)
 # cargo installs coreos-installer into the first; Debian has administration tools in the others.
 export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
-.PHONY: help run test soak lint format docs manifests bench lock release toolkit deps clean
+.PHONY: help run jobs test soak lint format docs manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -24,6 +25,10 @@ help: ## list the targets
 run: $(VENV)/installed ## serve a sample image with the embedded stand-in for assisted-service
 	mkdir -p '$(DATA_DIR)'
 	DATA_DIR='$(DATA_DIR)' ADMIN_LISTEN='$(ADMIN_LISTEN)' exec $(bin)/image-service serve --standalone
+
+jobs: $(VENV)/jobs ## compose images as jobs, with engine and worker as child processes: docs/jobs.md
+	mkdir -p '$(DATA_DIR)/jobs'
+	DATA_DIR='$(DATA_DIR)/jobs' ADMIN_LISTEN='$(JOBS_ADMIN_LISTEN)' exec $(bin)/image-service jobs
 
 # Three processes, because acceptance tests wait for clients most of the time. They take whole modules, so that each
 # module's fixtures are set up once; acceptance, the longest, first.
@@ -86,6 +91,10 @@ $(VENV)/created: .ci/venv .ci/common.sh
 # Strict mode, because a default editable install loses the twistd plugin.
 $(VENV)/installed: $(VENV)/created $(definition)
 	$(bin)/python -m pip install -qq --editable . --config-settings editable_mode=strict
+	touch $@
+
+$(VENV)/jobs: $(VENV)/installed
+	$(bin)/python -m pip install -qq --editable '.[jobs]' --config-settings editable_mode=strict
 	touch $@
 
 $(VENV)/lock: $(VENV)/created $(definition)

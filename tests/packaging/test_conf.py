@@ -92,7 +92,12 @@ def test_unit_is_notified_watched_and_reloaded_and_not_restarted_in_vain() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "threshold"), [("image-service.service", 15), ("image-service-worker.service", 40)]
+    ("name", "threshold"),
+    [
+        ("image-service.service", 15),
+        ("image-service-jobs.service", 40),
+        ("image-service-worker.service", 40),
+    ],
 )
 def test_systemd_finds_little_exposed(name: str, threshold: int, tmp_path: Path) -> None:
     """A worker isolates its programs by namespaces, which it therefore may make."""
