@@ -85,7 +85,8 @@ class EngineChild:
         self._reactor = reactor
         self._directory = directory
         self._program = program
-        self._port = _free_port()
+        self._reservation = _reserve_port()
+        self._port: int = self._reservation.getsockname()[1]
         self._locks: list[int] = []
         self.process = SupervisedProcess(reactor, "the job engine", self._spawn, _TERMINATION_SECONDS)
 
@@ -117,6 +118,7 @@ class EngineChild:
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks = []
+        self._reservation.close()
 
     @property
     def _pid_file(self) -> Path:
@@ -142,9 +144,12 @@ class EngineChild:
         self._reactor.spawnProcess(process, "/bin/sh", command, environment, childFDs=descriptors)
 
 
-def _free_port() -> int:
-    """Return a port that nobody uses now."""
-    with socket.socket() as found:
-        found.bind((_HOST, 0))
-        port: int = found.getsockname()[1]
-        return port
+def _reserve_port() -> socket.socket:
+    """Return a socket that is bound to a free port, and does not listen.
+
+    The kernel assigns the port to nobody else while it is open, and the engine can listen on it nevertheless.
+    """
+    reservation = socket.socket()
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind((_HOST, 0))
+    return reservation

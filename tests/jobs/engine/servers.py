@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import socket
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import yaml
@@ -123,3 +125,12 @@ def _configuration(stores: dict[str, dict[str, object]], port: int) -> dict[str,
         },
         "publicClient": {"hostPort": f"{_HOST}:{port}"},
     }
+
+
+def _low_port() -> int:
+    """Return a free port below those that the kernel assigns: Temporal's column for it is a smallint."""
+    while True:
+        port = random.randrange(20000, 32768)  # noqa: S311 - no secret
+        with socket.socket() as found, suppress(OSError):
+            found.bind((_HOST, port))
+            return port
