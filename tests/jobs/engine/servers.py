@@ -64,7 +64,7 @@ def running_cluster(directory: Path, postgres: PostgresServer) -> Iterator[Engin
         store: _store(postgres.create_database(), f"postgresql/v12/{schema}")
         for store, schema in (("default", "temporal"), ("visibility", "visibility"))
     }
-    port = free_port()
+    port = _low_port()
     config = directory / "config.yaml"
     config.write_text(yaml.safe_dump(_configuration(stores, port)))
     server = EngineServer([program, "--config-file", str(config), "--allow-no-auth", "start"], port)
@@ -95,7 +95,7 @@ def _store(url: str, schema: str) -> dict[str, object]:
 
 def _configuration(stores: dict[str, dict[str, object]], port: int) -> dict[str, object]:
     services = ("frontend", "matching", "history", "worker")
-    ports = {service: port if service == "frontend" else free_port() for service in services}
+    ports = {service: port if service == "frontend" else _low_port() for service in services}
     return {
         "log": {"stdout": True, "level": "error"},
         "persistence": {
@@ -106,7 +106,7 @@ def _configuration(stores: dict[str, dict[str, object]], port: int) -> dict[str,
         },
         "global": {"membership": {"maxJoinDuration": "30s", "broadcastAddress": _HOST}},
         "services": {
-            service: {"rpc": {"grpcPort": number, "membershipPort": free_port(), "bindOnLocalHost": True}}
+            service: {"rpc": {"grpcPort": number, "membershipPort": _low_port(), "bindOnLocalHost": True}}
             for service, number in ports.items()
         },
         "clusterMetadata": {
@@ -128,7 +128,7 @@ def _configuration(stores: dict[str, dict[str, object]], port: int) -> dict[str,
 
 
 def _low_port() -> int:
-    """Return a free port below those that the kernel assigns: Temporal's column for it is a smallint."""
+    """Return a free port below those that the kernel assigns: Temporal's table has a smallint for it."""
     while True:
         port = random.randrange(20000, 32768)  # noqa: S311 - no secret
         with socket.socket() as found, suppress(OSError):
