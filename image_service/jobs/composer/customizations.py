@@ -64,7 +64,7 @@ def blank_secrets(document: dict[str, Any]) -> Json:
 
 def _parse_config(path: str, text: str) -> bytes:
     try:
-        config = b64decode(text, validate=True)
+        config = b64decode("".join(text.split()), validate=True)
     except ValueError:
         raise _refusal(f"{path} must be base64") from None
     try:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64encode, encodebytes
 from typing import Any
 
 import pytest
@@ -77,6 +77,11 @@ def test_plain_request() -> None:
     assert request.size is None
     assert request.uploads == (UploadTarget("local"),)
     assert request.document == compose()
+
+
+def test_lines_of_base64_are_joined() -> None:
+    ignition = {"embedded": {"config": encodebytes(CONFIG).decode()}}
+    assert parse(compose(customizations={"ignition": ignition})).customization.ignition == CONFIG
 
 
 def test_one_image_request_may_stand_alone() -> None:
