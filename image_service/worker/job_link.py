@@ -71,13 +71,14 @@ class JobLink:
             thread.join()
 
     def _beat(self, beat_seconds: float, ended: Interruption) -> None:
-        reported = None
+        reported, is_away = None, False
         while True:
             try:
                 ended.wait(beat_seconds)
                 if self.client.is_cancelled(self.job, ended):
                     self.interruption.interrupt()
                     return
+                is_away = False
                 progress = self.progress
                 if progress is not None and progress != reported:
                     reported = progress
@@ -88,4 +89,6 @@ class JobLink:
                 self.interruption.interrupt()
                 return
             except ImageServiceError as error:  # the work goes on
-                self.log(f"job {self.job.id}: no sign of life: {error.detail}")
+                if not is_away:
+                    self.log(f"job {self.job.id}: no sign of life: {error.detail}")
+                is_away = True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -228,20 +229,25 @@ class _UnixServer(ThreadingMixIn, UnixStreamServer):
 
 
 @contextmanager
-def running_job_server(state: JobServer, socket_path: Path | None = None, port: int = 0) -> Iterator[str]:
+def running_job_server(
+    state: JobServer, socket_path: Path | None = None, port: int = 0, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Serve until the block ends; yields what ``--server`` gets.
 
     Args:
         state: that tests and worker share.
         socket_path: of a unix socket; None: on a port of loopback.
         port: 0: any.
+        tls: of HTTPS; None: it is HTTP.
     """
     server: Any
     if socket_path:
         server, name = _UnixServer(str(socket_path), _Handler), f"unix:{socket_path}"
     else:
         server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
-        name = f"http://127.0.0.1:{server.server_address[1]}"
+        name = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     server.state = state
     thread = threading.Thread(target=server.serve_forever, args=[0.05])
