@@ -32,3 +32,52 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- define "image-service.volume" -}}
 {{ . | lower | replace "_" "-" }}
 {{- end }}
+
+{{- /* The jobs role and its workers: pods of other names, which the Service of images does not select. */}}
+{{- define "image-service.jobsSelector" -}}
+app.kubernetes.io/name: image-service-jobs
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "image-service.workerSelector" -}}
+app.kubernetes.io/name: image-service-worker
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "image-service.image" -}}
+{{ with .Values.image }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}{{ end }}
+{{- end }}
+
+{{- /* What all pods of the jobs role have. */}}
+{{- define "image-service.jobsPod" -}}
+serviceAccountName: {{ .Release.Name }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  {{- if ne .Values.fsGroup nil }}
+  fsGroup: {{ .Values.fsGroup }}
+  fsGroupChangePolicy: OnRootMismatch
+  {{- end }}
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "image-service.s3Variables" -}}
+{{- with .Values.secrets.s3 }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: AWS_ACCESS_KEY_ID}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: AWS_SECRET_ACCESS_KEY}}
+- name: AWS_SESSION_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: AWS_SESSION_TOKEN, optional: true}}
+{{- end }}
+{{- end }}

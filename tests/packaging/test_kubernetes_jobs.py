@@ -1,0 +1,134 @@
+"""The chart's part for the jobs role: valid values and objects, and an environment that it accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from image_service.settings.jobs.jobs import UnixAddress
+from image_service.settings.jobs.role import JobsRoleSettings
+from image_service.settings.variables import groups_of, variables_of
+from tests.packaging.manifests import Manifest, parse_manifests
+from tests.packaging.test_kubernetes import (
+    CHART,
+    CONF,
+    KEYS,
+    LEFT_OUT,
+    OF_LIBPQ,
+    OLDEST,
+    SCHEMA,
+    merged,
+    render,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOBS = yaml.safe_load((CONF / "helm" / "jobs.yaml").read_text())
+VALUES = merged(values_of("three-replicas"), JOBS)
+TEMPLATE = (CHART / "templates" / "jobs.yaml").read_text()
+HELPERS = (CHART / "templates" / "_helpers.tpl").read_text()
+# Those of the byte server's values, which the jobs role shares, and those that need a Secret of their own.
+NOT_OF_JOBS = {
+    *("DATABASE_LISTEN_URL", "OS_IMAGES_REQUEST_HEADERS", "OS_IMAGES_REQUEST_QUERY_PARAMS"),
+    *("TEMPORAL_TLS_CERT_FILE", "TEMPORAL_TLS_KEY_FILE"),
+}
+
+
+def test_schema_accepts_the_values() -> None:
+    jsonschema.validate(VALUES, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"jobs": {"unknown": 1}},
+        {"jobs": {"settings": {"UNKNOWN": "1"}}},
+        {"jobs": {"settings": {"JOBS_LISTEN": "0.0.0.0:80"}}},
+        {"jobs": {"settings": {"JOBS_MAX_QUEUED": 5}}},
+        {"jobs": {"settings": {"STORE_URL": "/data/store"}}},
+        {"jobs": {"worker": {"tokenSecret": ""}}},
+        {"secrets": {"database": ""}},
+        {"secrets": {"admin": ""}},
+    ],
+    ids=json.dumps,
+)
+def test_schema_refuses(change: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(merged(VALUES, change), SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["TEMPORAL_ADDRESS", "STORE_URL", "JWT_KEYS_URL"])
+def test_schema_requires_what_replicas_need(name: str) -> None:
+    values = merged(VALUES, {})
+    values["jobs"] = {**values["jobs"], "settings": {**values["jobs"]["settings"]}}
+    del values["jobs"]["settings"][name]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(values, SCHEMA)
+
+
+def test_each_variable_of_the_role_is_a_value_or_set_by_the_chart() -> None:
+    known = {
+        variable.names[0] for _, group in groups_of(JobsRoleSettings) for variable in variables_of(group)
+    }
+    properties = SCHEMA["properties"]["jobs"]["properties"]
+    settings, files = (set(properties[name]["propertyNames"]["enum"]) for name in ("settings", "files"))
+    by_chart = set(re.findall(r"name: ([A-Z][A-Z0-9_]+)\b", TEMPLATE)) - {"POD_IP"}
+    by_chart |= set(re.findall(r"name: (AWS_[A-Z_]+)", HELPERS))
+    assert not settings & files
+    assert not by_chart & (settings | files)
+    assert settings | (files - OF_LIBPQ) | by_chart == known - NOT_OF_JOBS - LEFT_OUT
+
+
+@pytest.fixture
+def manifests() -> list[Manifest]:
+    """The objects of the chart with the jobs role; needs helm."""
+    return parse_manifests(render("three-replicas", "--values", str(CONF / "helm" / "jobs.yaml")))
+
+
+def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    (found,) = (each for each in manifests if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def test_objects_are_valid(manifests: list[Manifest]) -> None:
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, OLDEST, strict=True)
+    (images,) = [
+        each
+        for each in manifests
+        if each["kind"] == "Service" and each["metadata"]["name"] == "image-service"
+    ]
+    for name in ("jobs", "worker"):
+        pods = find(manifests, "Deployment", f"image-service-{name}")["spec"]["template"]
+        assert not images["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+
+
+def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path) -> None:
+    pod = find(manifests, "Deployment", "image-service-jobs")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    secret = tmp_path / "file"
+    secret.write_text(KEYS["secret"])
+    rules = tmp_path / "acl.json"
+    rules.write_text('[{"claim": "rh-org-id", "pattern": "."}]')
+    environ = {"DATABASE_URL": KEYS["url"]}
+    for entry in container["env"]:
+        if "value" in entry:
+            environ[entry["name"]] = entry["value"].replace("$(POD_IP)", "192.0.2.1")
+    files = {"ADMIN_TOKEN_FILE": secret, "INSTANCE_SECRET_FILE": secret, "JWT_ACL_FILE": rules}
+    images = next(each["data"] for each in manifests if each["kind"] == "ConfigMap")["os-images.json"]
+    environ |= {name: str(path) for name, path in files.items()}
+    environ |= {"OS_IMAGES": images, "DATA_DIR": str(tmp_path), "JOBS_PLAIN_HTTP": "true"}
+    for name in ("HTTPS_KEY_FILE", "HTTPS_CERT_FILE"):
+        environ.pop(name, None)
+    settings = JobsRoleSettings.from_environment(environ)
+    assert settings.tenants.is_enabled
+    assert settings.worker_slots == 0
+    assert not any(isinstance(address, UnixAddress) for address in settings.jobs.listen)
