@@ -225,5 +225,14 @@ def test_no_module_imports_the_reactor_at_module_level(path: Path) -> None:
     assert package_of(path) in REACTOR_USERS or "twisted.internet.reactor" not in imported(tree)
 
 
+def test_only_the_engine_imports_temporalio() -> None:
+    importers = {
+        module_name(path.parent)
+        for path in MODULES
+        if any(name.split(".")[0] == "temporalio" for name in imports_of(path))
+    }
+    assert importers == {"image_service.jobs.engine"}
+
+
 def test_the_plugin_imports_nothing_of_the_package() -> None:
     assert [name for name in imports_of(PLUGIN) if name.startswith("image_service")] == []

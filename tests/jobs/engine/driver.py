@@ -98,10 +98,17 @@ def make_compose(*steps: Step) -> Compose:
 class Driver:
     """An engine's client with recording actions; each call runs the loop until it returns."""
 
-    def __init__(self, address: str, *, heartbeat_seconds: float = 2.0, job_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        settings: EngineSettings | None = None,
+        *,
+        heartbeat_seconds: float = 2.0,
+        job_seconds: float = 60.0,
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self.actions = RecordingActions()
-        self.connection = EngineConnection(address, EngineSettings(), self.loop)
+        self.connection = EngineConnection(address, settings or EngineSettings(), self.loop)
         self.engine = TemporalEngine(self.connection, JobLimits(heartbeat_seconds, job_seconds))
 
     @contextmanager

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import subprocess
 from contextlib import contextmanager, suppress
+from functools import partial
+from queue import Queue
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import yaml
@@ -16,7 +20,8 @@ from tests.acceptance.clients import needs_client, run_client
 from tests.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import ssl
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.postgres import PostgresServer
@@ -72,6 +77,43 @@ def running_cluster(directory: Path, postgres: PostgresServer) -> Iterator[Engin
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def tls_before(address: str, context: ssl.SSLContext) -> Iterator[int]:
+    """Accept TLS on a port of loopback, and pass what is in it on to a server, until the block ends."""
+    host, _, port = address.partition(":")
+    ready: Queue[tuple[int, Callable[[], object]]] = Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(host, int(port))
+        try:
+            await asyncio.gather(_pump(reader, server_writer), _pump(server_reader, writer))
+        finally:
+            writer.transport.abort()
+            server_writer.transport.abort()
+
+    async def listen() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        async with await asyncio.start_server(serve, _HOST, 0, ssl=context) as listener:
+            ready.put((listener.sockets[0].getsockname()[1], partial(loop.call_soon_threadsafe, stop.set)))
+            await stop.wait()
+
+    thread = Thread(target=lambda: asyncio.run(listen()))
+    thread.start()
+    number, stop = ready.get()
+    try:
+        yield number
+    finally:
+        stop()
+        thread.join()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
 
 
 def _store(url: str, schema: str) -> dict[str, object]:

@@ -72,6 +72,7 @@ def test_engine_dies_between_all_calls(engine_server: EngineServer, patient: Dri
     assert patient.actions.calls[compose.id].count(("finish_job", "customize")) == 1
 
 
+@pytest.mark.soak  # after the loss the SDK waits for ten seconds before it polls again
 def test_lost_database_of_the_engine(tmp_path: Path) -> None:
     with running_engine(tmp_path) as server, Driver(server.address).running() as driver:
         orphan = driver.begin(JOB)
@@ -105,7 +106,7 @@ def test_replica_stops_while_the_engine_is_away(engine_server: EngineServer, pat
 def test_aborted_polls_lose_no_job(engine_server: EngineServer) -> None:
     randomness = random.Random(19)  # noqa: S311 - the same each time
     # The limit is longer than all polls take: a job that three of them lost would fail.
-    with Driver(engine_server.address, heartbeat_seconds=8).running() as driver:
+    with Driver(engine_server.address, heartbeat_seconds=4).running() as driver:
         composes = [driver.begin(JOB) for _ in range(5)]
         for _ in range(30):
             aborted = Deferred.fromCoroutine(driver.engine.poll(CUSTOMIZE, "worker", 2.0))
