@@ -1,0 +1,97 @@
+"""Uploads to S3 by the role and its own worker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.acceptance.service import fetch
+from tests.jobs.running_role import DISTRIBUTION, RunningRole, running_role, wait_until
+from tests.s3_server import BUCKET, running_s3_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.s3_server import S3Server
+
+pytestmark = pytest.mark.acceptance
+
+CONFIG = b'{"ignition": {"version": "3.3.0"}, "passwd": {"users": [{"name": "s3cr3t"}]}}'
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def role(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
+    variables = {**s3.environment, "UPLOAD_S3_URL": f"s3://{BUCKET}/made"}
+    with running_role(tmp_path_factory.mktemp("jobs"), **variables) as running:
+        yield running
+
+
+def start(role: RunningRole, image_type: str) -> str:
+    ignition = {"embedded": {"config": b64encode(CONFIG).decode()}}
+    image = {
+        "architecture": "x86_64",
+        "image_type": image_type,
+        "repositories": [],
+        "upload_targets": [{"type": "aws.s3", "upload_options": {"region": "us-east-1"}}],
+    }
+    answer = role.post(
+        "/compose",
+        {
+            "distribution": DISTRIBUTION,
+            "image_requests": [image],
+            "customizations": {"ignition": ignition},
+        },
+    )
+    assert answer.status == 201, answer.body
+    return answer.json()["id"]
+
+
+def upload_of(status: dict[str, Any]) -> dict[str, Any]:
+    (upload,) = status["image_status"]["upload_statuses"]
+    assert isinstance(upload, dict)
+    return upload
+
+
+@pytest.mark.parametrize("image_type", ["live-installer", "guest-image"])
+def test_uploaded_image_is_the_one_that_is_downloaded(role: RunningRole, image_type: str) -> None:
+    compose_id = start(role, image_type)
+    status: dict[str, Any] = role.wait_until_ended(compose_id)
+    assert status["status"] == "success", status
+    upload = upload_of(status)
+    assert (upload["status"], upload["type"]) == ("success", "aws.s3")
+    uploaded = fetch(upload["options"]["url"])
+    downloaded = role.get(f"/composes/{compose_id}/download")
+    assert uploaded.status == 200
+    assert hashlib.sha256(uploaded.body).digest() == hashlib.sha256(downloaded.body).digest()
+    assert f"/{BUCKET}/made/{compose_id}/" in upload["options"]["url"]
+    assert "X-Amz-Signature" not in role.log
+
+
+def test_upload_is_repeated_until_the_bucket_is_there_and_nothing_else_is(
+    role: RunningRole, s3: S3Server
+) -> None:
+    s3.process.kill()
+    s3.process.wait()
+    compose_id = start(role, "guest-image")
+
+    def attempts() -> dict[str, int]:
+        (build,) = json.loads(role.get(f"/composes/{compose_id}/logs").body)["image_builds"]
+        return {step["step"]: step["attempt"] for step in build["steps"]}
+
+    wait_until(lambda: attempts()["upload"] > 1, lambda: role.log)
+    assert role.status(compose_id)["status"] == "pending"
+    with running_s3_server(s3.directory.parent, s3.port):
+        status: dict[str, Any] = role.wait_until_ended(compose_id)
+        assert status["status"] == "success", status
+        assert fetch(upload_of(status)["options"]["url"]).status == 200
+    assert attempts()["customize"] == 1
