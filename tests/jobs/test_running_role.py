@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import tarfile
 from base64 import b64decode
 from pathlib import Path
@@ -16,9 +17,9 @@ import pytest
 
 from image_service.standalone.sample import unpack_sample
 from tests.acceptance.clients import run_client
-from tests.acceptance.service import fetch
+from tests.acceptance.service import CHECKOUT, fetch
 from tests.imaging.coreos_disk import read_boot_file
-from tests.jobs.running_role import API, DISTRIBUTION, RunningRole, running_role, wait_until
+from tests.jobs.running_role import API, DISTRIBUTION, JOBS, RunningRole, running_role, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,3 +154,21 @@ def exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("variables", "fault"),
+    [
+        ({"JOBS_LISTEN": "0.0.0.0:0"}, "JWT_KEYS_URL or JWT_KEYS_FILE must be set then"),
+        ({"JOBS_LISTEN": "unix:/proc/jobs.sock"}, "cannot listen on /proc/jobs.sock"),
+        ({"STORE_URL": "here"}, "STORE_URL='here': must be an absolute path"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
+)
+def test_invalid_configuration_ends_with_78(variables: dict[str, str], fault: str, tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "DATA_DIR": str(tmp_path)}
+    finished = subprocess.run(
+        JOBS, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert finished.returncode == os.EX_CONFIG
+    assert fault in finished.stdout + finished.stderr

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import attrs
+
+from image_service.app.jobs.status_page import render_page
+from image_service.jobs.model import (
+    Compose,
+    ComposePlan,
+    ComposeState,
+    ImageType,
+    Job,
+    JobError,
+    JobProgress,
+    JobState,
+    JobType,
+)
+
+AT = datetime(2026, 3, 4, 5, 6, 7, 89, UTC)
+COMPOSE = Compose(
+    "compose-1",
+    "org-42",
+    "rhcos-4.17",
+    "x86_64",
+    ImageType.VSPHERE,
+    {},
+    ComposePlan((), None, "disk.vmdk"),
+    ComposeState.BUILDING,
+    AT,
+)
+JOB = Job("job-1", "compose-1", "org-42", "customize", JobType.CUSTOMIZE, "x86_64", JobState.RUNNING)
+
+
+def cells(page: str, row: str) -> list[str]:
+    """Return the texts of the row that begins with a cell."""
+    (line,) = [line for line in page.splitlines() if f"<td>{row}</td>" in line]
+    return re.findall(r"<td>(.*?)</td>", line)
+
+
+def test_compose_has_a_row_and_each_job_one_below() -> None:
+    job = attrs.evolve(JOB, attempt=2, progress=JobProgress(3, 4, "write"), worker="w-1", started_at=AT)
+    page = render_page([(COMPOSE, [job])], 1)
+    begun = "2026-03-04 05:06:07+00:00"
+    assert cells(page, "compose-1") == [
+        *("compose-1", "org-42", "rhcos-4.17 x86_64 vsphere", "building", "", "", begun, "", "")
+    ]
+    assert cells(page, "job-1") == [
+        *("job-1", "", "customize, attempt 2", "running", "write 3/4", "w-1", begun, "", "")
+    ]
+    assert page.index("compose-1") < page.index("job-1")
+
+
+def test_default_tenant_is_named() -> None:
+    assert cells(render_page([(attrs.evolve(COMPOSE, tenant=""), [])], 1), "compose-1")[1] == "default"
+
+
+def test_text_of_clients_and_workers_is_escaped() -> None:
+    script = "<script>alert(1)</script>"
+    failed = attrs.evolve(COMPOSE, tenant=script, error=JobError(10, script))
+    page = render_page([(failed, [attrs.evolve(JOB, worker=script, error=JobError(10, script))])], 1)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") == 4
