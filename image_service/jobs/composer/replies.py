@@ -32,14 +32,12 @@ def describe_page(kind: str, items: Sequence[Json], page: int, total: int) -> Js
     return {"kind": kind, "page": page, "size": len(items), "total": total, "items": items}
 
 
-def describe_status(
-    compose: Compose, jobs: Sequence[Job] | None, sign: Callable[[UploadResult], str]
-) -> Json:
+def describe_status(compose: Compose, jobs: Sequence[Job], sign: Callable[[UploadResult], str]) -> Json:
     """Return a ``ComposeStatus``.
 
     Args:
         compose: any.
-        jobs: of the compose, for its progress; None: leave that out.
+        jobs: of the compose, for its progress; empty: leave that out.
         sign: returns the URL of a finished upload to S3.
     """
     image_status = _describe_image(compose, jobs, sign)
@@ -65,7 +63,7 @@ def _overall_status(state: ComposeState) -> str:
 
 
 def _describe_image(
-    compose: Compose, jobs: Sequence[Job] | None, sign: Callable[[UploadResult], str]
+    compose: Compose, jobs: Sequence[Job], sign: Callable[[UploadResult], str]
 ) -> dict[str, object]:
     uploads = [_describe_upload(compose, upload, sign) for upload in compose.uploads]
     state = compose.state

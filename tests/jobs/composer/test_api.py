@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.errors import StoreFailed
 from image_service.jobs.model import (
     Artifact,
     ComposeState,
@@ -14,6 +15,7 @@ from image_service.jobs.model import (
     UploadResult,
     UploadTarget,
 )
+from image_service.objects.s3_links import S3Links
 from tests.jobs.composer.composing import IGNITION, ORG_2, Composer, compose_request
 
 if TYPE_CHECKING:
@@ -158,6 +160,20 @@ def test_finished_upload_has_a_url(composer: Composer, *, public: bool, is_signe
     assert ("X-Amz-Signature=" in query) is is_signed
 
 
+def test_upload_without_credentials_for_a_signature_has_its_location(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, is_public: bool) -> str:
+        raise StoreFailed(f"there are no credentials, {is_public=}")
+
+    compose_id = composer.compose(upload_options=S3_OPTIONS)
+    done = UploadResult(UploadTarget("aws.s3"), "success", "s3://images/made/live.iso")
+    composer.rows.composes.set_upload(compose_id, 0, done)
+    monkeypatch.setattr(S3Links, "url_of", fail)
+    status = composer("GET", f"/composes/{compose_id}").document["image_status"]
+    assert status["upload_status"]["options"] == {"url": "s3://images/made/live.iso"}
+
+
 def test_list_is_a_bare_array_sorted_by_id(composer: Composer) -> None:
     ids = [composer.compose() for _ in range(5)]
     listed = composer("GET", "/composes/").document
@@ -188,6 +204,7 @@ def test_list_with_parameters_is_a_page_newest_first(composer: Composer) -> None
         ({"limit": "1"}, "42"),
         ({"status": "building"}, "42"),
         ({"image_type": "gcp"}, "42"),
+        ({"distribution": "a\0"}, "42"),
     ],
 )
 def test_wrong_parameter_is_refused(composer: Composer, query: dict[str, str], expected: str) -> None:
