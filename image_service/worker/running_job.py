@@ -16,6 +16,7 @@ from image_service.worker.requests import ServerRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from image_service.worker.calls import ToolkitCall
     from image_service.worker.input_cache import InputCache
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from image_service.worker.toolkit import Toolkit, ToolkitOutcome
 
 _LOG_CHARACTERS = 16 * 1024
+_STAT_BLOCK_BYTES = 512
 
 
 @attrs.frozen
@@ -105,7 +107,8 @@ class RunningJob:
             paths = {each.name: stack.enter_context(files.get(each)) for each in inputs}
             self._note(f"has its inputs: {', '.join(paths)}")
             call = kind.call(arguments, JobFiles(paths, target))
-            outcome = self._tools.toolkit.run(call, directory, room, interruption, self._set_progress)
+            left = max(1, room - sum(map(_stored_bytes, source.iterdir())))
+            outcome = self._tools.toolkit.run(call, directory, left, interruption, self._set_progress)
             if outcome.status:
                 return _failure(error_id(outcome.status), outcome.reason)
             return self._deliver(call, outcome)
@@ -140,6 +143,10 @@ class RunningJob:
     def _note(self, line: str) -> None:
         self._lines.append(line)
         self._tools.log(f"job {self._job.id}: {line}")
+
+
+def _stored_bytes(path: Path) -> int:
+    return path.stat().st_blocks * _STAT_BLOCK_BYTES
 
 
 def _failure(number: int, reason: str) -> dict[str, Any]:

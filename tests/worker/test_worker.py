@@ -229,6 +229,6 @@ def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(site: WorkerS
         site.toolkit.open()
         for job in jobs_given:
             site.jobs.finished(job)
-    assert {
-        each.partition("=")[2] for call in site.toolkit.calls() for each in call if "scratch-b" in each
-    } == {str(5 * MIB)}
+    limits = [word.partition("=")[2] for call in site.toolkit.calls() for word in call if "-bytes=" in word]
+    assert all(3 * MIB < int(limit) <= 4 * MIB for limit in limits)
+    assert len(limits) == 2
