@@ -170,22 +170,31 @@ class JobDispatcher:
         return None if started is None else await self._handout.prepare(*started)
 
     async def _start_next(self, queue: ReadyQueue, name: str, worker: str) -> tuple[Job, Task] | None:
-        """Poll the engine with a permit, which becomes the running job, or is given back."""
+        """Return the next attempt that has rows, as running; those without rows are ended."""
         jobs, limit = self._rows.jobs, self._settings.max_running
-        expires = datetime.now(UTC) + timedelta(seconds=_PERMIT_SECONDS)
-        permit = await self._rows.call(jobs.take_permit, queue.tenant, limit, self._lost_before(), expires)
-        if permit is None:
-            return None
+        while True:
+            expires = datetime.now(UTC) + timedelta(seconds=_PERMIT_SECONDS)
+            arguments = queue.tenant, limit, self._lost_before(), expires
+            permit = await self._rows.call(jobs.take_permit, *arguments)
+            if permit is None:
+                return None
+            task = await self._poll_engine(name, worker, permit)
+            if task is None:
+                return None
+            job = await self._rows.call(jobs.start, permit, task.job_id, task.attempt, worker)
+            if job is not None:
+                return job, task
+            await self._handout.refuse(task)
+
+    async def _poll_engine(self, name: str, worker: str, permit: str) -> Task | None:
+        """Return the engine's next attempt; if there is none, the permit is given back."""
         task = None
         try:
             task = await self._engine.poll(name, worker, ENGINE_POLL_SECONDS)
         finally:
             if task is None:
-                await self._rows.call(jobs.release_permit, permit)
-        if task is None:
-            return None
-        job = await self._rows.call(jobs.start, permit, task.job_id, task.attempt, worker)
-        return None if job is None else (job, task)
+                await self._rows.call(self._rows.jobs.release_permit, permit)
+        return task
 
     def _lost_before(self) -> datetime:
         return datetime.now(UTC) - timedelta(seconds=self._settings.heartbeat_seconds)

@@ -139,6 +139,19 @@ async def test_workers_that_wait_ask_the_engine_once_for_each_job(dispatching: D
 
 
 @ensure_deferred
+async def test_attempts_without_rows_are_ended_and_delay_nobody(dispatching: Dispatching) -> None:
+    orphans = [await dispatching.queue() for _ in range(3)]
+    for orphan in orphans:
+        dispatching.rows.composes.delete(orphan.compose_id)
+    job = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(wanted())
+    assert handed is not None
+    assert handed.job.id == job.id
+    results = [dispatching.engine.find(orphan.id).result for orphan in orphans]
+    assert [result and result.error and result.error.id for result in results] == [10] * 3
+
+
+@ensure_deferred
 async def test_a_lost_job_goes_to_another_worker(reactor: EPollReactor, tmp_path: Path) -> None:
     dispatching = Dispatching.open(reactor, tmp_path, heartbeat_seconds=0.05)
     job = await dispatching.queue()
