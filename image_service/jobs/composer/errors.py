@@ -1,4 +1,4 @@
-"""The errors of the composer API: osbuild-composer's numbers, and four of ours, named like their status."""
+"""The errors of the composer API: osbuild-composer's numbers, and three of ours, named like their status."""
 
 from __future__ import annotations
 
