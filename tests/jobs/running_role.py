@@ -121,9 +121,11 @@ def running_role(directory: Path, **variables: str) -> Iterator[RunningRole]:
             process.kill()
 
 
-def wait_until(holds: Callable[[], bool], explain: Callable[[], str]) -> None:
+def wait_until(
+    holds: Callable[[], bool], explain: Callable[[], str], *, seconds: float = _TIMEOUT_SECONDS
+) -> None:
     """Wait until something holds; fail with an explanation."""
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, explain()
         time.sleep(_POLL_SECONDS)

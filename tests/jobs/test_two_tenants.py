@@ -3,88 +3,35 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.acceptance.service import fetch
-from tests.jobs.running_role import API, DISTRIBUTION, RunningRole, running_role, wait_until
-from tests.jobs.tenants.tokens import RSA, key_set
+from tests.jobs.running_role import API, RunningRole
+from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.acceptance.service import Answer
-
 pytestmark = pytest.mark.acceptance
 
 WORKER_API = "/api/image-builder-worker/v1"
-RULES = [
-    {"claim": "rh-org-id", "pattern": "^[0-9]+$"},
-    {"claim": "sub", "pattern": "^operator$", "operator": True},
-]
 QUEUED = 5
 """Composes of the first tenant, while the second one starts one."""
 
 
 @pytest.fixture(scope="module")
 def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
-    directory = tmp_path_factory.mktemp("tenants")
-    keys, rules = directory / "keys.json", directory / "acl.json"
-    keys.write_bytes(key_set(RSA))
-    rules.write_text(json.dumps(RULES))
-    with running_role(directory, JWT_KEYS_FILE=str(keys), JWT_ACL_FILE=str(rules)) as running:
+    with running_with_tenants(tmp_path_factory.mktemp("tenants")) as running:
         yield running
 
 
-def token(tenant: str, **claims: object) -> str:
-    return RSA.token(header=None, **{"rh-org-id": tenant, **claims})
-
-
-def ask(role: RunningRole, path: str, tenant: str, document: object = None, **claims: object) -> Answer:
-    """Send a request of a tenant, a POST if there is a document."""
-    fields = {"Authorization": f"Bearer {token(tenant, **claims)}"}
-    if document is None:
-        return fetch(f"{role.url}{path}", headers=fields)
-    fields["Content-Type"] = "application/json"
-    return fetch(f"{role.url}{path}", "POST", headers=fields, body=json.dumps(document).encode())
-
-
-def start(role: RunningRole, tenant: str) -> str:
-    """Start a compose that takes one job; return its id."""
-    config = b64encode(b'{"ignition": {"version": "3.3.0"}}').decode()
-    image = {
-        "architecture": "x86_64",
-        "image_type": "minimal-raw",
-        "repositories": [],
-        "upload_targets": [{"type": "local", "upload_options": {}}],
-    }
-    customizations = {"ignition": {"embedded": {"config": config}}}
-    document = {"distribution": DISTRIBUTION, "image_requests": [image], "customizations": customizations}
-    answer = ask(role, f"{API}/compose", tenant, document)
-    assert answer.status == 201, answer.body
-    return str(json.loads(answer.body)["id"])
-
-
-def status(role: RunningRole, tenant: str, compose_id: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(ask(role, f"{API}/composes/{compose_id}", tenant).body)
-    return document
-
-
-def finish(role: RunningRole, tenant: str, compose_id: str) -> dict[str, Any]:
-    """Return the status of a compose that has succeeded."""
-    wait_until(lambda: status(role, tenant, compose_id)["status"] != "pending", lambda: role.log)
-    found = status(role, tenant, compose_id)
-    assert found["status"] == "success", found
-    return found
-
-
 def test_one_tenant_does_not_hold_up_or_see_another(role: RunningRole) -> None:
-    first = [start(role, "1") for _ in range(QUEUED)]
-    second = finish(role, "2", start(role, "2"))
+    first = [start(role, "1", "minimal-raw") for _ in range(QUEUED)]
+    second = finish(role, "2", start(role, "2", "minimal-raw"))
     others = [finish(role, "1", compose_id) for compose_id in first]
     begun, ended = (datetime.fromisoformat(second[name]) for name in ("created_at", "finished_at"))
     meanwhile = [each for each in others if begun < datetime.fromisoformat(each["finished_at"]) < ended]

@@ -1,0 +1,78 @@
+"""A role whose clients have tokens, and requests of its tenants."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.acceptance.service import fetch
+from tests.jobs.running_role import API, DISTRIBUTION, RunningRole, running_role, wait_until
+from tests.jobs.tenants.tokens import RSA, key_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.acceptance.service import Answer
+
+_RULES = [
+    {"claim": "rh-org-id", "pattern": "^[0-9]+$"},
+    {"claim": "sub", "pattern": "^operator$", "operator": True},
+]
+_LOCAL = {"type": "local", "upload_options": {}}
+
+
+@contextmanager
+def running_with_tenants(directory: Path, **variables: str) -> Iterator[RunningRole]:
+    """Run a role that admits tenants named by numbers, and operators."""
+    keys, rules = directory / "keys.json", directory / "acl.json"
+    keys.write_bytes(key_set(RSA))
+    rules.write_text(json.dumps(_RULES))
+    with running_role(directory, JWT_KEYS_FILE=str(keys), JWT_ACL_FILE=str(rules), **variables) as running:
+        yield running
+
+
+def token(tenant: str, **claims: object) -> str:
+    """Return a token of a tenant."""
+    return RSA.token(header=None, **{"rh-org-id": tenant, **claims})
+
+
+def ask(role: RunningRole, path: str, tenant: str, document: object = None, **claims: object) -> Answer:
+    """Send a request of a tenant, a POST if there is a document."""
+    fields = {"Authorization": f"Bearer {token(tenant, **claims)}"}
+    if document is None:
+        return fetch(f"{role.url}{path}", headers=fields)
+    fields["Content-Type"] = "application/json"
+    return fetch(f"{role.url}{path}", "POST", headers=fields, body=json.dumps(document).encode())
+
+
+def start(role: RunningRole, tenant: str, image_type: str, target: object = None) -> str:
+    """Start a compose with a config; return its id."""
+    config = b64encode(b'{"ignition": {"version": "3.3.0"}}').decode()
+    image = {
+        "architecture": "x86_64",
+        "image_type": image_type,
+        "repositories": [],
+        "upload_targets": [target or _LOCAL],
+    }
+    customizations = {"ignition": {"embedded": {"config": config}}}
+    document = {"distribution": DISTRIBUTION, "image_requests": [image], "customizations": customizations}
+    answer = ask(role, f"{API}/compose", tenant, document)
+    assert answer.status == 201, answer.body
+    return str(json.loads(answer.body)["id"])
+
+
+def status_of(role: RunningRole, tenant: str, compose_id: str) -> dict[str, Any]:
+    """Return the status of a compose."""
+    document: dict[str, Any] = json.loads(ask(role, f"{API}/composes/{compose_id}", tenant).body)
+    return document
+
+
+def finish(role: RunningRole, tenant: str, compose_id: str) -> dict[str, Any]:
+    """Return the status of a compose that has succeeded."""
+    wait_until(lambda: status_of(role, tenant, compose_id)["status"] != "pending", lambda: role.log)
+    found = status_of(role, tenant, compose_id)
+    assert found["status"] == "success", found
+    return found
