@@ -120,6 +120,10 @@ def _check_name(name: str) -> str:
     return name
 
 
+_LEAST_WRITTEN_BYTES = 256 * 1024**2
+"""A small disk that is compressed may be much larger without that."""
+
+
 @attrs.frozen
 class JobKind:
     """What a type of job does.
@@ -135,7 +139,10 @@ class JobKind:
     def needed_bytes(self, inputs: tuple[JobInput, ...]) -> int | None:
         """Return how much scratch a job takes at most, with its inputs; None: their sizes are not known."""
         sizes = [each.size for each in inputs if each.size is not None]
-        return (1 + self.growth) * sum(sizes) if len(sizes) == len(inputs) else None
+        if len(sizes) < len(inputs):
+            return None
+        written = max(_LEAST_WRITTEN_BYTES, self.growth * sum(sizes)) if self.growth else 0
+        return sum(sizes) + written
 
 
 _UNPACKED = 4  # times its size, a compressed disk takes without the compression

@@ -230,5 +230,5 @@ def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(site: WorkerS
         for job in jobs_given:
             site.jobs.finished(job)
     limits = [word.partition("=")[2] for call in site.toolkit.calls() for word in call if "-bytes=" in word]
-    assert all(3 * MIB < int(limit) <= 4 * MIB for limit in limits)
+    assert all(4 * MIB < int(limit) <= 5 * MIB for limit in limits)
     assert len(limits) == 2

@@ -129,7 +129,8 @@ class Ext4Editor:
         now = int.from_bytes(self._read_at(_SUPERBLOCK + _WRITTEN_AT, 4), "little")
         script = "".join(f"{command}\n" for command in commands).encode()
         command = ["env", f"E2FSPROGS_FAKE_TIME={now}", "debugfs", "-w", "-f", "-", self.copy.name]
-        return self.workspace.run(command, stdin=script).decode(errors="replace")
+        size = self.copy.stat().st_size  # it has holes
+        return self.workspace.run(command, stdin=script, file_bytes=size).decode(errors="replace")
 
     def _check_room(self, edits: Sequence[BootEdit], block_size: int) -> None:
         superblock = self._read_at(_SUPERBLOCK, 1024)
