@@ -103,7 +103,8 @@ def _disk_steps(request: ComposeRequest, base: ComposeBase) -> Iterator[Step]:
     yield Step("fetch", FETCH_BASE, attrs.asdict(base))
     disk = _Disk(BASE, base.format, "fetch")
     if disk.format not in _CUSTOMIZABLE:
-        unpack = _conversion("unpack", disk, "unpacked.raw")
+        is_raw = _format_of(file_name) == "raw"
+        unpack = _conversion("unpack", disk, "unpacked.raw" if is_raw else "unpacked.qcow2")
         yield unpack
         disk = _Disk.made_by(unpack)
     is_converted = disk.format != _format_of(file_name) or request.size is not None
