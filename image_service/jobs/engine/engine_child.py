@@ -36,6 +36,8 @@ _OPTIONS = (
     _HOST,
     "--log-level",
     "warn",
+    "--sqlite-pragma",
+    "journal_mode=wal",
     # With several partitions a poll may miss for a while what is queued in another one.
     "--dynamic-config-value",
     "matching.numTaskqueueReadPartitions=1",

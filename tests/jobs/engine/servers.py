@@ -35,10 +35,12 @@ class EngineServer:
     Args:
         command: that starts it.
         port: on which it listens.
+        postgres: the server of its database; None: it uses SQLite.
     """
 
-    def __init__(self, command: Sequence[str], port: int) -> None:
+    def __init__(self, command: Sequence[str], port: int, postgres: PostgresServer | None = None) -> None:
         self._command = command
+        self.postgres = postgres
         self.address = f"{_HOST}:{port}"
         self.start()
 
@@ -72,7 +74,7 @@ def running_cluster(directory: Path, postgres: PostgresServer) -> Iterator[Engin
     port = _low_port()
     config = directory / "config.yaml"
     config.write_text(yaml.safe_dump(_configuration(stores, port)))
-    server = EngineServer([program, "--config-file", str(config), "--allow-no-auth", "start"], port)
+    server = EngineServer([program, "--config-file", str(config), "--allow-no-auth", "start"], port, postgres)
     try:
         yield server
     finally:

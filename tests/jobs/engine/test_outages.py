@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from image_service.jobs.engine.engine import Task
 pytestmark = pytest.mark.acceptance
 
 FETCH = Step("fetch", "fetch-base")
@@ -85,6 +86,30 @@ def test_lost_database_of_the_engine(tmp_path: Path) -> None:
         assert driver.call(driver.engine.find_plan(orphan.id)) is PlanState.UNKNOWN
         assert driver.call(driver.engine.heartbeat(task.token)) is AttemptState.ENDED
         driver.wait_until(lambda: can_begin(driver))
+
+
+@pytest.mark.parametrize("engine_server", [pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True)
+def test_database_of_the_engine_dies(engine_server: EngineServer, patient: Driver) -> None:
+    postgres = engine_server.postgres
+    assert postgres
+    compose = patient.begin(JOB)
+    task = patient.take(CUSTOMIZE)
+    postgres.stop("immediate")
+    with pytest.raises(EngineUnavailable):
+        patient.call(patient.engine.complete(task.token, StepResult({})))
+    postgres.start()
+    patient.wait_until(lambda: is_over(patient, task))
+    assert patient.end(compose) == (None, False)
+    assert patient.actions.calls[compose.id].count(("finish_job", "customize")) == 1
+
+
+def is_over(driver: Driver, task: Task) -> bool:
+    """Complete an attempt; False: the engine does not answer."""
+    try:
+        driver.call(driver.engine.complete(task.token, StepResult({})))
+    except EngineUnavailable:
+        return False
+    return True
 
 
 def test_another_replica_goes_on(engine_server: EngineServer, patient: Driver) -> None:
