@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Compose
     from image_service.objects.store import ObjectStorage
 
-RECONCILE_SECONDS = 15.0
+RECONCILE_SECONDS = 2.0
 """Between two calls of `Reconciler.reconcile`."""
 EXPIRE_SECONDS = 60.0
 """Between two calls of `Expiry.expire`."""
-_UNSTARTED = timedelta(seconds=10)  # in which the replica that has added a compose starts it
+_UNSTARTED = timedelta(seconds=3)  # in which the replica that has added a compose starts it
 _BATCH = 100
+_LOOKS = 10  # at plans in one call: each asks the engine
 _SILENT = timedelta(hours=1)
 _UNFINISHED = timedelta(days=1)  # longer than a job may upload
 _LOST_ID = 27  # of osbuild-composer: what did the work is gone
@@ -102,8 +103,8 @@ class Reconciler:
         before = self._now() - _UNSTARTED
         for compose in await self._in_thread(partial(self._composes.find_unstarted, before, _BATCH)):
             await self._start(compose)
-        ids = await self._in_thread(partial(self._composes.find_unfinished, self._last_id, _BATCH))
-        self._last_id = ids[-1] if len(ids) == _BATCH else ""
+        ids = await self._in_thread(partial(self._composes.find_unfinished, self._last_id, _LOOKS))
+        self._last_id = ids[-1] if len(ids) == _LOOKS else ""
         for compose_id in ids:
             await self._look_at(compose_id)
 

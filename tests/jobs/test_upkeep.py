@@ -87,10 +87,10 @@ async def test_compose_that_was_not_started_is_started_once(
     rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
 ) -> None:
     compose, jobs = rows.add()
-    rows.clock.advance(9)
+    rows.clock.advance(3)
     await reconciler.reconcile()
     assert engine.started == []  # the replica that has added it does so
-    rows.clock.advance(2)
+    rows.clock.advance(1)
     await reconciler.reconcile()
     await reconciler.reconcile()
     assert engine.started == [(compose, jobs)]
@@ -152,7 +152,7 @@ async def test_compose_that_has_ended_stays_as_it_is(
 async def test_all_composes_are_looked_at_in_turn(
     rows: Rows, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("image_service.jobs.upkeep._BATCH", 2)
+    monkeypatch.setattr("image_service.jobs.upkeep._LOOKS", 2)
     for _ in range(5):
         rows.composes.mark_started(rows.add()[0].id)
     for left in (3, 1, 0, 0):
