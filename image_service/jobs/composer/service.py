@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import attrs
+from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
 from image_service.errors import ApiError, EngineUnavailable, StoreFailed
@@ -18,7 +19,7 @@ from image_service.jobs.model import Compose, ComposeState, UploadResult
 from image_service.jobs.plans.plan import UploadPlace, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.bases import Bases
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from image_service.jobs.model import ComposeRequest
 
 _log = Logger()
+
+_CONCURRENT_STARTS = 4  # the engine starts 100 a second one by one
 
 
 @attrs.frozen
@@ -61,9 +64,12 @@ class ComposeService:
     _in_thread: InThread
     _clock: Callable[[], float]
     limits: ComposeLimits
+    _starts: DeferredSemaphore = attrs.field(
+        init=False, factory=partial(DeferredSemaphore, _CONCURRENT_STARTS)
+    )
 
     async def start(self, tenant: str, request: ComposeRequest) -> Compose:
-        """Start a compose; if the engine does not answer, it is added all the same, and started later.
+        """Add a compose, which the engine starts soon, or once it answers.
 
         Raises:
             ApiError: there is no base for it.
@@ -80,13 +86,8 @@ class ComposeService:
             distribution=compose.distribution,
             tenant=tenant,
         )
-        try:
-            await self._engine.start_plan(compose, job_ids)
-            await self._in_thread(partial(self._composes.mark_started, compose.id))
-        except (EngineUnavailable, StoreFailed) as error:
-            _log.warn(
-                "compose {compose} will be started later: {reason}", compose=compose.id, reason=error.detail
-            )
+        starting = self._starts.run(self._start_plan, compose, job_ids)
+        starting.addErrback(lambda failure: _log.failure("a compose cannot be started", failure))
         return compose
 
     async def cancel(self, compose: Compose) -> None:
@@ -106,6 +107,15 @@ class ComposeService:
         _log.info("deleted compose {compose}", compose=compose.id, tenant=compose.tenant)
         if not compose.state.is_final:
             await self._cancel_plan(compose)
+
+    async def _start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
+        try:
+            await self._engine.start_plan(compose, job_ids)
+            await self._in_thread(partial(self._composes.mark_started, compose.id))
+        except (EngineUnavailable, StoreFailed) as error:
+            _log.warn(
+                "compose {compose} will be started later: {reason}", compose=compose.id, reason=error.detail
+            )
 
     async def _cancel_plan(self, compose: Compose) -> None:
         """Have the engine end the plan now; by itself it ends when its next step finds no running compose."""

@@ -55,14 +55,22 @@ async def at_once(work: Callable[[], T], /) -> T:
 
 @attrs.define
 class RecordingEngine:
-    """Records calls, or does not answer."""
+    """Records calls, or does not answer.
+
+    Args:
+        is_away: it says so.
+        answers: it starts plans then; None: at once.
+    """
 
     is_away: bool = False
+    answers: Deferred[None] | None = None
     started: dict[str, Mapping[str, str]] = attrs.field(factory=dict)
     cancelled: list[str] = attrs.field(factory=list)
 
     async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
         self._answer()
+        if self.answers is not None:
+            await self.answers
         self.started[compose.id] = job_ids
         return True
 

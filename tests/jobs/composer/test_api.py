@@ -4,6 +4,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from image_service.errors import StoreFailed
 from image_service.jobs.model import (
@@ -53,6 +54,14 @@ def test_engine_that_is_away_only_delays_a_compose(composer: Composer) -> None:
     compose = composer.rows.composes.find(compose_id)
     assert compose is not None
     assert compose.started_at is None
+
+
+def test_response_does_not_wait_for_the_engine(composer: Composer) -> None:
+    composer.engine.answers = Deferred()
+    compose_id = composer.compose()
+    assert composer.engine.started == {}
+    composer.engine.answers.callback(None)
+    assert composer.engine.started.keys() == {compose_id}
 
 
 def test_limit_of_a_tenant_is_named(composer: Composer) -> None:
