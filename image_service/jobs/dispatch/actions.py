@@ -58,9 +58,12 @@ class JobPlanActions:
     async def finish_job(self, compose_id: str, step: str, result: StepResult) -> None:
         """Record how a job ended; its accepted artifacts are in the result's value."""
         job = await self._find_job(compose_id, step)
-        artifacts = stored_artifacts(result.value)
         if await self._rows.call(
-            self._rows.jobs.finish, job.id, artifacts=artifacts, result=result.value, error=result.error
+            self._rows.jobs.finish,
+            job.id,
+            artifacts=stored_artifacts(result.value),
+            result=result.value if result.error is None else None,
+            error=result.error,
         ):
             self._observer.record_job_end(job, result.error)
             self._wake()  # the tenant may have been at its limit

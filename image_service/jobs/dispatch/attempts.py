@@ -93,6 +93,8 @@ class WorkerAttempts:
         job = await self._find_running(token)
         uploaded = await self._rows.call(self._rows.jobs.find_artifacts, job.id, job.attempt)
         step_result = result.resolve(job, uploaded)
+        if step_result.error is not None:
+            await self._rows.call(self._rows.jobs.record_failure, job.id, job.attempt, result.facts)
         if not await self._engine.complete(token.engine_token, step_result):
             raise JobTokenUnknown(_UNKNOWN)
         _log.info(

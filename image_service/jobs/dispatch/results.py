@@ -23,7 +23,8 @@ ARTIFACT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 MAX_RESULT_BYTES = 64 * 1024
 """Of a result's JSON: it goes through the engine, which has a limit for all payloads of a plan."""
 
-_FACTS = ("provenance", "log", "location")
+_JSON_NAMES: dict[type, str] = {dict: "an object", str: "a string"}
+_FACTS: dict[str, type] = {"provenance": dict, "log": str, "location": str}
 
 
 @attrs.frozen
@@ -54,16 +55,20 @@ class WorkerResult:
         """Check a result's JSON, of which unknown members are dropped; raises InvalidRequest."""
         if len(json.dumps(document)) > MAX_RESULT_BYTES:
             raise InvalidRequest(f"result must have at most {MAX_RESULT_BYTES} bytes")
+        facts = {name: document[name] for name in _FACTS if name in document}
+        for name, fact in facts.items():
+            if not isinstance(fact, _FACTS[name]):
+                raise InvalidRequest(f"result.{name} must be {_JSON_NAMES[_FACTS[name]]}")
         error = document.get("job_error")
         if error is not None:
-            return cls(error=_parse_error(error))
+            return cls(facts=facts, error=_parse_error(error))
         artifacts = document.get("artifacts", [])
         if not isinstance(artifacts, list):
             raise InvalidRequest("result.artifacts must be an array")
         declared = tuple(_parse_artifact(number, each) for number, each in enumerate(artifacts))
         if len({each.name for each in declared}) < len(declared):
             raise InvalidRequest("result.artifacts has a name twice")
-        return cls(declared, {name: document[name] for name in _FACTS if name in document})
+        return cls(declared, facts)
 
     def resolve(self, job: Job, uploaded: Iterable[Artifact]) -> StepResult:
         """Return the result of a job for the engine, with the stored artifacts.

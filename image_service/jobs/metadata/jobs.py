@@ -216,6 +216,10 @@ class JobRepository:
             values["progress"] = progress
         return self._update(_running(job_id, attempt).values(values))
 
+    def record_failure(self, job_id: str, attempt: int, result: Json) -> None:
+        """Record what an attempt that has failed reports, such as its log, which the engine does not keep."""
+        self._update(_running(job_id, attempt).values(result=result))
+
     def requeue(self, job_id: str, attempt: int) -> None:
         """Record that an attempt has failed, and the engine will queue the next one."""
         self._update(_running(job_id, attempt).values(state=JobState.QUEUED, progress=None))
@@ -231,6 +235,8 @@ class JobRepository:
     ) -> bool:
         """End a job, once, with its accepted artifacts; the others are discarded.
 
+        Without a result, that of `record_failure` stays.
+
         Returns:
             False: there is none, or it has ended.
         """
@@ -239,9 +245,9 @@ class JobRepository:
         values = {
             "state": JobState.CANCELLED if cancelled else ended,
             "artifacts": list(artifacts),
-            "result": result or {},
             "error": error,
             "finished_at": now,
+            **({} if result is None else {"result": result}),
         }
         accepted = tuple(artifact.key for artifact in artifacts)
 

@@ -10,6 +10,7 @@ import pytest
 from image_service.errors import JobTokenUnknown
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
+from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.model import ComposePlan, JobError, JobState, JobType, Principal, Step
 from tests.pytwisted import ensure_deferred
 
@@ -68,3 +69,17 @@ async def test_a_file_that_comes_too_late_is_discarded(dispatching: Dispatching)
         await dispatching.attempts.add_artifact(PRINCIPAL, handed.token, "disk.raw", Slow(b"late"))
     (key,) = jobs.find_discarded(10)
     assert key.startswith(f"jobs/{handed.job.id}/1/")
+
+
+@ensure_deferred
+async def test_the_log_of_a_failed_job_is_kept(dispatching: Dispatching) -> None:
+    job = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    error = JobError(10, "no room")
+    result = WorkerResult.parse({"job_error": {"id": 10, "reason": "no room"}, "log": "needs 9 bytes"})
+    await dispatching.attempts.finish(PRINCIPAL, handed.token, result)
+    await dispatching.actions.finish_job(job.compose_id, "customize", StepResult({}, error))
+    row = dispatching.rows.jobs.find(job.id)
+    assert row is not None
+    assert (row.state, row.result, row.error) == (JobState.FAILED, {"log": "needs 9 bytes"}, error)

@@ -38,6 +38,8 @@ def test_an_error_names_the_step() -> None:
         {"job_error": "broken"},
         {"job_error": {"id": "10", "reason": "x"}},
         {"log": "x" * 65_536},
+        {"log": ["x"]},
+        {"provenance": "toolkit"},
     ],
     ids=str,
 )
