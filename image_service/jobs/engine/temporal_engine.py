@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +24,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.converter import DefaultPayloadConverter
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from image_service.errors import EngineUnavailable
 from image_service.jobs.engine.engine import SERVER_QUEUE, AttemptState, PlanState, Task, queue_name
@@ -195,7 +196,10 @@ class TemporalEngine:
     async def _await(self, call: Coroutine[object, object, _T]) -> _T:
         """Have asyncio run a coroutine of the SDK, in a Twisted coroutine."""
         answer: Deferred[_T] = Deferred.fromFuture(self._connection.loop.create_task(call))
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:  # of the task, because the Deferred was canceled
+            raise CancelledError from None
 
 
 def _unavailable(error: RPCError) -> EngineUnavailable:
