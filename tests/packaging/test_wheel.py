@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import zipfile
 from typing import TYPE_CHECKING
@@ -81,6 +82,20 @@ def test_installed_program_writes_the_examples(installed: Path, tmp_path: Path) 
 
 @pytest.mark.timeout(300)
 def test_requirements_are_declared(installed: Path, contents: set[str], tmp_path: Path) -> None:
+    """The modules of the jobs role need its extra; no other does."""
     modules = [name.removesuffix(".py").replace("/", ".") for name in contents if name.endswith(".py")]
-    imported = ", ".join(name.removesuffix(".__init__") for name in modules if not name.endswith("__main__"))
+    imported = ", ".join(
+        name.removesuffix(".__init__")
+        for name in modules
+        if not name.endswith("__main__") and ".jobs" not in name
+    )
     run(installed / "python", "-c", f"import {imported}", cwd=tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_jobs_role_without_its_extra_names_it(installed: Path, tmp_path: Path) -> None:
+    environment = {**bare_environment(), "DATA_DIR": str(tmp_path)}
+    command = (installed / "image-service", "jobs")
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert done.returncode == os.EX_CONFIG
+    assert "needs temporalio, jwt, jsonschema; install image-service[jobs]" in done.stderr
