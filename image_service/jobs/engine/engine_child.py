@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 _HOST = "127.0.0.1"
 _SUPERVISOR, _CHILD = 0, 1  # bytes of the lock file
 _LOCK_DESCRIPTOR = 3  # of the child
-# The process's id is there before the program can do anything, so that a later start finds it.
-_START = 'echo $$ >"$1" && shift && exec "$@"'
+# The process's id is there before the program can do anything, so that a later start finds it. In a session
+# of its own a terminal's Ctrl-C does not reach it: it ends after those that call it.
+_START = 'echo $$ >"$1" && shift && exec setsid "$@"'
 _OPTIONS = (
     "server",
     "start-dev",
