@@ -18,11 +18,17 @@ def bare_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
-def install_wheel(wheel: Path, environment: Path) -> Path:
-    """Install a wheel with its requirements into a new environment; return its directory of programs."""
+def install_wheel(wheel: Path, environment: Path, extra: str = "") -> Path:
+    """Install a wheel with its requirements into a new environment; return its directory of programs.
+
+    Args:
+        wheel: to install.
+        environment: the directory to make.
+        extra: whose requirements are installed too, in brackets.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     target = environment / "bin" / "python"
-    install = (sys.executable, "-m", "pip", "--python", target, "install", "--quiet", wheel)
+    install = (sys.executable, "-m", "pip", "--python", target, "install", "--quiet", f"{wheel}{extra}")
     subprocess.run(install, check=True, env=bare_environment())
     return environment / "bin"
 

@@ -99,3 +99,12 @@ def test_jobs_role_without_its_extra_names_it(installed: Path, tmp_path: Path) -
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
     assert done.returncode == os.EX_CONFIG
     assert "needs temporalio, jwt, jsonschema; install image-service[jobs]" in done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_requirements_of_the_jobs_role_are_declared(wheel: Path, contents: set[str], tmp_path: Path) -> None:
+    programs = install_wheel(wheel, tmp_path / "environment", "[jobs]")
+    modules = [name.removesuffix(".py").replace("/", ".") for name in contents if name.endswith(".py")]
+    imported = ", ".join(name.removesuffix(".__init__") for name in modules if ".jobs" in name)
+    run(programs / "python", "-c", f"import {imported}", cwd=tmp_path)
+    assert "temporal version" in run(programs / "temporal", "--version", cwd=tmp_path)
