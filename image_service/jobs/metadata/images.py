@@ -44,11 +44,6 @@ class ImageRepository:
         """Return the images of a tenant, oldest first; None: of all."""
         return self._find(tenant)
 
-    def delete(self, image_id: str) -> None:
-        """Remove an image from the catalog."""
-        delete = sa.delete(IMAGES).where(IMAGES.c.id == image_id)
-        self._database.transact(lambda connection: connection.execute(delete).close())
-
     def _find(self, tenant: str | None, *conditions: sa.ColumnElement[bool]) -> list[CatalogImage]:
         select = sa.select(*IMAGE_COLUMNS).where(*conditions).order_by(IMAGES.c.created_at, IMAGES.c.id)
         if tenant is not None:
