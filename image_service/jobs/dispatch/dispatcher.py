@@ -95,7 +95,8 @@ class JobDispatcher:
 
     def _look_again(self) -> None:
         self._wakes += 1
-        for waiter in tuple(self._waiting):
+        waiting, self._waiting = self._waiting, set()
+        for waiter in waiting:
             waiter.callback(None)
 
     async def poll(self, wanted: WorkerPoll) -> HandedJob | None:
