@@ -63,10 +63,14 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
 
 
 def _command(directory: Path, token_file: Path, socket: Path) -> list[str]:
-    """Return the command line of the worker; it ends with this process, also with one that is killed."""
+    """Return the command line of the worker.
+
+    It ends with this process, also with one that is killed, and in a session of its own: a terminal's Ctrl-C
+    would end it before this process expects that.
+    """
     setpriv = shutil.which("setpriv")
     return [
-        *([setpriv, "--pdeathsig=TERM"] if setpriv else []),
+        *([setpriv, "--pdeathsig=TERM", "setsid"] if setpriv else []),
         *(sys.executable, "-m", "image_service.cli", "worker"),
         *("--server", f"unix:{socket}", "--token-file", str(token_file), "--tenant", "ANY"),
         *("--scratch-dir", str(directory / _SCRATCH), "--cache-dir", str(directory / _CACHE)),
