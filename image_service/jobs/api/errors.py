@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.errors import ApiError
 from image_service.http.request_id import new_request_id
+from image_service.jobs.api.api_error import ApiError
 from image_service.management.messages import ApiResponse
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.errors import ApiError, NotFound, StoreFailed
+from image_service.errors import NotFound, StoreFailed
+from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.operations import ApiOperation
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.composer import errors, replies

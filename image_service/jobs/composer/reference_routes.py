@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import attrs
 
-from image_service.errors import ApiError
+from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.operations import ApiOperation, QueryParameter
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.errors import COMPOSER_ERRORS

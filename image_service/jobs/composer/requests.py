@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from image_service.errors import ApiError, InvalidRequest
+from image_service.errors import InvalidRequest
 from image_service.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
+from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors
 from image_service.jobs.composer.customizations import (
     blank_secrets,

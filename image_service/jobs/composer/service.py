@@ -12,7 +12,8 @@ import attrs
 from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
-from image_service.errors import ApiError, EngineUnavailable, StoreFailed
+from image_service.errors import EngineUnavailable, StoreFailed
+from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer.errors import WRONG_STATE
 from image_service.jobs.composer.requests import check_available
 from image_service.jobs.model import Compose, ComposeState, UploadResult

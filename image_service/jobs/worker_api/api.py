@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from image_service.errors import ApiError, Forbidden, InvalidRequest
+from image_service.errors import Forbidden, InvalidRequest
+from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.operations import ApiDescription, ApiOperation, openapi_document, routes
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.dispatch.dispatcher import WorkerPoll

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 from jsonschema import Draft202012Validator, ValidationError
 from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import validate
@@ -22,11 +20,11 @@ from image_service.jobs.model import (
     UploadTarget,
 )
 from tests.jobs.composer.composing import compose_request
+from tests.jobs.fixtures import upstream_document
 
 if TYPE_CHECKING:
     from tests.jobs.composer.composing import Composer
 
-FIXTURE = Path("/work/shared/fixtures/openapi/composer-v2.yml")
 OURS = {("/composes/{}/cancel", "post"), ("/composes/{}/provenance", "get")}
 THEIRS = {
     ("/composes/{}/clone", "post"),
@@ -43,9 +41,7 @@ IMAGE = Artifact("disk.vmdk", 7, "ab" * 32, "jobs/a/1/disk.vmdk")
 
 @pytest.fixture(scope="module")
 def upstream() -> Any:
-    if not FIXTURE.exists():
-        pytest.skip("osbuild-composer's document is not present")
-    return yaml.safe_load(FIXTURE.read_text())
+    return upstream_document("composer-v2.yml") or pytest.skip("osbuild-composer's document is not present")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.errors import ApiError
+from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
 from image_service.jobs.composer.requests import check_available, parse_request
