@@ -68,7 +68,9 @@ class ListenSettings:
     """`true`: `HTTP_LISTEN_PORT` serves ISOs too."""
     base_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
     """The URL by which clients reach this service. Everything is served below its path too. When not set:
-    `LISTEN_ADDRESS` and `LISTEN_PORT`, with `localhost` for all addresses and for 127.0.0.1."""
+    `LISTEN_ADDRESS` and `LISTEN_PORT`, with `localhost` for all addresses and for 127.0.0.1. In the
+    jobs role: the URL of a byte server with the same base images, from which composed minimal ISOs fetch
+    their root file system."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
         "TRUSTED_PROXIES", parse=parsers.networks, absent=()
     )

@@ -64,6 +64,7 @@ class JobsService(RoleService):
             streams=bases.sync.streams,
             disks=bases.disks,
             aliases=settings.jobs.distribution_aliases,
+            byte_server_url=settings.jobs.byte_server_url,
             composes=rows.composes,
             jobs=rows.jobs,
             images=rows.images,

@@ -32,15 +32,22 @@ class Bases:
         streams: whose releases have disk images.
         disks: the configured disk images.
         aliases: further names of OpenShift versions and streams.
+        byte_server_url: of a byte server with the same live ISOs; None: there is none.
     """
 
     def __init__(
-        self, catalog: Catalog, streams: Streams, disks: Iterable[OsImage], aliases: Mapping[str, str]
+        self,
+        catalog: Catalog,
+        streams: Streams,
+        disks: Iterable[OsImage],
+        aliases: Mapping[str, str],
+        byte_server_url: str | None = None,
     ) -> None:
         self._catalog = catalog
         self._streams = streams
         self._disks = tuple(disks)
         self._aliases = aliases
+        self._byte_server_url = byte_server_url
 
     def distributions(self) -> Mapping[str, Mapping[str, tuple[ImageType, ...]]]:
         """Return what can be composed: image types by distribution and architecture, aliases included."""
@@ -84,12 +91,14 @@ class Bases:
         )
 
     def rootfs_url(self, base: ComposeBase) -> str:
-        """Return where a stream has the rootfs of a live ISO; "": it is not of a stream."""
+        """Return the URL of the rootfs of a live ISO, at its stream or at a byte server; "": at neither."""
         for desired in self._streams.desired:
             release = desired.release
             if (release.version, release.architecture) == (base.version, base.architecture):
                 return release.rootfs.location if release.rootfs else ""
-        return ""
+        if self._byte_server_url is None:
+            return ""
+        return f"{self._byte_server_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
 
     @property
     def disk_names(self) -> set[str]:

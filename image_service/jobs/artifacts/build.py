@@ -63,6 +63,7 @@ def build_artifacts(  # noqa: PLR0913 - what each part is made of
     streams: Streams,
     disks: Iterable[OsImage],
     aliases: Mapping[str, str],
+    byte_server_url: str | None,
     composes: ComposeRepository,
     jobs: JobRepository,
     images: ImageRepository,
@@ -78,7 +79,7 @@ def build_artifacts(  # noqa: PLR0913 - what each part is made of
     data_dir.open()
     parts.callback(data_dir.close)
     keys = KeyRing.read(catalog_settings.signing_keys) if catalog_settings.signing_keys else None
-    bases = Bases(isos.catalog, streams, disks, aliases)
+    bases = Bases(isos.catalog, streams, disks, aliases, byte_server_url)
     interruption = Interruption()
     fetcher = ImageFetcher(data_dir, partial(download_file, http), keys)
     disk_images = DiskImages(parts.in_thread_pool(_FETCHES, "disk images"), fetcher, interruption)

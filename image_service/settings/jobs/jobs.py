@@ -114,6 +114,10 @@ class JobsSettings:
     )
     """Further names of distributions, separated by commas: `NAME=VERSION` or `NAME=STREAM`, such as
     `debian-12=4.16`. `composer-cli` asks for `ID-VERSION_ID` of its own machine's `os-release`."""
+    byte_server_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
+    """URL of a byte server with the same base images. Composed minimal ISOs fetch their root file system from
+    it, unless they are of a stream, which has a URL for that. When not set: the kernel arguments of a request
+    must have `coreos.live.rootfs_url=URL` then."""
     heartbeat_seconds: float = setting("JOBS_HEARTBEAT_TIMEOUT", parse=parsers.seconds, default="120")
     """Seconds without a heartbeat after which a job goes to another worker, twice at most. Workers send three
     in that time. An outage of this service that lasts longer costs the attempt."""

@@ -110,6 +110,7 @@ class Artifacts:
     streams: DesiredReleases = attrs.field(factory=DesiredReleases)
     disk_entries: list[OsImage] = attrs.field(factory=list)
     aliases: Mapping[str, str] = attrs.field(factory=dict)
+    byte_server_url: str | None = None
 
     def __attrs_post_init__(self) -> None:
         (self.directory / "disks").mkdir()
@@ -125,7 +126,7 @@ class Artifacts:
     @property
     def bases(self) -> Bases:
         isos, streams = cast("Any", self.isos), cast("Any", self.streams)
-        return Bases(isos, streams, self.disk_entries, self.aliases)
+        return Bases(isos, streams, self.disk_entries, self.aliases, self.byte_server_url)
 
     @property
     def composed(self) -> ComposedImages:

@@ -134,3 +134,9 @@ def test_rootfs_of_a_stream_is_at_its_origin(artifacts: Artifacts) -> None:
     url = artifacts.bases.rootfs_url(ComposeBase("44.1.2.3", "x86_64"))
     assert url == "http://origin.example/rootfs"
     assert not artifacts.bases.rootfs_url(ComposeBase("9.6.1-0", "x86_64"))
+
+
+def test_rootfs_without_a_stream_is_at_the_byte_server(artifacts: Artifacts) -> None:
+    artifacts.byte_server_url = "https://images.example"
+    url = artifacts.bases.rootfs_url(ComposeBase("9.6.1-0", "x86_64"))
+    assert url == "https://images.example/boot-artifacts/9.6.1-0/x86_64/rootfs.img"
