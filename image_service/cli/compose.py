@@ -23,17 +23,17 @@ def add(add_parser: AddParser) -> None:
     """Declare the command."""
     parser = add_parser(
         "compose",
-        help="have images composed by a jobs role",
-        description="Start composes of a running `image-service jobs`, and follow them.",
+        help="start and download composes of a jobs role",
+        description="Start composes of a running `image-service jobs`, wait for them, and download images.",
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_start(verbs.add_parser)
     listing = _add_verb(verbs.add_parser, "list", help="list composes, newest first")
     listing.add_argument("--status", choices=("success", "failure", "pending"), help="only those")
-    listing.add_argument("--limit", type=int, default=100, metavar="N", help="at most so many (default: 100)")
-    status = _add_verb(verbs.add_parser, "status", help="show how far a compose is, or why it failed")
+    listing.add_argument("--limit", type=int, default=100, metavar="N", help="maximum number (default: 100)")
+    status = _add_verb(verbs.add_parser, "status", help="show the status of a compose")
     download = _add_verb(verbs.add_parser, "download", help="download the image of a finished compose")
-    cancel = _add_verb(verbs.add_parser, "cancel", help="cancel a compose, which is a failure then")
+    cancel = _add_verb(verbs.add_parser, "cancel", help="cancel a compose, which then has failed")
     for verb in (status, download, cancel):
         verb.add_argument("compose", metavar="ID", help="of the compose")
     for verb in (listing, status):
@@ -59,7 +59,7 @@ def _add_start(add_parser: AddParser) -> None:
     parser.add_argument(
         "--s3-region", metavar="REGION", help="upload the image to the server's bucket, in this region"
     )
-    parser.add_argument("--public", action="store_true", help="let everyone read what is uploaded")
+    parser.add_argument("--public", action="store_true", help="let everyone read the upload")
     parser.add_argument("--wait", action="store_true", help="wait until it has ended; 1 if it has failed")
     _add_output(parser, required=False, text="wait, and download the image; - is standard output")
 

@@ -20,7 +20,7 @@ _NOTHING: Json = MappingProxyType({})
 
 
 class ImageType(StrEnum):
-    """What is composed, by the names of osbuild-composer's API; ``openstack`` is an addition."""
+    """The type of an image, by the names of osbuild-composer's API; ``openstack`` is an addition."""
 
     LIVE_INSTALLER = "live-installer"  # the full ISO
     NETWORK_INSTALLER = "network-installer"  # the minimal ISO
@@ -57,7 +57,7 @@ _PLATFORMS = {
 
 
 class JobType(StrEnum):
-    """What workers do."""
+    """The type of a job."""
 
     CUSTOMIZE = "customize"
     CONVERT = "convert"
@@ -65,7 +65,7 @@ class JobType(StrEnum):
 
 
 class ComposeState(StrEnum):
-    """How far a compose is."""
+    """The state of a compose."""
 
     PENDING = "pending"
     BUILDING = "building"
@@ -82,7 +82,7 @@ class ComposeState(StrEnum):
 
 
 class JobState(StrEnum):
-    """How far a step is."""
+    """The state of a job."""
 
     WAITING = "waiting"  # for an earlier step
     QUEUED = "queued"
@@ -94,10 +94,10 @@ class JobState(StrEnum):
 
 @attrs.frozen
 class JobError:
-    """Why a step or a compose failed.
+    """The error of a step or a compose.
 
     Args:
-        id: of osbuild-composer's worker API, which decides whether the user or the service is at fault.
+        id: of osbuild-composer's worker API; it assigns the error to the user or to the service.
         reason: one sentence; it names the step.
         details: further facts; of a step that depends on a failed one, its error.
     """
@@ -109,7 +109,7 @@ class JobError:
 
 @attrs.frozen
 class UploadTarget:
-    """Where a finished image goes.
+    """The destination of a finished image.
 
     Args:
         type: ``local`` or ``aws.s3``.
@@ -124,7 +124,7 @@ class UploadTarget:
 
 @attrs.frozen
 class ImageCustomization:
-    """What is laid into an image; secret.
+    """The customization of an image; secret.
 
     Args:
         ignition: a config; None: there is none.
@@ -172,8 +172,8 @@ class ComposeRequest:
     Args:
         distribution: as requested; an alias is not replaced.
         architecture: RPM architecture name.
-        image_type: what is composed.
-        customization: what is laid into it.
+        image_type: of the image.
+        customization: of the image.
         size: virtual size of a disk in bytes; None: that of the base.
         uploads: at least one.
         document: the request's JSON with the Ignition config and the firstboot URL blanked.
@@ -196,7 +196,7 @@ class Step:
         name: unique in its plan, such as ``customize``.
         action: a `JobType`, which a worker does, or the name of an action of this service.
         arguments: without secrets; those of a job are what the worker gets.
-        inputs: of a job: by the name under which the worker fetches them, where they come from: ``base``
+        inputs: of a job: their sources, by the names under which the worker fetches them: ``base``
             (the base disk), ``ignition``, ``kernel-arguments`` (JSON list), ``image`` (the composed image),
             or ``STEP/NAME``: the artifact NAME of an earlier step.
         after: names of the steps that must have succeeded before.
@@ -249,7 +249,7 @@ class Artifact:
 
 @attrs.frozen
 class JobProgress:
-    """How far a job is; 0 of 0: unknown."""
+    """The progress of a job; 0 of 0: unknown."""
 
     done: int
     total: int
@@ -287,10 +287,10 @@ class Job:
 
 @attrs.frozen
 class UploadResult:
-    """An upload that has ended, or not yet begun.
+    """The state of an upload.
 
     Args:
-        target: what was asked for.
+        target: of the request.
         status: ``pending``, ``running``, ``success`` or ``failure``.
         location: ``s3://BUCKET/KEY``; "" before it is there, and of ``local``.
     """
@@ -312,7 +312,7 @@ class Compose:
         uploads: one for each target.
         ignition_sha256: None: it has no config.
         provenance: facts that steps have reported, by step.
-        started_at: when the engine has taken it over; None: it has not.
+        started_at: the time when the engine got its plan; None: not yet.
     """
 
     id: str
@@ -361,13 +361,13 @@ class CatalogImage:
 
     @property
     def volume_alias(self) -> str:
-        """The id of the volume that it is in EC2's API."""
+        """The id of its volume in EC2's API."""
         return f"vol-{self.id.replace('-', '')[:17]}"
 
 
 @attrs.frozen
 class Principal:
-    """Who sends a request.
+    """The sender of a request.
 
     Args:
         tenant: whose composes and jobs it sees.

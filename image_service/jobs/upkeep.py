@@ -1,7 +1,7 @@
-"""Keeps rows, the job engine and the object store in agreement. Each replica does, each step may be repeated.
+"""Keeps rows, the job engine and the object store consistent. Each replica does so; steps may be repeated.
 
-Rows come first: a compose is added, then started; an object is discarded by a row, then deleted. So whatever
-a process that was killed has not done is found here.
+Rows come first: the service adds a compose, then starts it; it discards an object by a row, then deletes it.
+So the rows show the steps that a killed process has left out.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ EXPIRE_SECONDS = 60.0
 """Between two calls of `Expiry.expire`."""
 _UNSTARTED = timedelta(seconds=3)  # in which the replica that has added a compose starts it
 _BATCH = 100
-_LOOKS = 10  # at plans in one call: each asks the engine
+_LOOKS = 10  # at plans in one call: each is a request to the engine
 _SILENT = timedelta(hours=1)
 _UNFINISHED = timedelta(days=1)  # longer than a job may upload
-_LOST_ID = 27  # of osbuild-composer: what did the work is gone
+_LOST_ID = 27  # of osbuild-composer: the worker is lost
 # The last step of a plan ends its compose: a row that has not ended by then never will.
 _LOST = {
     PlanState.UNKNOWN: JobError(_LOST_ID, "the job engine has lost this compose"),
@@ -49,33 +49,33 @@ _log = Logger()
 
 
 class Outage:
-    """Logs that something is away, and that it is back, once each."""
+    """Logs the begin and the end of an outage, once each."""
 
     def __init__(self) -> None:
         self._reason = ""
 
     async def during(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Carry out work, which is tried again later if the engine, the database or the store is away."""
+        """Carry out work; log that the engine, the database or the store is unavailable."""
         try:
             await work()
         except (EngineUnavailable, StoreFailed) as error:
             if error.detail != self._reason:
-                _log.warn("upkeep waits: {reason}", reason=error.detail)
+                _log.warn("upkeep is interrupted: {reason}", reason=error.detail)
             self._reason = error.detail
         else:
             if self._reason:
-                _log.info("upkeep goes on")
+                _log.info("upkeep works again")
             self._reason = ""
 
 
 class Reconciler:
-    """Starts composes that the engine does not have, and ends those that it has lost.
+    """Starts composes without a plan in the engine, and ends composes whose plan the engine has lost.
 
     Args:
         composes: rows.
         jobs: rows.
         engine: runs their plans.
-        in_thread: runs what waits for the database.
+        in_thread: runs calls of the rows.
         now: in UTC.
     """
 
@@ -113,10 +113,10 @@ class Reconciler:
         job_ids = {job.step: job.id for job in jobs}
         await self._engine.start_plan(compose, job_ids)
         await self._in_thread(partial(self._composes.mark_started, compose.id))
-        _log.info("compose {id} was added and not started: started it", id=compose.id)
+        _log.info("started compose {id}, which no process had started", id=compose.id)
 
     async def _look_at(self, compose_id: str) -> None:
-        """End a compose whose plan is not there any more."""
+        """End a compose whose plan the engine does not have any more."""
         error = _LOST.get(await self._engine.find_plan(compose_id))
         if error is None:
             return
@@ -127,15 +127,15 @@ class Reconciler:
 
 @attrs.frozen(eq=False)
 class Expiry:
-    """Deletes what is over: composes, objects, workers.
+    """Deletes expired composes, discarded objects and lost workers.
 
     Args:
         composes: rows.
         jobs: rows.
         workers: rows.
         store: has the artifacts.
-        in_thread: runs what waits for the database or the store.
-        retention_seconds: how long a compose that has ended is kept.
+        in_thread: runs calls of the rows and of the store.
+        retention_seconds: of composes that have ended.
         now: in UTC.
     """
 
@@ -163,7 +163,7 @@ class Expiry:
         before = self._now() - timedelta(seconds=self._retention_seconds)
         for compose_id in self._composes.find_ended(before, _BATCH):
             self._composes.delete(compose_id)
-            _log.info("compose {id} was deleted: it ended too long ago", id=compose_id)
+            _log.info("deleted compose {id}, whose retention has expired", id=compose_id)
 
     def _delete_objects(self) -> bool:
         """Delete some objects; False: there is none."""

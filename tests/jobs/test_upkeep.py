@@ -171,10 +171,10 @@ async def test_engine_that_is_away_fails_nothing_and_is_logged_once(
     await reconciler.reconcile()
     await reconciler.reconcile()
     assert state_of(rows, compose.id) is ComposeState.PENDING
-    assert messages == ["upkeep waits: the engine is away"]
+    assert messages == ["upkeep is interrupted: the engine is away"]
     engine.is_away = False
     await reconciler.reconcile()
-    assert messages[1:] == ["upkeep goes on"]
+    assert messages[1:] == ["upkeep works again"]
 
 
 @ensure_deferred
@@ -216,4 +216,4 @@ async def test_store_that_is_away_loses_no_object_to_delete(rows: Rows, messages
     rows.composes.delete(compose.id)
     await expiry.expire()
     assert rows.jobs.find_discarded(9) == [disk.key]
-    assert [message.partition(":")[0] for message in messages] == ["upkeep waits"]
+    assert [message.partition(":")[0] for message in messages] == ["upkeep is interrupted"]

@@ -1,1 +1,1 @@
-"""What both of osbuild-composer's APIs have in common: error objects, OpenAPI documents."""
+"""The common parts of osbuild-composer's two APIs: error objects, OpenAPI documents."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = Logger()
 
 _SERVER_ERRORS = 500
-_RETRY_SECONDS = {429: 60, 503: 10}  # where the error does not say it
+_RETRY_SECONDS = {429: 60, 503: 10}  # if the error has no such time
 
 
 @attrs.frozen

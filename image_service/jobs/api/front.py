@@ -46,7 +46,7 @@ class ApiFront:
     """Passes requests to APIs.
 
     Args:
-        authenticator: finds who sends a request; the document and the errors of an API are for everyone.
+        authenticator: finds the principal of a request; the document and the errors of an API are public.
         apis: that this process serves.
     """
 

@@ -1,4 +1,4 @@
-"""An API as one table of operations, from which its routes and its OpenAPI document are made."""
+"""An API as one table of operations, which gives its routes and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 
 @attrs.frozen
 class ApiDescription:
-    """What an API is.
+    """The description of an API.
 
     Args:
         base_paths: under which it is served, each without a final slash.
@@ -41,7 +41,7 @@ class QueryParameter:
     """A parameter of a query; each is optional.
 
     Args:
-        description: what it does, and what it is by default.
+        description: its effect, and its default.
         schema: of its value.
     """
 
@@ -58,7 +58,7 @@ class ApiOperation:
         path: below the API's base path; ``{name}`` stands for one segment, which the handler gets,
             percent-encoded, as the keyword argument `name`.
         id: ``operationId``.
-        summary: what it does.
+        summary: its effect.
         handler: called with the request.
         status: of success.
         reply: name of the schema of the response's content; None: it has none, or none in JSON.
@@ -99,7 +99,7 @@ def openapi_document(api: ApiDescription, operations: Sequence[ApiOperation], sc
     """Return the OpenAPI document of an API.
 
     Args:
-        api: what it is.
+        api: its description.
         operations: all of the API.
         schemas: of requests and replies; ``Error`` is that of every status from 400 on.
     """

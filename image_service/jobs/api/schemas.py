@@ -34,7 +34,7 @@ class SchemaCheck:
         self._validator = Draft202012Validator({**reference(name), "components": {"schemas": schemas}})
 
     def violation(self, document: object) -> str | None:
-        """Return where a document violates the schema, and what would be right; None: nowhere.
+        """Return the place where a document violates the schema, and a right value; None: nowhere.
 
         The text has names of members, never values, which may be secret.
         """

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from image_service.serving.digests import Digests
 
 ServerAction: TypeAlias = "Callable[[Compose, Step], Awaitable[StepResult]]"
-"""Carries out a step; may be repeated. What a client has caused is in the result, what may pass is raised:
-Unavailable, StoreFailed. Other errors end the step, too."""
+"""Carries out a step; may be repeated. The result has errors of the client. Temporary errors are raised:
+Unavailable, StoreFailed. Other errors that are raised end the step, too."""
 
 MAX_PREPARATION = timedelta(hours=2)
-"""How long after its request a compose waits for a base that cannot be fetched, or is not ready."""
+"""The time after its request for which a compose waits for a base that is not ready."""
 
 _CUSTOMIZATION_INVALID_ID = 4  # of osbuild-composer: the user's fault
 _BUILD_FAILED_ID = 10
@@ -90,7 +90,7 @@ class ArtifactActions:
             return StepResult({}, JobError(_BUILD_FAILED_ID, f"step {step.name}: {error.detail}"))
 
     async def fetch_base(self, _: Compose, step: Step) -> StepResult:
-        """Fetch, verify and unpack the disk image that the compose is made of."""
+        """Fetch, verify and unpack the base disk of the compose."""
         base = ComposeBase.from_arguments(step.arguments)
         entry = self._bases.disk(base)
         disk = await self._disks.get(entry)

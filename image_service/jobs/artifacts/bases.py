@@ -50,7 +50,7 @@ class Bases:
         self._byte_server_url = byte_server_url
 
     def distributions(self) -> Mapping[str, Mapping[str, tuple[ImageType, ...]]]:
-        """Return what can be composed: image types by distribution and architecture, aliases included."""
+        """Return the image types by distribution and architecture, aliases included."""
         named: dict[str, dict[str, tuple[ImageType, ...]]] = {}
         for name, architecture in sorted(self._names(), key=lambda key: (precedence(key[0]), key[1])):
             types = tuple(kind for kind in ImageType if self._find(name, architecture, kind))
@@ -64,7 +64,7 @@ class Bases:
         """Return the base for an image; that of a stream is its newest release now.
 
         Raises:
-            UnknownBaseImage: there is none. `distributions` says what there is.
+            UnknownBaseImage: there is none; `distributions` lists all.
         """
         name = self._aliases.get(distribution)
         if name is None:

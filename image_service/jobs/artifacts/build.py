@@ -1,4 +1,4 @@
-"""Builds what makes and serves the bytes of composes, from settings."""
+"""Builds the parts that make and serve the bytes of composes, from settings."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _DIGEST_SECONDS = 3600.0
 
 @attrs.frozen
 class ArtifactParts:
-    """What others need of this package."""
+    """The parts of this package for its users."""
 
     bases: Bases
     contents: Contents
     actions: ArtifactActions
 
 
-def build_artifacts(  # noqa: PLR0913 - what each part is made of
+def build_artifacts(  # noqa: PLR0913 - the inputs of all parts
     parts: PartsStack,
     catalog_settings: CatalogSettings,
     storage: StorageSettings,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Compose, ImageCustomization
 
 CACHE_BYTES = 32 * 1024 * 1024
-"""Of all images that are composed, which hold what is laid into them in clear."""
+"""Of all composed images in memory, which contain their customizations unencrypted."""
 _EXTENT_BYTES = 112  # an extent of a file, and where it starts
 
 
@@ -38,7 +38,7 @@ class ComposedImages:
         in_thread: runs compositions, and reads rows.
         bases: finds live ISOs.
         derived: minimal ISOs of bases that contain no recipe of one.
-        composes: has what is laid into each image.
+        composes: have the customization of each image.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ComposedImages:
         """Return the image of a compose.
 
         Raises:
-            NotFound: what is laid into it was erased, or the base has no file that the image needs.
+            NotFound: its customization was erased, or the base has no file that the image needs.
             Unavailable: the base, or the minimal ISO derived from it, is not ready.
-            BaseImageError: the base was refused.
+            BaseImageError: the catalog refused the base.
             Unprocessable: the customization does not fit it.
             StoreFailed: the database does not answer.
         """
@@ -66,7 +66,7 @@ class ComposedImages:
         if representation is None:
             customization = await self._in_thread(partial(self._composes.customization, compose.id))
             if customization is None:
-                raise NotFound("what is laid into this image was erased")
+                raise NotFound("the customization of this image was erased")
             image = await self._in_thread(partial(self._compose, compose, base, customization))
             representation = self._cache[key] = Representation(image)
         return representation

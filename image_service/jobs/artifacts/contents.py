@@ -1,4 +1,4 @@
-"""The bytes of composes: what workers read, and what clients download."""
+"""The bytes of composes: inputs of workers, and downloads of clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Content:
     """Bytes that are read by ranges.
 
     Args:
-        representation: what is served.
+        representation: the bytes, with their media type and entity tag.
         sha256: of all bytes, lower-case hex; None: not known.
     """
 
@@ -87,7 +87,7 @@ class Contents:
         disks: opens disk images.
         composed: images that are not stored.
         digests: of composed images; none is computed here.
-        composes: what is laid into images.
+        composes: have the customizations of images.
         jobs: whose artifacts are inputs of others.
         store: of artifacts.
     """
@@ -102,7 +102,7 @@ class Contents:
     _store: ObjectStorage
 
     async def open_input(self, compose: Compose, source: str) -> Content:
-        """Open what a job reads.
+        """Open an input of a job.
 
         Args:
             compose: whose job it is.

@@ -1,7 +1,7 @@
 """Disk images to customize: fetched, verified and unpacked once, in a directory of their own.
 
-Beside the fetched file lies what it unpacks to, ``….img.unpacked``, with holes for zeros; its sidecar has the
-digest of the file that it was unpacked from.
+The unpacked file lies beside the fetched one: ``….img.unpacked``, with holes for zeros. Its sidecar has the
+digest of the fetched file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from image_service.settings.os_images import OsImage
 
 MAX_UNPACKED_BYTES = 64 * 1024**3
-"""Some times what CoreOS has; the zeros of a larger one would keep a processor busy for minutes."""
+"""Some times the size of CoreOS; the zeros of a larger one would keep a processor busy for minutes."""
 RETRY_AFTER_SECONDS = 5
 
 _PACKED_DIGEST = "packed_sha256"
@@ -60,7 +60,7 @@ class DiskImages:
     """Disk images, by their entries.
 
     Args:
-        in_thread: runs what takes minutes.
+        in_thread: fetches and unpacks, which takes minutes.
         fetcher: of the directory, which is open.
         interruption: ends fetching and unpacking.
     """
@@ -81,7 +81,7 @@ class DiskImages:
         Its file stays open while anything refers to it, until `close`.
 
         Raises:
-            Unavailable: not now; says why, and when to retry if that is known.
+            Unavailable: not now; has the reason, and the time of a retry if that is known.
             BaseImageError: it is not what its entry says, or damaged.
         """
         opened = self._find(entry)
@@ -130,7 +130,7 @@ class DiskImages:
             raise Unavailable("the service is stopping", retry_after_seconds=RETRY_AFTER_SECONDS) from None
 
     def _open_unpacked(self, entry: OsImage, packed: BaseDisk) -> BaseDisk:
-        """Open what a file was unpacked to, after unpacking it if that is absent or of another file."""
+        """Open the unpacked file, after unpacking again if it is absent or of another fetched file."""
         data_dir = self._fetcher.data_dir
         path = data_dir.path / f"{entry.file_name}.unpacked"
         sidecar = path.with_name(f"{path.name}.json")

@@ -1,4 +1,4 @@
-"""What an image was made of: in-toto provenance, and an SBOM of what was added. Pure."""
+"""The inputs of an image: in-toto provenance, and an SBOM of the additions. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NO_ASSERTION = "NOASSERTION"
 
 
 def make_provenance(compose: Compose, jobs: Sequence[Job]) -> Json:
-    """Return an in-toto statement with SLSA provenance (version 1) of what a compose has made.
+    """Return an in-toto statement with SLSA provenance (version 1) of the products of a compose.
 
-    Its subjects are the finished image, if its digest is known, and the artifacts of jobs that are left.
+    Its subjects are the finished image, if its digest is known, and the stored artifacts of jobs.
 
     Args:
         compose: whose request has no secrets in it.
@@ -64,7 +64,7 @@ def make_provenance(compose: Compose, jobs: Sequence[Job]) -> Json:
 
 
 def make_sbom(compose: Compose) -> Json:
-    """Return the SPDX 2.3 document of what a compose has added to its base image: an Ignition config."""
+    """Return the SPDX 2.3 document of the addition of a compose to its base image: an Ignition config."""
     facts = _base_facts(compose)
     image_sha256 = compose.image.sha256 if compose.image else facts.get("sha256")
     packages = [
@@ -106,7 +106,7 @@ def make_sbom(compose: Compose) -> Json:
 
 
 def _base_facts(compose: Compose) -> Mapping[str, object]:
-    """Return what the first step, which prepares the base, has reported."""
+    """Return the facts that the first step, which prepares the base, has reported."""
     facts = compose.provenance.get(compose.plan.steps[0].name)
     return facts if isinstance(facts, dict) else {}
 

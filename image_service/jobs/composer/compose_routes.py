@@ -48,8 +48,8 @@ class ComposeRoutes:
         service: starts, cancels and deletes composes.
         composes: their rows.
         jobs: rows of their jobs.
-        contents: what is downloaded.
-        in_thread: runs what takes long, such as a call of the rows, in a thread.
+        contents: the downloads.
+        in_thread: runs slow calls in a thread, such as those of the rows.
         links: URLs of finished uploads.
     """
 
@@ -86,7 +86,7 @@ class ComposeRoutes:
                 reply="ComposeList",
                 query=(*PAGE, *COMPOSE_FILTERS),
             ),
-            _get("", "ComposeStatus", "show how far a compose is", self._status),
+            _get("", "ComposeStatus", "show the status of a compose", self._status),
             ApiOperation(
                 "DELETE",
                 _ONE,
@@ -99,15 +99,15 @@ class ComposeRoutes:
                 "POST",
                 f"{_ONE}/cancel",
                 "postComposeCancel",
-                "cancel a compose, which is a failure then",
+                "cancel a compose, which then has failed",
                 self._cancel,
                 reply="ComposeCancelStatus",
             ),
-            _get("/metadata", "ComposeMetadata", "show what was requested", self._metadata),
-            _get("/logs", "ComposeLogs", "show what the jobs have logged", self._logs),
+            _get("/metadata", "ComposeMetadata", "show the request", self._metadata),
+            _get("/logs", "ComposeLogs", "show the logs of the jobs", self._logs),
             _get("/manifests", "ComposeManifests", "show the steps", self._manifests),
-            _get("/sboms", "ComposeSBOMs", "show what was added to the base image", self._sboms),
-            _get("/provenance", "ComposeProvenance", "show what the image was made of", self._provenance),
+            _get("/sboms", "ComposeSBOMs", "show the additions to the base image", self._sboms),
+            _get("/provenance", "ComposeProvenance", "show the inputs of the image", self._provenance),
             ApiOperation(
                 "GET",
                 f"{_ONE}/download",
@@ -197,7 +197,7 @@ class ComposeRoutes:
     async def _reply(
         self, request: ApiRequest, compose_id: str, describe: Callable[[Compose, list[Job]], Json]
     ) -> ApiResponse:
-        """Return what `describe` makes of a compose and its jobs; it runs in a thread."""
+        """Return the description of a compose and its jobs; `describe` runs in a thread."""
 
         def reply() -> ApiResponse:
             compose = self._find(request, compose_id)

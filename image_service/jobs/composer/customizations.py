@@ -1,4 +1,4 @@
-"""What a request lays into an image: an Ignition config, its URL, kernel arguments. Pure."""
+"""The customization in a request: an Ignition config, its URL, kernel arguments. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_customizations(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def parse_customizations(path: str, customizations: dict[str, Any]) -> ImageCustomization:
-    """Return what customizations say, of which the schema is valid.
+    """Return the customization of an image from a request that has passed the check of its schema.
 
     Raises:
         ApiError: there are two configs, or one of them or the kernel arguments are invalid.

@@ -53,12 +53,12 @@ class Page:
 
     @property
     def offset(self) -> int:
-        """How many items come before it."""
+        """The number of items before it."""
         return self.number * self.size
 
 
 def parse_page(query: Mapping[str, str]) -> Page:
-    """Return the page that a query asks for; raises ApiError."""
+    """Return the page in a query; raises ApiError."""
     number = _parse_number(query.get("page", "0"))
     if number is None:
         raise ApiError(number=errors.INVALID_PAGE)
@@ -69,7 +69,7 @@ def parse_page(query: Mapping[str, str]) -> Page:
 
 
 def parse_filter(query: Mapping[str, str], tenant: str) -> ComposeFilter:
-    """Return which composes of `tenant` a query asks for; raises ApiError."""
+    """Return the filter for composes of `tenant` in a query; raises ApiError."""
     known = {parameter.name for parameter in (*PAGE, *COMPOSE_FILTERS)}
     if query.keys() - known:
         raise ApiError(f"parameters are {', '.join(sorted(known))}", number=errors.BAD_REQUEST)

@@ -1,4 +1,4 @@
-"""The operations that describe the API: what can be composed, and which errors there are."""
+"""The operations that describe the API: distributions and errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ReferenceRoutes:
                 "GET",
                 "/distributions",
                 "getDistributionList",
-                "list what can be composed",
+                "list the distributions, with their architectures and image types",
                 self._list_distributions,
                 reply="DistributionList",
             ),
@@ -53,7 +53,7 @@ class ReferenceRoutes:
                 "GET",
                 "/distributions/{name}",
                 "getDistribution",
-                "show what can be composed of a distribution",
+                "show the architectures and image types of a distribution",
                 self._show_distribution,
                 reply="DistributionDetails",
                 query=_FILTERS,

@@ -105,7 +105,7 @@ def describe_metadata(compose: Compose) -> Json:
 
 
 def describe_logs(compose: Compose, jobs: Iterable[Job]) -> Json:
-    """Return ``ComposeLogs``: what the latest attempt of each job has reported."""
+    """Return ``ComposeLogs``: the log of the latest attempt of each job."""
     steps = [
         {
             "step": job.step,
@@ -144,7 +144,7 @@ def describe_manifests(compose: Compose) -> Json:
 
 
 def describe_sboms(compose: Compose) -> Json:
-    """Return ``ComposeSBOMs``: what was added to the base image."""
+    """Return ``ComposeSBOMs``: the additions to the base image."""
     sbom = {
         "sbom": make_sbom(compose),
         "sbom_type": "spdx",
@@ -155,7 +155,7 @@ def describe_sboms(compose: Compose) -> Json:
 
 
 def describe_provenance(compose: Compose, jobs: Sequence[Job]) -> Json:
-    """Return what the image was made of."""
+    """Return ``ComposeProvenance``: the inputs of the image."""
     statement = make_provenance(compose, jobs)
     return _describe_part("ComposeProvenance", compose, "provenance", items=[statement])
 

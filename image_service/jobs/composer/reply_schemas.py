@@ -1,4 +1,4 @@
-"""The schemas of what the composer API replies: osbuild-composer's, with additions of ours."""
+"""The schemas of the composer API's replies: osbuild-composer's, with additions of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas of what clients send: osbuild-composer's, without the parts of members that are refused."""
+"""The schemas of requests: osbuild-composer's, without the parts of members that are refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks requests for composes. Pure.
 
-What a request asks for is done or refused, never ignored: a member that is not supported may only be there
-without a value.
+The service carries out each member of a request, or refuses the request: no member is ignored. A member that
+is not supported may only be there without a value.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def check_available(
         distributions: image types by distribution and architecture.
 
     Raises:
-        ApiError: the detail has what there is.
+        ApiError: the detail lists the supported names.
     """
     architectures = distributions.get(request.distribution)
     if architectures is None:
@@ -128,7 +128,7 @@ def _find_image_request(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _find_unsupported(value: Any, supported: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield the paths of members that ask for something without being in `supported`."""
+    """Yield the paths of members that have a value, and are not in `supported`."""
     if isinstance(supported, list):
         for index, item in enumerate(value):
             yield from _find_unsupported(item, supported[0], f"{path}[{index}]")

@@ -35,7 +35,7 @@ _CONCURRENT_STARTS = 4  # the engine starts 100 a second one by one
 
 @attrs.frozen
 class ComposeLimits:
-    """What composes may use.
+    """Limits of composes.
 
     Args:
         max_queued: composes of one tenant that have not ended.
@@ -56,7 +56,7 @@ class ComposeService:
         bases: of which images are made.
         in_thread: calls the rows in a thread.
         clock: seconds since 1970.
-        limits: of what they may use.
+        limits: of composes.
     """
 
     _composes: ComposeRepository

@@ -1,4 +1,4 @@
-"""Work for a client that may leave: its result then goes to the next one that asks."""
+"""Work for a client that may disconnect: its result then goes to the next request."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _log = Logger()
 
 
 class AbandonedResults(Generic[_T]):
-    """Carries out work to its end, also for clients that have left, and keeps what those did not get.
+    """Carries out work to its end, also for clients that have disconnected, and keeps the results of those.
 
-    Canceling a poll of the engine could lose the job that it was about to bring.
+    Canceling a poll of the engine could lose the job in its response.
 
     Args:
         seconds: clock.
@@ -60,4 +60,4 @@ def _fail(failure: Failure, waiter: Deferred[_T | None]) -> None:
     if not waiter.called:
         waiter.errback(failure)
     elif not failure.check(ImageServiceError, CancelledError):
-        _log.failure("a request of a worker that has left failed", failure)
+        _log.failure("a request of a disconnected worker failed", failure)

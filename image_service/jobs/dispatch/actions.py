@@ -1,4 +1,4 @@
-"""What running plans ask this service to do, on rows and by its own actions."""
+"""The actions of running plans in this service: changes of rows, and the steps of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class JobPlanActions:
     Args:
         rows: composes and jobs.
         server_actions: by the actions of steps that are no jobs.
-        wake: lets waiting workers look for jobs.
+        wake: wakes waiting polls of workers.
         observer: records ends of jobs.
     """
 

@@ -29,11 +29,11 @@ _log = Logger()
 
 @attrs.frozen(eq=False)
 class ArtifactUploads:
-    """Stores what workers send.
+    """Stores the files of workers.
 
     Args:
         storage: of objects.
-        in_thread: runs uploads, which take as long as workers send: not in the threads of the rows.
+        in_thread: runs uploads, which may take long, in other threads than those of the rows.
     """
 
     storage: ObjectStorage
@@ -65,7 +65,7 @@ class WorkerAttempts:
     _uploads: ArtifactUploads
 
     async def beat(self, principal: Principal, text: str, progress: JobProgress | None = None) -> bool:
-        """Record that an attempt goes on, with its progress; True: it is cancelled, and has to stop."""
+        """Record a heartbeat of an attempt, with its progress; True: it is cancelled, and has to stop."""
         token = self._read(principal, text)
         state = await self._engine.heartbeat(token.engine_token)
         if state is AttemptState.CANCELLED:
@@ -123,7 +123,7 @@ class WorkerAttempts:
             raise JobTokenUnknown(_UNKNOWN)
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:
-        """Open what a job reads; raises also as ``Contents.open_input``, and NotFound for other names."""
+        """Open an input of a job; raises also as ``Contents.open_input``, and NotFound for other names."""
         job = await self._find_running(self._read(principal, text))
         source = job.inputs.get(name)
         compose = await self._rows.call(self._rows.composes.find, job.compose_id)
@@ -146,9 +146,9 @@ class WorkerAttempts:
         return job
 
     def _store(self, job: Job, name: str, content: BinaryIO) -> bool:
-        """Store a file and its row in one call, because the client may leave meanwhile.
+        """Store a file and its row in one call, because the client may disconnect meanwhile.
 
-        Each upload has a key of its own: one that a client gave up may end after its repetition.
+        Each upload has a key of its own, because an abandoned upload may end after its repetition.
         """
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
         self._rows.jobs.announce_object(key)

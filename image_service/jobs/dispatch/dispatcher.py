@@ -1,4 +1,4 @@
-"""Finds jobs for workers: fairly, within the limits of tenants, and without losing one to a lost client."""
+"""Finds jobs for workers: fairly, within the limits of tenants; a client that disconnects loses none."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 ENGINE_POLL_SECONDS = 2.0
 QUERY_SECONDS = 1.0
-"""Between two looks for jobs that another replica has queued, or whose worker is lost."""
-_EMPTY_SECONDS = 1.0  # for which a queue is left out after nothing could be had from it
+"""Between two queries for jobs that another replica has queued, or whose worker is lost."""
+_EMPTY_SECONDS = 1.0  # for which polls skip a queue that was empty
 _PERMIT_SECONDS = 30.0  # more than a poll of the engine takes
 
 
 @attrs.frozen
 class WorkerPoll:
-    """What a worker asks for.
+    """The parameters of a worker's poll.
 
     Args:
         tenant: None: of all.
@@ -55,7 +55,7 @@ class WorkerPoll:
 
 
 class JobDispatcher:
-    """Waits for jobs on behalf of workers.
+    """Waits for jobs for workers.
 
     Args:
         clock: of the reactor.
@@ -89,7 +89,7 @@ class JobDispatcher:
         self._wakes = 0
 
     def wake(self) -> None:
-        """Let waiting workers look for jobs, because one was queued or has ended."""
+        """Wake waiting polls, because a job was queued or has ended."""
         self._empty_until.clear()
         self._look_again()
 
@@ -102,8 +102,8 @@ class JobDispatcher:
     async def poll(self, wanted: WorkerPoll) -> HandedJob | None:
         """Return an attempt for a worker; None: there was none within ``JOBS_POLL_TIMEOUT``.
 
-        A caller that cancels this loses no attempt: it goes to the next caller that may have it. It is lost
-        to a caller that gets it and leaves; then it comes back after ``JOBS_HEARTBEAT_TIMEOUT``.
+        If a caller cancels this call, its attempt goes to the next caller that may have it. If a caller gets
+        an attempt and disconnects, the engine repeats the attempt after ``JOBS_HEARTBEAT_TIMEOUT``.
 
         Raises:
             EngineUnavailable: the engine does not answer.
@@ -140,7 +140,7 @@ class JobDispatcher:
             self._waiting.discard(waiter)
 
     async def _take(self, wanted: WorkerPoll) -> HandedJob | None:
-        """Return an attempt that a client has left behind, or one of a queue; None: there is none now."""
+        """Return the kept attempt of a disconnected client, or one of a queue; None: there is none now."""
         while left_behind := self._abandoned.pop(lambda handed: wanted.admits(handed.job)):
             handed = await self._abandoned.carry_out(self._handout.renew(left_behind))
             if handed is not None:

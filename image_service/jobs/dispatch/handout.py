@@ -1,4 +1,4 @@
-"""What a worker gets: an attempt of a job, its token and its arguments."""
+"""Replies to workers: an attempt of a job, its token and its arguments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JobHandout:
 
     Args:
         rows: composes and jobs.
-        engine: hears of jobs whose inputs cannot be made.
+        engine: gets the errors of jobs whose inputs are not available.
         contents: of inputs, for their sizes and digests.
         tokens: of attempts.
         observer: records starts of jobs.
@@ -58,7 +58,7 @@ class JobHandout:
     _observer: JobObserver
 
     async def prepare(self, job: Job, task: Task) -> HandedJob | None:
-        """Return a started attempt; None: it cannot be done, because its inputs or its compose are gone."""
+        """Return a started attempt; None: it was ended, because its inputs or its compose do not exist."""
         compose = await self._rows.call(self._rows.composes.find, job.compose_id)
         if compose is None:
             await self.refuse(task)
@@ -80,7 +80,7 @@ class JobHandout:
         )
 
     async def refuse(self, task: Task) -> None:
-        """End an attempt whose rows are gone, or have ended: nobody does it, and others wait behind it."""
+        """End an attempt whose job has ended, or has no row: otherwise it would block its queue."""
         reason = f"compose {task.compose_id} is not there, or has ended"
         await self._engine.complete(task.token, StepResult({}, JobError(_BUILD_FAILED_ID, reason)))
 

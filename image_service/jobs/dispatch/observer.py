@@ -1,4 +1,4 @@
-"""The interface of what records starts and ends of jobs."""
+"""The interface for recording starts and ends of jobs."""
 
 from __future__ import annotations
 

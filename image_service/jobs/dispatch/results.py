@@ -1,4 +1,4 @@
-"""What a worker reports about its job: its JSON, checked. Pure."""
+"""Checks the JSON by which workers report results and progress of jobs. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FACTS: dict[str, type] = {"provenance": dict, "log": str, "location": str}
 
 @attrs.frozen
 class DeclaredArtifact:
-    """A file that a worker says it has sent."""
+    """A file in the result of a worker."""
 
     name: str
     size: int
@@ -38,12 +38,12 @@ class DeclaredArtifact:
 
 @attrs.frozen
 class WorkerResult:
-    """How a worker says its job ended.
+    """The result of a job, as its worker reports it.
 
     Args:
         artifacts: that it has made.
         facts: further members: ``provenance``, ``log``, ``location``.
-        error: why it failed; None: it succeeded.
+        error: the reason of its failure; None: it succeeded.
     """
 
     artifacts: tuple[DeclaredArtifact, ...] = ()

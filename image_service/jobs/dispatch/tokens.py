@@ -1,6 +1,6 @@
-"""Tokens of attempts: what a worker shows to heartbeat, to send artifacts and to finish.
+"""Tokens of attempts: a worker sends one with its heartbeats, its artifacts and its result.
 
-The engine's tokens are unsigned messages that can be made up. These ones cannot:
+The engine's tokens are not signed, so that clients could forge them. These tokens have a MAC:
 
     token         offset         bytes
     version            0             1   1
@@ -71,7 +71,7 @@ class JobTokens:
         return urlsafe_b64encode(content + _mac(self._keys[0], content)).rstrip(b"=").decode()
 
     def read(self, text: str) -> JobToken:
-        """Return what a token names.
+        """Return the attempt of a token.
 
         Raises:
             JobTokenMalformed: it is no token.

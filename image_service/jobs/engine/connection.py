@@ -79,7 +79,7 @@ class EngineConnection:
         self._tasks = [self.loop.create_task(work), self.loop.create_task(self._check())]
 
     async def stop(self) -> None:
-        """End this process's part; what it was doing is done again by another, or after the next start."""
+        """End this process's part; another one repeats its actions, or this one after the next start."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -138,7 +138,7 @@ class EngineConnection:
         )
 
     async def _check(self) -> None:
-        """Ask the engine now and then whether it can be used; it may have lost its database meanwhile."""
+        """Check the engine at intervals; it may have lost its database meanwhile."""
         while True:
             await asyncio.sleep(_CHECK_SECONDS if self.is_available else _BACKOFF.min_seconds)
             if self._client is None:
@@ -157,7 +157,7 @@ class EngineConnection:
 
 
 async def _is_found(call: Awaitable[object]) -> bool:
-    """Await a call; False: the engine does not know what it is about."""
+    """Await a call; False: the engine does not know its object."""
     try:
         await call
     except RPCError as error:

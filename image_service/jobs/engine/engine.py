@@ -22,7 +22,7 @@ def queue_name(tenant: str, job_type: JobType, architecture: str) -> str:
 
 
 class PlanState(Enum):
-    """What the engine knows about a compose."""
+    """The state of a compose's plan in the engine."""
 
     UNKNOWN = "unknown"
     RUNNING = "running"
@@ -30,7 +30,7 @@ class PlanState(Enum):
 
 
 class AttemptState(Enum):
-    """What the engine says to a heartbeat."""
+    """The engine's reply to a heartbeat."""
 
     RUNNING = "running"
     CANCELLED = "cancelled"
@@ -56,7 +56,7 @@ class Task:
 
 @attrs.frozen
 class StepResult:
-    """How a step ended.
+    """The result of a step.
 
     Args:
         value: of a step that succeeded; without secrets, and small: references only.
@@ -68,7 +68,7 @@ class StepResult:
 
 
 class PlanActions(Protocol):
-    """What a running plan asks this service to do. Each call may be repeated, also by another replica.
+    """The actions of a running plan in this service. Each call may be repeated, also by another replica.
 
     All are Twisted coroutines. Raising `StoreFailed` or `Unavailable` makes the engine retry the call;
     `NotFound` (there is no such compose, or it has ended) ends the plan. Any other error fails the step.
@@ -89,7 +89,7 @@ class PlanActions(Protocol):
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         """Record how the compose ended.
 
-        If not by success, some steps may neither have been finished nor begun, and never will.
+        After a failure or a cancellation, some steps may never begin or finish.
         """
 
 
@@ -109,10 +109,10 @@ class Engine(Protocol):
         """
 
     async def cancel_plan(self, compose_id: str) -> None:
-        """Cancel a plan, whose `finish` action is still called; do nothing if there is none that runs."""
+        """Cancel a plan, which still calls its `finish` action; do nothing if the plan does not run."""
 
     async def find_plan(self, compose_id: str) -> PlanState:
-        """Return what the engine knows about a plan."""
+        """Return the state of a plan in the engine."""
 
     async def poll(self, queue: str, worker: str, seconds: float) -> Task | None:
         """Return the next attempt of a queue; None: none came in time, which is 1.5 s at least.
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """
 
     async def heartbeat(self, token: bytes) -> AttemptState:
-        """Report that an attempt goes on."""
+        """Report a heartbeat of an attempt."""
 
     async def complete(self, token: bytes, result: StepResult) -> bool:
         """End an attempt; False: it is not the present one, and nothing has changed.

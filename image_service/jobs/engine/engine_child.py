@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _HOST = "127.0.0.1"
 _SUPERVISOR, _CHILD = 0, 1  # bytes of the lock file
 _LOCK_DESCRIPTOR = 3  # of the child
-# The process's id is there before the program can do anything, so that a later start finds it. In a session
-# of its own a terminal's Ctrl-C does not reach it: it ends after those that call it.
+# The file with the process's id is complete before the program starts, so that a later start finds it. In a
+# session of its own a terminal's Ctrl-C does not reach it: it ends after its clients.
 _START = 'echo $$ >"$1" && shift && exec setsid "$@"'
 _OPTIONS = (
     "server",
@@ -39,7 +39,7 @@ _OPTIONS = (
     "warn",
     "--sqlite-pragma",
     "journal_mode=wal",
-    # With several partitions a poll may miss for a while what is queued in another one.
+    # With several partitions a poll may miss for a while the tasks in another partition.
     "--dynamic-config-value",
     "matching.numTaskqueueReadPartitions=1",
     "--dynamic-config-value",

@@ -31,7 +31,7 @@ class PlanActivities:
     """The activities of this service.
 
     Args:
-        actions: what they call.
+        actions: which they call.
     """
 
     def __init__(self, actions: PlanActions) -> None:
@@ -83,9 +83,9 @@ async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
         raise ApplicationError(str(error), type=type(error).__name__) from None
     except ImageServiceError as error:
         raise ApplicationError(error.detail, type=error.code, non_retryable=True) from None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the plan ends
+    except Exception as error:  # noqa: BLE001 - any other error ends the plan
         _log.failure("an action of a plan failed")
-        # Its message might hold what must not reach the engine.
+        # Its message might contain secrets, which must not reach the engine.
         raise ApplicationError(f"internal error ({type(error).__name__})", non_retryable=True) from None
     finally:
         beats.cancel()

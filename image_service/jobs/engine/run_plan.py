@@ -80,7 +80,7 @@ class StepFailed(Exception):
 
 @workflow.defn
 class RunPlan:
-    """Carries out a plan: each step once those that it comes after have succeeded.
+    """Carries out a plan: each step after the steps in its `after` have succeeded.
 
     The first failure ends the plan, and cancels the steps that still run.
     """
@@ -90,7 +90,7 @@ class RunPlan:
 
     @workflow.run
     async def run(self, plan: PlannedCompose) -> None:
-        """Carry it out, and record how it ended."""
+        """Carry it out, and record its end."""
         self._plan = plan
         try:
             error, is_cancelled = await self._run_steps(), False
@@ -107,7 +107,7 @@ class RunPlan:
             await workflow.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             for task in tasks:
-                # A failure that nobody asks for would be logged.
+                # asyncio would log a failure that is not retrieved.
                 task.add_done_callback(lambda task: task.cancelled() or task.exception())
                 task.cancel()
         failures = [failure for task in tasks if task.done() and (failure := task.exception())]
@@ -156,7 +156,7 @@ class RunPlan:
         return error
 
     async def _call(self, action: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
-        """Call an action of this service, again and again while what it needs is away."""
+        """Call an action of this service; repeat that while its database or store does not answer."""
         is_long = action == "act"
         return await workflow.execute_activity(
             action,
@@ -170,7 +170,7 @@ class RunPlan:
         )
 
     def _error_of(self, step: PlannedStep, failure: ActivityError) -> JobError:
-        """Return why a step failed, by the failure of its activity."""
+        """Return the error of a step, by the failure of its activity."""
         cause = failure.cause
         if isinstance(cause, ApplicationError) and cause.type == JOB_FAILED:
             return JobError(**cause.details[0])
@@ -185,10 +185,10 @@ class RunPlan:
 
 
 def job_retries(action: str) -> RetryPolicy:
-    """Return when the attempts of a job are repeated.
+    """Return the retry policy of a job.
 
-    A lost worker costs an attempt, a job that exceeds its deadline is not repeated. A job that a worker
-    reports as failed is only repeated if it is an upload: after 2 s, 3 s and so on up to 15 s, for 71 s.
+    The engine repeats a job whose worker is lost, and not one that exceeds its deadline. It repeats a job
+    that a worker reports as failed only if it is an upload: after 2 s, 3 s and so on up to 15 s, for 71 s.
     """
     if action == JobType.UPLOAD:
         return RetryPolicy(

@@ -104,7 +104,7 @@ class TemporalEngine:
         await self._find(self._service.request_cancel_workflow_execution(request, timeout=_CALL_TIMEOUT))
 
     async def find_plan(self, compose_id: str) -> PlanState:
-        """Return what the engine knows about a plan."""
+        """Return the state of a plan in the engine."""
         request = DescribeWorkflowExecutionRequest(
             namespace=self._namespace, execution=WorkflowExecution(workflow_id=compose_id)
         )
@@ -133,7 +133,7 @@ class TemporalEngine:
         return Task(found.activity_id, found.workflow_execution.workflow_id, found.task_token, found.attempt)
 
     async def heartbeat(self, token: bytes) -> AttemptState:
-        """Report that an attempt goes on."""
+        """Report a heartbeat of an attempt."""
         request = RecordActivityTaskHeartbeatRequest(namespace=self._namespace, task_token=token)
         found = await self._find(self._service.record_activity_task_heartbeat(request, timeout=_CALL_TIMEOUT))
         if found is None:
@@ -143,7 +143,7 @@ class TemporalEngine:
     async def complete(self, token: bytes, result: StepResult) -> bool:
         """End an attempt; False: it is not the present one, and nothing has changed.
 
-        An error of an upload is tried again as `job_retries` has it, others end the step.
+        The engine repeats a failed upload as in `job_retries`; other errors end the step.
         """
         call: Coroutine[object, object, object]
         if result.error:
@@ -178,7 +178,7 @@ class TemporalEngine:
         return self._connection.client.namespace
 
     async def _find(self, call: Coroutine[object, object, _T]) -> _T | None:
-        """Await a call; None: the engine does not know what it is about, or that has ended."""
+        """Await a call; None: the engine does not know its object, or that has ended."""
         try:
             return await self._await(call)
         except RPCError as error:
@@ -208,7 +208,7 @@ def _unavailable(error: RPCError) -> EngineUnavailable:
 
 
 def _plan(compose: Compose, step: Step, job_ids: Mapping[str, str]) -> PlannedStep:
-    """Return what the engine is to know about a step."""
+    """Return a step as the engine gets it."""
     if not step.is_job:
         return PlannedStep(step.name, step.action, list(step.after))
     queue = queue_name(compose.tenant, JobType(step.action), compose.architecture)

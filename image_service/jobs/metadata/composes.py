@@ -1,6 +1,6 @@
 """The rows of composes. Every call blocks: not for the reactor's thread.
 
-A transaction that decides by what it has read writes first, so that it has the lock of the row, or of the
+A transaction that reads before it decides writes first, so that it has the lock of the row, or of the
 database, when it reads.
 """
 
@@ -40,7 +40,7 @@ _SELECT = sa.select(*COMPOSE_COLUMNS)
 
 @attrs.frozen
 class ComposeFilter:
-    """Which composes to list; None: any."""
+    """A filter of composes; None: any."""
 
     tenant: str | None = None  # None: all, for the operator's status page
     states: Collection[ComposeState] | None = None
@@ -49,7 +49,7 @@ class ComposeFilter:
 
 
 class ComposeRepository:
-    """Composes, and what is laid into their images.
+    """Composes, and the customizations of their images.
 
     Args:
         database: see ``open_database``.
@@ -96,7 +96,7 @@ class ComposeRepository:
         return {job.step: job.id for job in jobs}
 
     def find(self, compose_id: str, tenant: str | None = None) -> Compose | None:
-        """Return a compose; None: there is none, it is deleted, or of another tenant (None: any)."""
+        """Return a compose; None: there is none, or it is of another tenant than `tenant` (None: any)."""
         select = _SELECT.where(COMPOSES.c.id == compose_id)
         found = self._select(select if tenant is None else select.where(COMPOSES.c.tenant == tenant))
         return found[0] if found else None
@@ -118,13 +118,13 @@ class ComposeRepository:
         return self._database.transact(work)
 
     def customization(self, compose_id: str) -> ImageCustomization | None:
-        """Return what is laid into the image; None: it was erased."""
+        """Return the customization of the image; None: it was erased."""
         sealed = sa.select(CUSTOMIZATIONS.c.sealed).where(CUSTOMIZATIONS.c.compose_id == compose_id)
         found = self._database.transact(lambda connection: connection.scalar(sealed))
         return None if found is None else self._cipher.unseal(compose_id, found)
 
     def mark_started(self, compose_id: str) -> None:
-        """Record that the engine has the compose."""
+        """Record that the engine has the plan of the compose."""
         self._update(compose_id, started_at=unless_set(COMPOSES.c.started_at, self._now()))
 
     def set_state(self, compose_id: str, state: ComposeState) -> bool:
@@ -156,8 +156,8 @@ class ComposeRepository:
     ) -> bool:
         """End a compose, once: later calls change nothing. False: it is not there, or has ended.
 
-        Jobs that have not ended become cancelled; uploads that have not become successes or failures. All
-        artifacts but `image` are discarded. What is laid into the image is erased, unless it is composed
+        Jobs that have not ended become cancelled. Uploads that have not ended become successes or failures.
+        All artifacts but `image` are discarded. The customization is erased, unless the image is composed
         while it is read.
         """
         now = self._now()
@@ -241,7 +241,7 @@ def _of(compose_id: str) -> sa.Update:
 
 
 def _lock(connection: sa.Connection, compose_id: str) -> Sequence[UploadResult] | None:
-    """Return the uploads of a compose that stays as it is until the transaction ends; None: it has ended."""
+    """Lock a compose until the transaction ends, and return its uploads; None: it has ended."""
     if not connection.execute(_of(compose_id).values(id=compose_id)).rowcount:
         return None
     uploads = sa.select(COMPOSES.c.uploads).where(COMPOSES.c.id == compose_id)

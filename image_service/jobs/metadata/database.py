@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DATABASE_FILE = "jobs.sqlite"
 _BUSY_SECONDS = 10.0
-"""Nobody stores a request later: a writer waits for as long as a client does."""
+"""No later call repeats a write, so a writer waits as long as a client does."""
 
 
 def open_database(url: str | None, data_dir: Path) -> Database:

@@ -28,7 +28,7 @@ class ImageRepository:
         self._database = database
 
     def add(self, image: CatalogImage) -> None:
-        """Add an image, unless one of its source is there."""
+        """Add an image, unless there is one with its source."""
         row = {**row_of(image), "alias": image.instance_alias.partition("-")[2]}
         insert = self._database.insert(IMAGES).values(row).on_conflict_do_nothing()
         self._database.transact(lambda connection: connection.execute(insert).close())

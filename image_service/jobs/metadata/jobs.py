@@ -1,6 +1,6 @@
 """The rows of jobs. Every call blocks: not for the reactor's thread.
 
-A job is done by one attempt at a time, whose number fences it: what an earlier one reports changes nothing.
+One attempt at a time does a job. Its number fences it: reports of earlier attempts change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Job, JobError, JobProgress, Json
 
 ABANDONED = timedelta(days=1)
-"""An object that was announced and did not become an artifact is deleted after that; uploads end before."""
+"""Until the deletion of an object that did not become an artifact; uploads end before."""
 _UNFINISHED = JOBS.c.finished_at.is_(None)
 _SELECT = sa.select(*JOB_COLUMNS)
 
@@ -117,11 +117,11 @@ class JobRepository:
         """Return queues with jobs that are queued, or run without a heartbeat since `lost_before`.
 
         Args:
-            tenant: None: of all; the one whose jobs were started least recently comes first.
+            tenant: None: all; the tenant whose jobs were started least recently comes first.
             types: that a worker does.
             architecture: of the worker.
             lost_before: a running job is lost if its last heartbeat is older.
-            max_running: tenants with so many running jobs and permits are left out.
+            max_running: tenants with this number of running jobs and permits are left out.
         """
         is_lost = (JOBS.c.state == JobState.RUNNING) & (JOBS.c.seen_at < lost_before)
         count = sa.func.count().label("number")
@@ -210,14 +210,14 @@ class JobRepository:
     # Attempts.
 
     def record_heartbeat(self, job_id: str, attempt: int, progress: JobProgress | None = None) -> bool:
-        """Record that an attempt goes on; False: it is not the latest one, or has ended."""
+        """Record a heartbeat of an attempt; False: it is not the latest one, or has ended."""
         values: dict[str, object] = {"seen_at": self._now()}
         if progress is not None:
             values["progress"] = progress
         return self._update(_running(job_id, attempt).values(values))
 
     def record_failure(self, job_id: str, attempt: int, result: Json) -> None:
-        """Record what an attempt that has failed reports, such as its log, which the engine does not keep."""
+        """Record the report of a failed attempt, such as its log, which the engine does not keep."""
         self._update(_running(job_id, attempt).values(result=result))
 
     def requeue(self, job_id: str, attempt: int) -> None:
@@ -235,7 +235,7 @@ class JobRepository:
     ) -> bool:
         """End a job, once, with its accepted artifacts; the others are discarded.
 
-        Without a result, that of `record_failure` stays.
+        Without a result, the row keeps that of `record_failure`.
 
         Returns:
             False: there is none, or it has ended.

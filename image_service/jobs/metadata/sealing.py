@@ -44,7 +44,7 @@ class CustomizationCipher:
         return encrypt(_cipher(self._secrets[0]), json.dumps(document).encode(), compose_id.encode())
 
     def unseal(self, compose_id: str, sealed: bytes) -> ImageCustomization:
-        """Decrypt what ``seal`` returned for the same compose.
+        """Decrypt a customization that `seal` encrypted for the same compose.
 
         Raises:
             StoreFailed: no secret opens it, or it is of another compose.
@@ -59,7 +59,7 @@ class CustomizationCipher:
                     kernel_arguments=tuple(document["kernel_arguments"]),
                 )
         raise StoreFailed(
-            f"the customization of compose {compose_id} does not open: damaged, or sealed with a secret"
+            f"the customization of compose {compose_id} cannot be decrypted: damaged, or sealed with a secret"
             " that INSTANCE_SECRET_FILE does not hold any more"
         )
 

@@ -1,4 +1,4 @@
-"""What transactions on several tables have in common."""
+"""Statements that several repositories use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unless_set(column: sa.Column[datetime], instant: datetime) -> sa.ColumnEleme
 
 
 def lock_tenant(database: Database, connection: sa.Connection, tenant: str) -> None:
-    """Let other transactions that lock this tenant wait until this one ends."""
+    """Lock a tenant until the transaction ends; other transactions that lock it wait."""
     insert = database.insert(TENANTS).values(tenant=tenant)
     connection.execute(
         insert.on_conflict_do_update(

@@ -1,4 +1,4 @@
-"""The tables of the jobs role, which no names of other tables in the same database repeat."""
+"""The tables of the jobs role; their names differ from those of other tables in the same database."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Document(sa.TypeDecorator[object]):
         return None if value is None else json.dumps(value, default=_jsonable)
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> object:
-        """Return what the JSON is."""
+        """Return the value of the JSON."""
         del dialect
         return None if value is None else json.loads(value)
 
@@ -62,7 +62,7 @@ TENANTS = sa.Table(
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("served_at", Instant),  # when a job of it was last started
 )
-"""A transaction that counts what a tenant has writes its row first: they come one after another then."""
+"""A transaction that counts rows of a tenant first writes the tenant's row, which makes others wait."""
 COMPOSES = sa.Table(
     "composes",
     TABLES,

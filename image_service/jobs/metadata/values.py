@@ -1,4 +1,4 @@
-"""Values of the model, of what rows hold."""
+"""Converts values of the model to rows, and rows to values."""
 
 from __future__ import annotations
 

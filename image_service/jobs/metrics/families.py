@@ -17,8 +17,8 @@ PREFIX = "image_builder_"
 class EventCounts(Collector):
     """Counts events.
 
-    It is shown as untyped: the client library would append ``_total`` to the names of counters, and these are
-    those that osbuild-composer's dashboards ask for.
+    Its type is `untyped`: the client library would append ``_total`` to the names of counters, and dashboards
+    of osbuild-composer use the names without it.
 
     Args:
         name: without `PREFIX`.

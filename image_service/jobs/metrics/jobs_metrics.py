@@ -120,7 +120,7 @@ class JobsMetrics:
         )
 
     def watch_engine(self, is_available: Callable[[], bool]) -> None:
-        """Show whether the job engine answers, from now on."""
+        """Show the availability of the job engine from now on."""
         self._engine.set_function(lambda: float(is_available()))
 
     def record_request(self, api: str, request: MeasuredRequest) -> None:
@@ -157,7 +157,7 @@ class JobsMetrics:
 
 
 def status_of_job(error: JobError | None) -> str:
-    """Return ``2xx``, or ``4xx`` or ``5xx`` by whether the user or the service is at fault."""
+    """Return ``2xx`` for success, ``4xx`` for an error of the user, ``5xx`` for one of the service."""
     if error is None:
         return "2xx"
     return "4xx" if error.id in _USER_ERRORS else "5xx"

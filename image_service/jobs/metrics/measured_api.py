@@ -33,7 +33,7 @@ class MeasuredApi:
         name: of the API in metrics.
         api: that responds.
         operations: of the API, whose paths are those of the metrics.
-        metrics: record the requests, but for those whose clients have left.
+        metrics: record the requests, except those whose clients have disconnected.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class RowCounts:
 
     Args:
         metrics: show the counts, and none while the database does not answer.
-        heartbeat_seconds: a worker that was not seen for so long does not count.
+        heartbeat_seconds: a worker without a request for longer does not count.
         in_thread: runs the queries.
     """
 

@@ -1,1 +1,1 @@
-"""Plans: what steps make an image of a request. Pure."""
+"""Plans: the steps that make the image of a request. Pure."""

@@ -48,7 +48,7 @@ _CUSTOMIZABLE = {"raw", "qcow2"}
 
 @attrs.frozen
 class UploadPlace:
-    """Where uploads to S3 go.
+    """The destination of uploads to S3.
 
     Args:
         prefix: of the keys, without slashes at its ends; "": there is none.
@@ -122,7 +122,7 @@ class _Disk:
 
     Args:
         source: as in `Step.inputs`.
-        step: after which it is there.
+        step: that makes it.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""Which tokens are admitted, and to which tenant they belong. Pure."""
+"""Admits tokens, and finds their tenants. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AccessList:
     tenant_fields: Sequence[str]
 
     def admit(self, claims: Mapping[str, object]) -> Principal:
-        """Return who presents these claims, which are verified.
+        """Return the principal of claims that are verified.
 
         Raises:
             Forbidden: no rule admits them.

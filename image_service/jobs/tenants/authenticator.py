@@ -31,10 +31,10 @@ _REASONS: dict[type[jwt.PyJWTError], str] = {
 
 
 class Authenticator(Protocol):
-    """Finds out who sends a request."""
+    """Finds the principal of a request."""
 
     async def authenticate(self, authorization: str | None, *, is_local: bool) -> Principal:
-        """Return who sends a request.
+        """Return the principal of a request.
 
         Args:
             authorization: the field of the request.
@@ -49,7 +49,7 @@ class Authenticator(Protocol):
 
 
 class OpenAuthenticator:
-    """Takes every request for the operator's, of the default tenant."""
+    """Admits every request as the operator's, of the default tenant."""
 
     async def authenticate(
         self,
@@ -70,7 +70,7 @@ class JwtAuthenticator:
         access_list: in force now.
         issuer: None: any.
         audience: None: any.
-        operator_token: of this service's own worker.
+        operator_token: of this service's built-in worker.
     """
 
     keys: KeySource
@@ -80,7 +80,7 @@ class JwtAuthenticator:
     operator_token: str = attrs.field(repr=False)
 
     async def authenticate(self, authorization: str | None, *, is_local: bool) -> Principal:
-        """Return who sends a request; see `Authenticator`."""
+        """Return the principal of a request; see `Authenticator`."""
         token = _bearer_token(authorization)
         if hmac.compare_digest(token.encode(), self.operator_token.encode()):
             return Principal(is_operator=True)
@@ -92,7 +92,7 @@ class JwtAuthenticator:
         return self.access_list().admit(self._verify(token, key))
 
     async def _find_key(self, token: str) -> SigningKey:
-        """Return the key that a token names, which may be forged as yet."""
+        """Return the key that a token names; the token is not verified yet."""
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, RecursionError):

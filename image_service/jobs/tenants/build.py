@@ -37,9 +37,9 @@ def build_authenticator(
 
     Args:
         parts: stop the fetches of keys.
-        settings: say whether there are tokens at all.
+        settings: of tokens, which may be off.
         proxies: for ``JWT_KEYS_URL``.
-        operator_token: by which this service's own worker is known.
+        operator_token: of this service's built-in worker.
 
     Raises:
         ConfigurationError: a file cannot be used.

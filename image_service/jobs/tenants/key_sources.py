@@ -1,4 +1,4 @@
-"""Where the keys that sign tokens come from: a file, or a URL."""
+"""The sources of the keys that sign tokens: a file, or a URL."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class FileKeys:
 class FetchedKeys:
     """The keys of a URL; those of the last fetch that succeeded.
 
-    The owner calls ``refresh`` at the start, and every `REFRESH_SECONDS`. A key that is not known is a reason
-    to fetch at once: `RateLimiter` admits five of these fetches, and another one a minute, whatever clients
-    send.
+    The owner calls ``refresh`` at the start, and every `REFRESH_SECONDS`. A key that is not known causes
+    a fetch at once: `RateLimiter` admits five of these fetches, and then one a minute, for any number of
+    requests.
 
     Args:
         fetch: returns the document; raises Unavailable.
@@ -78,7 +78,7 @@ class FetchedKeys:
         return self._keys.find(key_id, algorithm)
 
     async def refresh(self) -> None:
-        """Fetch the keys; if that fails, log it once and keep those of before."""
+        """Fetch the keys; if that fails, log it once and keep the previous keys."""
         await self._flights.join("", self._fetch_and_keep)
 
     async def _fetch_if_admitted(self) -> None:

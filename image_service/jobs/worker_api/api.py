@@ -109,7 +109,7 @@ class WorkerApi:
                 "GET",
                 "/jobs/{token}",
                 "GetJob",
-                "Record a heartbeat, and get to know whether the job is cancelled",
+                "Record a heartbeat; the reply shows a cancellation of the job",
                 self._beat,
                 reply="GetJobResponse",
             ),
