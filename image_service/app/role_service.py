@@ -19,7 +19,7 @@ from image_service.app.service_manager import ServiceManager
 from image_service.app.shutdown import ShutdownHandler, stop_with_failure
 from image_service.concurrency.parts import PartsStack
 from image_service.concurrency.signals import UNUSED, handle_signal, ignore_signals
-from image_service.errors import ConfigurationError
+from image_service.errors import ConfigurationError, ImageServiceError
 from image_service.images.composers import newest_composer
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class RoleService(Service):
             if isinstance(failure.value, ConfigurationError):
                 _log.critical("{fault}", fault=failure.value.detail)
                 stop_with_failure(self._reactor, os.EX_CONFIG)
+            elif isinstance(failure.value, ImageServiceError | OSError):
+                _log.critical("the service cannot start: {reason}", reason=str(failure.value))
+                stop_with_failure(self._reactor)
             else:
                 _log.failure("the service cannot start", failure=failure)
                 stop_with_failure(self._reactor)

@@ -54,6 +54,10 @@ class ServerAddress:
     socket_path: Path | None = None
     prefix: str = ""
 
+    def __str__(self) -> str:
+        """Return the address for people."""
+        return f"{_UNIX}{self.socket_path}" if self.socket_path else f"{self.host}:{self.port}"
+
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
         """Return the address that a URL, or ``unix:PATH``, names; ValueError if it is none."""
@@ -189,7 +193,7 @@ class ServerRequests:
         try:
             opened = self._open_socket()
         except OSError as error:
-            raise Unavailable(f"cannot connect to the server: {error!r}") from None
+            raise Unavailable(f"cannot connect to {address}: {error.strerror or error}") from None
         interruption.watch_socket(opened)
         connection = http.client.HTTPConnection(address.host, address.port or None, blocksize=_BLOCK_BYTES)
         connection.sock = opened

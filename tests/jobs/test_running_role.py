@@ -111,6 +111,14 @@ def test_status_page_has_a_row_for_each_compose_and_job(
     assert '<tr class="job">' in page
 
 
+def test_directory_has_one_role(role: RunningRole) -> None:
+    second = {**role.environment, "JOBS_LISTEN": "127.0.0.1:0", "ADMIN_LISTEN": "127.0.0.1:0"}
+    finished = subprocess.run(JOBS, env=second, capture_output=True, text=True, check=False, timeout=100)
+    assert finished.returncode == os.EX_CONFIG
+    assert f"DATA_DIR: {role.data_dir}/engine is in use by another process" in finished.stdout
+    assert "Traceback" not in finished.stdout
+
+
 def test_socket_is_for_owner_and_group(role: RunningRole) -> None:
     assert stat.S_IMODE((role.data_dir / "jobs.sock").stat().st_mode) == 0o660
 

@@ -38,8 +38,8 @@ async def start_engine(parts: PartsStack, settings: JobsRoleSettings) -> Started
     """Start the engine as a child process, unless ``TEMPORAL_ADDRESS`` is set.
 
     Raises:
-        ConfigurationError: its program is not installed.
-        StoreFailed: its directory cannot be used.
+        ConfigurationError: its program is not installed, or its directory cannot be used.
+        EngineUnavailable: the child of an earlier start does not end.
     """
     child = None
     if settings.engine.address is None:

@@ -94,6 +94,7 @@ class EngineConnection:
                 client = await self._connect()
                 await self._ensure_namespace(client)
                 self._client, self.is_available, failures = client, True, 0
+                _log.info("the job engine answers")
                 await self._worker(client, activities).run()
             except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, RPCError and others
                 failures += 1

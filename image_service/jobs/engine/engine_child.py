@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.task import deferLater
 
 from image_service.concurrency.supervised_process import SupervisedProcess
-from image_service.errors import MissingDependency, StoreFailed
+from image_service.errors import ConfigurationError, EngineUnavailable, MissingDependency
 from image_service.files.ofd_locks import EXCLUSIVE, try_lock
 from image_service.files.private_files import open_no_follow
 
@@ -102,16 +102,19 @@ class EngineChild:
         """Start it, after the end of one that a crash of this service has left.
 
         Raises:
-            StoreFailed: another process of this service uses the directory, or it cannot be used.
+            ConfigurationError: another process of this service uses the directory, or it cannot be used.
+            EngineUnavailable: the engine of an earlier start does not end.
         """
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT
             self._locks = [open_no_follow(self._directory / "lock", flags) for _ in (_SUPERVISOR, _CHILD)]
         except OSError as error:
-            raise StoreFailed(f"{self._directory}: {error.strerror}") from None
+            raise ConfigurationError(f"DATA_DIR: {self._directory}: {error.strerror}") from None
         if not try_lock(self._locks[_SUPERVISOR], EXCLUSIVE, _SUPERVISOR):
-            raise StoreFailed(f"{self._directory}: another process runs the job engine of this directory")
+            raise ConfigurationError(
+                f"DATA_DIR: {self._directory} is in use by another process of the jobs role"
+            )
         await self._end_leftover()
         self.process.start()
 
@@ -132,7 +135,7 @@ class EngineChild:
         waited = 0.0
         while not try_lock(self._locks[_CHILD], EXCLUSIVE, _CHILD):
             if waited > _LEFTOVER_SECONDS:
-                raise StoreFailed(f"{self._directory}: the job engine of an earlier start does not end")
+                raise EngineUnavailable(f"{self._directory}: the job engine of an earlier start does not end")
             with suppress(FileNotFoundError, ValueError, ProcessLookupError):  # it may just be starting
                 os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
             await deferLater(self._reactor, _POLL_SECONDS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import deferLater
 
-from image_service.errors import StoreFailed
+from image_service.errors import ConfigurationError
 from image_service.jobs.engine.engine_child import EngineChild, find_program
 from tests.pytwisted import async_fixture, ensure_deferred
 
@@ -73,7 +73,7 @@ async def test_stop_leaves_nothing(child: EngineChild, reactor: EPollReactor) ->
 @ensure_deferred
 async def test_directory_has_one_engine(child: EngineChild, reactor: EPollReactor, tmp_path: Path) -> None:
     second = EngineChild(reactor, tmp_path / "engine", find_program())
-    with pytest.raises(StoreFailed, match="another process"):
+    with pytest.raises(ConfigurationError, match="in use by another process"):
         await second.start()
     await second.stop()
     assert listens(child)
