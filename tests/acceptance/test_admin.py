@@ -186,10 +186,11 @@ def test_listener_answers_while_workers_are_replaced(tmp_path: Path) -> None:
         first, second = admin.workers()
         os.kill(first, signal.SIGSTOP)
         assert [admin.curl(path).status for path in ("/health", "/images", "/metrics")] == [200, 200, 200]
-        for worker in (first, second):
-            os.kill(worker, signal.SIGKILL)
+        os.kill(second, signal.SIGSTOP)  # dead ones may be replaced before the next request
         wait_for(lambda: admin.curl("/health").status == 503)
         assert admin.curl("/live").status == admin.curl("/metrics").status == 200
+        for worker in (first, second):
+            os.kill(worker, signal.SIGKILL)
         wait_for(lambda: admin.curl("/health").status == 200)
         assert json.loads(admin.curl("/images").body)["images"][0]["state"] == "ready"
 
