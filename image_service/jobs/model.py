@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - attrs resolves annotations at run time
 from datetime import datetime  # noqa: TC003 - same
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -92,12 +92,20 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class JobErrorId(IntEnum):
+    """Ids of osbuild-composer's worker API, for the errors of this service."""
+
+    INVALID_CUSTOMIZATION = 4  # of the user
+    BUILD_FAILED = 10
+    WORKER_LOST = 27
+
+
 @attrs.frozen
 class JobError:
     """The error of a step or a compose.
 
     Args:
-        id: of osbuild-composer's worker API; it assigns the error to the user or to the service.
+        id: a `JobErrorId`, or that of a worker; it assigns the error to the user or to the service.
         reason: one sentence; it names the step.
         details: further facts; of a step that depends on a failed one, its error.
     """

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from image_service.errors import EngineUnavailable, StoreFailed
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.metadata.statements import utc_now
-from image_service.jobs.model import ComposeState, JobError
+from image_service.jobs.model import ComposeState, JobError, JobErrorId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,11 +39,12 @@ _BATCH = 100
 _LOOKS = 10  # at plans in one call: each is a request to the engine
 _SILENT = timedelta(hours=1)
 _UNFINISHED = timedelta(days=1)  # longer than a job may upload
-_LOST_ID = 27  # of osbuild-composer: the worker is lost
 # The last step of a plan ends its compose: a row that has not ended by then never will.
 _LOST = {
-    PlanState.UNKNOWN: JobError(_LOST_ID, "the job engine has lost this compose"),
-    PlanState.ENDED: JobError(_LOST_ID, "the job engine has ended this compose without a result"),
+    PlanState.UNKNOWN: JobError(JobErrorId.WORKER_LOST, "the job engine has lost this compose"),
+    PlanState.ENDED: JobError(
+        JobErrorId.WORKER_LOST, "the job engine has ended this compose without a result"
+    ),
 }
 _log = Logger()
 

@@ -16,8 +16,8 @@ from image_service.formats.disk.reading_disks import read_disk
 from image_service.formats.reading import SpanReader
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.metadata.statements import utc_now
-from image_service.jobs.model import CatalogImage, ComposeBase, JobError
-from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE
+from image_service.jobs.model import CatalogImage, ComposeBase, JobError, JobErrorId
+from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE, find_artifact
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -40,8 +40,6 @@ Unavailable, StoreFailed. Other errors that are raised end the step, too."""
 MAX_PREPARATION = timedelta(hours=2)
 """The time after its request for which a compose waits for a base that is not ready."""
 
-_CUSTOMIZATION_INVALID_ID = 4  # of osbuild-composer: the user's fault
-_BUILD_FAILED_ID = 10
 _OVA = "ova"
 
 
@@ -87,7 +85,7 @@ class ArtifactActions:
         except Unavailable as error:
             if self._now() - compose.created_at < MAX_PREPARATION:
                 raise
-            return StepResult({}, JobError(_BUILD_FAILED_ID, f"step {step.name}: {error.detail}"))
+            return StepResult({}, JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {error.detail}"))
 
     async def fetch_base(self, _: Compose, step: Step) -> StepResult:
         """Fetch, verify and unpack the base disk of the compose."""
@@ -103,7 +101,7 @@ class ArtifactActions:
             image = (await self._composed.get(compose)).image
         except Unprocessable as error:
             reason = f"step {step.name}: {error.detail}"
-            return StepResult({}, JobError(_CUSTOMIZATION_INVALID_ID, reason, error.code))
+            return StepResult({}, JobError(JobErrorId.INVALID_CUSTOMIZATION, reason, error.code))
         base = self._composed.base_of(compose)
         facts = {"base": base.name, "base_version": base.version, "base_sha256": base.sha256}
         with suppress(NotFound):  # the base stays at its origin, and not all of it was read
@@ -130,12 +128,7 @@ class ArtifactActions:
 
     def _find_result(self, compose: Compose) -> Artifact:
         """Return the artifact that the plan names as the finished image."""
-        step, _, name = (compose.plan.result or "").partition("/")
-        for job in self._jobs.find_of_compose(compose.id):
-            for artifact in job.artifacts:
-                if (job.step, artifact.name) == (step, name):
-                    return artifact
-        raise NotFound(f"step {step} has no artifact {name}")
+        return find_artifact(self._jobs.find_of_compose(compose.id), compose.plan.result or "")
 
     def _virtual_size(self, artifact: Artifact, image_format: str) -> int:
         """Return the bytes of the disk; FormatError if the artifact is no image of that format."""

@@ -16,7 +16,7 @@ from image_service.http.response import render_fields
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, FileExtent, Literal
 from image_service.jobs.model import ComposeBase
-from image_service.jobs.plans.plan import BASE, IGNITION, IMAGE, KERNEL_ARGUMENTS
+from image_service.jobs.plans.plan import BASE, IGNITION, IMAGE, KERNEL_ARGUMENTS, find_artifact
 from image_service.management.messages import ApiResponse
 from image_service.serving.digests import BLOCK_BYTES, read_block, repr_digest
 
@@ -121,12 +121,10 @@ class Contents:
                 return await self._open_composed(compose)
             case _ if source in {IGNITION, KERNEL_ARGUMENTS}:
                 return await self._open_customization(compose, source)
-        step, _, name = source.partition("/")
-        for job in await self._in_thread(partial(self._jobs.find_of_compose, compose.id)):
-            for artifact in job.artifacts:
-                if (job.step, artifact.name) == (step, name):
-                    return self._open_artifact(artifact, artifact.name)
-        raise NotFound(f"step {step} has no artifact {name}")
+        artifact = find_artifact(
+            await self._in_thread(partial(self._jobs.find_of_compose, compose.id)), source
+        )
+        return self._open_artifact(artifact, artifact.name)
 
     async def open_image(self, compose: Compose) -> Content:
         """Open the finished image of a compose, for downloads; raises as `open_input`."""

@@ -8,7 +8,7 @@ import attrs
 
 from image_service.jobs.artifacts.provenance import make_provenance, make_sbom
 from image_service.jobs.composer.errors import BASE_PATH
-from image_service.jobs.model import ComposeState, JobState
+from image_service.jobs.model import ComposeState, JobError, JobErrorId, JobState
 from image_service.jobs.plans.plan import FILE_NAMES, S3
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "application/octet-stream"
 
 _ENDED_JOBS = {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED}
-_CANCELLED_ID = 10  # of a build that failed
 
 
 def describe_object(kind: str, compose_id: str, path: str, **members: object) -> Json:
@@ -75,7 +74,7 @@ def _describe_image(
     if compose.error is not None:
         status["error"] = attrs.asdict(compose.error)
     elif state is ComposeState.CANCELLED:
-        status["error"] = {"id": _CANCELLED_ID, "reason": "the compose was cancelled", "details": ""}
+        status["error"] = attrs.asdict(JobError(JobErrorId.BUILD_FAILED, "the compose was cancelled"))
     if jobs and not state.is_final:
         status["progress"] = _describe_progress(jobs)
     return status

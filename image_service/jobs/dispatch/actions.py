@@ -10,8 +10,8 @@ from twisted.logger import Logger
 from image_service.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
 from image_service.jobs.dispatch.results import stored_artifacts
 from image_service.jobs.engine.engine import StepResult
-from image_service.jobs.model import ComposeState, JobError, JobType, UploadResult
-from image_service.jobs.plans.plan import REGISTER_IMAGE, S3
+from image_service.jobs.model import ComposeState, JobError, JobErrorId, JobType, UploadResult
+from image_service.jobs.plans.plan import REGISTER_IMAGE, S3, find_artifact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.model import Artifact, Compose, Job, Step
 
-_BUILD_FAILED_ID = 10  # of osbuild-composer
 _log = Logger()
 
 
@@ -82,7 +81,7 @@ class JobPlanActions:
         except (Unavailable, StoreFailed):
             raise
         except ImageServiceError as error:
-            return StepResult({}, JobError(_BUILD_FAILED_ID, f"step {step}: {error.detail}"))
+            return StepResult({}, JobError(JobErrorId.BUILD_FAILED, f"step {step}: {error.detail}"))
         if facts := result.value.get("provenance"):
             provenance = {**compose.provenance, step: facts}
             await self._rows.call(self._rows.composes.set_provenance, compose_id, provenance)
@@ -143,7 +142,4 @@ def _find_image(compose: Compose, jobs: list[Job]) -> Artifact | None:
     """Return the artifact that is the finished image; None: it is composed while it is read."""
     if compose.plan.result is None:
         return None
-    step, _, name = compose.plan.result.partition("/")
-    return next(
-        artifact for job in jobs if job.step == step for artifact in job.artifacts if artifact.name == name
-    )
+    return find_artifact(jobs, compose.plan.result)

@@ -9,7 +9,7 @@ import attrs
 from image_service.errors import ImageServiceError, StoreFailed, Unavailable
 from image_service.jobs.dispatch.tokens import JobToken
 from image_service.jobs.engine.engine import AttemptState, StepResult
-from image_service.jobs.model import Job, JobError, Json
+from image_service.jobs.model import Job, JobError, JobErrorId, Json
 
 if TYPE_CHECKING:
     from image_service.jobs.artifacts.contents import Contents
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.tokens import JobTokens
     from image_service.jobs.engine.engine import Engine, Task
     from image_service.jobs.model import Compose
-
-_BUILD_FAILED_ID = 10  # of osbuild-composer
 
 
 @attrs.frozen
@@ -67,7 +65,7 @@ class JobHandout:
             inputs = {name: await self._describe(compose, source) for name, source in job.inputs.items()}
         except ImageServiceError as error:
             reason = f"step {job.step}: an input cannot be read: {error.detail}"
-            await self._engine.complete(task.token, StepResult({}, JobError(_BUILD_FAILED_ID, reason)))
+            await self._engine.complete(task.token, StepResult({}, JobError(JobErrorId.BUILD_FAILED, reason)))
             return None
         self._observer.record_job_start(job)
         after = next(step.after for step in compose.plan.steps if step.name == job.step)
@@ -82,7 +80,7 @@ class JobHandout:
     async def refuse(self, task: Task) -> None:
         """End an attempt whose job has ended, or has no row: otherwise it would block its queue."""
         reason = f"compose {task.compose_id} is not there, or has ended"
-        await self._engine.complete(task.token, StepResult({}, JobError(_BUILD_FAILED_ID, reason)))
+        await self._engine.complete(task.token, StepResult({}, JobError(JobErrorId.BUILD_FAILED, reason)))
 
     async def renew(self, handed: HandedJob) -> HandedJob | None:
         """Return an attempt that no worker has got yet; None: it has ended meanwhile."""

@@ -17,14 +17,13 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as TimeoutFailure
 
-from image_service.jobs.model import JobError, JobType
+from image_service.jobs.model import JobError, JobErrorId, JobType
 
 JOB_FAILED = "JobFailed"
 """Type of the failure by which a worker ends an attempt; its detail is a `JobError`, as JSON."""
 PLAN_GONE = "PlanGone"
 """Type of the failure of a server's step whose compose is not there, or has ended."""
 
-_STEP_FAILED_ID, _WORKER_LOST_ID = 10, 27  # of osbuild-composer
 _ACTION_HEARTBEAT = timedelta(seconds=20)
 _ATTEMPTS = 3
 _UPLOAD_ATTEMPTS = 9
@@ -175,13 +174,13 @@ class RunPlan:
         if isinstance(cause, ApplicationError) and cause.type == JOB_FAILED:
             return JobError(**cause.details[0])
         if isinstance(cause, ApplicationError):
-            return JobError(_STEP_FAILED_ID, f"step {step.name}: {cause.message}")
+            return JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {cause.message}")
         if isinstance(cause, TimeoutFailure) and cause.type is TimeoutType.HEARTBEAT:
             seconds = self._plan.heartbeat_seconds
             reason = f"its worker has stopped: no heartbeat for {seconds:g} s, also when it was tried again"
-            return JobError(_WORKER_LOST_ID, f"step {step.name}: {reason}")
+            return JobError(JobErrorId.WORKER_LOST, f"step {step.name}: {reason}")
         reason = f"exceeded its deadline of {self._plan.job_seconds:g} s"
-        return JobError(_WORKER_LOST_ID, f"step {step.name}: {reason}")
+        return JobError(JobErrorId.WORKER_LOST, f"step {step.name}: {reason}")
 
 
 def job_retries(action: str) -> RetryPolicy:

@@ -231,7 +231,6 @@ class JobRepository:
         artifacts: Sequence[Artifact] = (),
         result: Json | None = None,
         error: JobError | None = None,
-        cancelled: bool = False,
     ) -> bool:
         """End a job, once, with its accepted artifacts; the others are discarded.
 
@@ -241,9 +240,8 @@ class JobRepository:
             False: there is none, or it has ended.
         """
         now = self._now()
-        ended = JobState.FAILED if error else JobState.FINISHED
         values = {
-            "state": JobState.CANCELLED if cancelled else ended,
+            "state": JobState.FAILED if error else JobState.FINISHED,
             "artifacts": list(artifacts),
             "error": error,
             "finished_at": now,

@@ -1,4 +1,4 @@
-"""Turns a request and its base image into the steps that make the image. Pure."""
+"""Turns a request and its base image into the steps that make the image, and finds their artifacts. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.errors import NotFound
 from image_service.jobs.model import ComposePlan, ImageType, JobType, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from image_service.jobs.model import ComposeBase, ComposeRequest
+    from image_service.jobs.model import Artifact, ComposeBase, ComposeRequest, Job
 
 FETCH_BASE = "fetch-base"
 CHECK_IMAGE = "check-image"
 REGISTER_IMAGE = "register-image"
-SERVER_ACTIONS = (FETCH_BASE, CHECK_IMAGE, REGISTER_IMAGE)
 """The actions of steps that this service carries out."""
 
 BASE = "base"
@@ -90,6 +90,16 @@ def make_plan(
         arguments = {"format": _format_of(file_name)}
         steps.append(Step("register", REGISTER_IMAGE, arguments, after=(steps[-1].name,)))
     return ComposePlan(tuple(steps), result, file_name)
+
+
+def find_artifact(jobs: Iterable[Job], source: str) -> Artifact:
+    """Return the artifact that ``STEP/NAME`` names; NotFound: it was not made, or is discarded."""
+    step, _, name = source.partition("/")
+    for job in jobs:
+        for artifact in job.artifacts:
+            if (job.step, artifact.name) == (step, name):
+                return artifact
+    raise NotFound(f"step {step} has no artifact {name}")
 
 
 def _composed_steps(base: ComposeBase) -> Iterator[Step]:

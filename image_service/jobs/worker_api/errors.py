@@ -67,4 +67,3 @@ WORKER_ERRORS = ErrorList(
     },
     has_message=True,
 )
-"""The errors of the worker API."""

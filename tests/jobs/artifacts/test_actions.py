@@ -11,7 +11,7 @@ import pytest
 from image_service.errors import FormatError, NotFound, Unavailable, UnknownBaseImage
 from image_service.jobs.artifacts.actions import MAX_PREPARATION
 from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
-from image_service.jobs.plans.plan import FETCH_BASE, SERVER_ACTIONS
+from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE
 from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.images.building import CONFIG, base_image, bytes_of
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry
@@ -49,7 +49,7 @@ def finish_convert(artifacts: Artifacts, content: bytes, image_type: ImageType) 
 
 
 def test_all_actions_of_plans_are_there(artifacts: Artifacts) -> None:
-    assert set(artifacts.actions.by_name) == set(SERVER_ACTIONS)
+    assert set(artifacts.actions.by_name) == {FETCH_BASE, CHECK_IMAGE, REGISTER_IMAGE}
 
 
 @ensure_deferred

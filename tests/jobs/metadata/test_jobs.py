@@ -166,16 +166,13 @@ def test_job_ends_once_with_the_accepted_artifacts(rows: Rows) -> None:
     assert rows.jobs.find_artifacts(job_id, 2) == [accepted]
 
 
-def test_failure_and_cancellation_are_states(rows: Rows) -> None:
+def test_failure_is_a_state_with_an_error(rows: Rows) -> None:
     _, jobs = rows.add()
     error = JobError(10, "customize: no room", {"needed": 5})
     rows.jobs.finish(jobs["customize"], error=error)
-    rows.jobs.finish(jobs["convert"], cancelled=True)
-    failed, cancelled = (rows.jobs.find(jobs[step]) for step in ("customize", "convert"))
+    failed = rows.jobs.find(jobs["customize"])
     assert failed is not None
-    assert cancelled is not None
     assert (failed.state, failed.error) == (JobState.FAILED, error)
-    assert cancelled.state is JobState.CANCELLED
 
 
 def test_artifact_replaces_one_of_its_name(rows: Rows) -> None:
