@@ -17,10 +17,9 @@ IGNITION, KERNEL_ARGUMENTS = "ignition", "kernel-arguments"
 """Inputs of a customization, beside the disk."""
 
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
-_BAD_ARGUMENTS, _FAILED, _UPLOAD_FAILED, _REFUSED, _WRONG_WORKER = 8, 10, 11, 4, 17
-JOB_FAILED = _FAILED
+JOB_FAILED = 10
 """The id of osbuild-composer's worker API for a job that failed for a reason of its worker."""
-
+_BAD_ARGUMENTS, _UPLOAD_FAILED, _REFUSED, _WRONG_WORKER = 8, 11, 4, 17  # further ids
 _ERROR_IDS = {2: _BAD_ARGUMENTS, 3: _WRONG_WORKER, 4: _UPLOAD_FAILED, 6: _REFUSED}
 
 
@@ -81,7 +80,7 @@ def parse_inputs(arguments: Mapping[str, Any]) -> tuple[JobInput, ...]:
 
 def error_id(status: int) -> int:
     """Return the id of a job error for an exit status of the toolkit."""
-    return _ERROR_IDS.get(status, _FAILED)
+    return _ERROR_IDS.get(status, JOB_FAILED)
 
 
 def _customize(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ API = "/api/image-builder-composer/v2"
 DISTRIBUTION = "rhcos-4.17"
 """Of the samples."""
 
+LOCAL = {"type": "local", "upload_options": {}}
 _TIMEOUT_SECONDS = 100
 _POLL_SECONDS = 0.1
 
@@ -61,6 +64,21 @@ class RunningRole:
         fields = {"Content-Type": "application/json"}
         return fetch(f"{self.url}{API}{path}", "POST", headers=fields, body=json.dumps(document).encode())
 
+    def start(
+        self,
+        image_type: str,
+        distribution: str = DISTRIBUTION,
+        *,
+        config: bytes | None = None,
+        target: object = LOCAL,
+        size: int | None = None,
+    ) -> str:
+        """Send a `compose_request`, and return the id of the compose."""
+        document = compose_request(image_type, distribution, config=config, target=target, size=size)
+        answer = self.post("/compose", document)
+        assert answer.status == HTTPStatus.CREATED, answer.body
+        return str(answer.json()["id"])
+
     def compose(self, *arguments: str | Path) -> str:
         """Run the command for people, which finds the role by ``DATA_DIR``; return what it prints."""
         command = [*COMPOSE, *map(str, arguments)]
@@ -84,6 +102,37 @@ class RunningRole:
         """Return the status of a compose once it has ended."""
         wait_until(lambda: self.status(compose_id)["status"] != "pending", lambda: self.log)
         return self.status(compose_id)
+
+
+def compose_request(
+    image_type: str,
+    distribution: str = DISTRIBUTION,
+    *,
+    config: bytes | None = None,
+    target: object = LOCAL,
+    size: int | None = None,
+) -> dict[str, object]:
+    """Return a request for one image.
+
+    Args:
+        image_type: as in the API.
+        distribution: same.
+        config: Ignition; None: the image has none.
+        target: of the image.
+        size: of its disk, in bytes; None: that of the base.
+    """
+    image: dict[str, object] = {
+        "architecture": "x86_64",
+        "image_type": image_type,
+        "repositories": [],
+        "upload_targets": [target],
+    }
+    if size is not None:
+        image["size"] = size
+    customizations: dict[str, object] = {}
+    if config is not None:
+        customizations["ignition"] = {"embedded": {"config": b64encode(config).decode()}}
+    return {"distribution": distribution, "image_requests": [image], "customizations": customizations}
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.acceptance.service import fetch
-from tests.jobs.running_role import API, DISTRIBUTION, RunningRole, running_role, wait_until
+from tests.jobs.running_role import API, LOCAL, RunningRole, compose_request, running_role, wait_until
 from tests.jobs.tenants.tokens import RSA, key_set
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _RULES = [
     {"claim": "rh-org-id", "pattern": "^[0-9]+$"},
     {"claim": "sub", "pattern": "^operator$", "operator": True},
 ]
-_LOCAL = {"type": "local", "upload_options": {}}
+_CONFIG = b'{"ignition": {"version": "3.3.0"}}'
 
 
 @contextmanager
@@ -48,17 +47,9 @@ def ask(role: RunningRole, path: str, tenant: str, document: object = None, **cl
     return fetch(f"{role.url}{path}", "POST", headers=fields, body=json.dumps(document).encode())
 
 
-def start(role: RunningRole, tenant: str, image_type: str, target: object = None) -> str:
+def start(role: RunningRole, tenant: str, image_type: str, target: object = LOCAL) -> str:
     """Start a compose with a config; return its id."""
-    config = b64encode(b'{"ignition": {"version": "3.3.0"}}').decode()
-    image = {
-        "architecture": "x86_64",
-        "image_type": image_type,
-        "repositories": [],
-        "upload_targets": [target or _LOCAL],
-    }
-    customizations = {"ignition": {"embedded": {"config": config}}}
-    document = {"distribution": DISTRIBUTION, "image_requests": [image], "customizations": customizations}
+    document = compose_request(image_type, config=_CONFIG, target=target)
     answer = ask(role, f"{API}/compose", tenant, document)
     assert answer.status == 201, answer.body
     return str(json.loads(answer.body)["id"])

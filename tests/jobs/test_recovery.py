@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.jobs.running_role import DISTRIBUTION, RunningRole, running_role, wait_until
+from tests.jobs.running_role import RunningRole, running_role, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
-CONFIG = base64.b64encode(b'{"ignition":{"version":"3.4.0"}}').decode()
-REQUEST = {
-    "distribution": DISTRIBUTION,
-    "image_requests": [
-        {
-            "architecture": "x86_64",
-            "image_type": "vsphere",
-            "repositories": [],
-            "upload_targets": [{"type": "local", "upload_options": {}}],
-        }
-    ],
-    "customizations": {"ignition": {"embedded": {"config": CONFIG}}},
-}
+CONFIG = b'{"ignition":{"version":"3.4.0"}}'
 KILLS = 8
 STEP_SECONDS = 0.7
 """Between the moments of two kills, counted from the request: a compose takes a few seconds."""
-
-
-def start(role: RunningRole) -> str:
-    answer = role.post("/compose", REQUEST)
-    assert answer.status == 201, answer.body
-    return answer.json()["id"]
 
 
 def wait_until_building(role: RunningRole, compose_id: str) -> None:
@@ -51,18 +32,21 @@ def wait_until_building(role: RunningRole, compose_id: str) -> None:
 @pytest.mark.timeout(300)  # three starts of the role
 def test_lost_rows_or_plans_harm_no_new_compose(tmp_path: Path) -> None:
     with running_role(tmp_path, JOBS_WORKER_SLOTS="0") as role:
-        without_row = start(role)
+        without_row = role.start("minimal-raw", config=CONFIG)
         wait_until_building(role, without_row)
     for path in role.data_dir.glob("jobs.sqlite*"):
         path.unlink()
     with running_role(tmp_path) as role:
         assert role.get(f"/composes/{without_row}").status == 404
-        assert role.wait_until_ended(start(role))["status"] == "success"
-        without_plan = [start(role) for _ in range(5)][-1]  # one slot: its turn comes much later
+        made = role.start("minimal-raw", config=CONFIG)
+        assert role.wait_until_ended(made)["status"] == "success"
+        queue = [role.start("minimal-raw", config=CONFIG) for _ in range(4)]
+        without_plan = queue[-1]  # one slot: its turn comes much later
         wait_until_building(role, without_plan)
     shutil.rmtree(role.data_dir / "engine")
     with running_role(tmp_path) as role:
-        assert role.wait_until_ended(start(role))["status"] == "success"
+        made = role.start("minimal-raw", config=CONFIG)
+        assert role.wait_until_ended(made)["status"] == "success"
         lost: Any = role.wait_until_ended(without_plan)
         assert lost["image_status"]["error"]["reason"] == "the job engine has lost this compose"
 
@@ -78,7 +62,7 @@ def test_role_that_is_killed_at_any_moment_ends_each_compose_once(tmp_path: Path
     composes = []
     for kill in range(KILLS):
         with running_role(tmp_path, JOBS_HEARTBEAT_TIMEOUT="6") as role:
-            composes.append(start(role))
+            composes.append(role.start("vsphere", config=CONFIG))
             time.sleep(kill * STEP_SECONDS)
             role.process.kill()
             role.process.wait()

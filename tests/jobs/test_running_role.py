@@ -19,7 +19,7 @@ from image_service.standalone.sample import unpack_sample
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, fetch
 from tests.imaging.coreos_disk import read_boot_file
-from tests.jobs.running_role import API, DISTRIBUTION, JOBS, RunningRole, running_role, wait_until
+from tests.jobs.running_role import DISTRIBUTION, JOBS, RunningRole, running_role, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,10 +123,11 @@ def test_socket_is_for_owner_and_group(role: RunningRole) -> None:
     assert stat.S_IMODE((role.data_dir / "jobs.sock").stat().st_mode) == 0o660
 
 
-def test_role_that_was_killed_starts_again_and_knows_what_it_has_made(config: Path, tmp_path: Path) -> None:
+def test_role_that_was_killed_starts_again_and_knows_what_it_has_made(tmp_path: Path) -> None:
     with running_role(tmp_path) as role:
-        made = start(role, "vsphere-ova", config, "--wait")
-        interrupted = start(role, "vsphere-ova", config)
+        made = role.start("minimal-raw", config=CONFIG)
+        role.wait_until_ended(made)
+        interrupted = role.start("minimal-raw", config=CONFIG)
         role.process.send_signal(signal.SIGKILL)
         role.process.wait()
     with running_role(tmp_path, JOBS_HEARTBEAT_TIMEOUT="5") as role:
@@ -138,18 +139,6 @@ def test_role_that_was_killed_starts_again_and_knows_what_it_has_made(config: Pa
     wait_until(lambda: not any(map(exists, children)), lambda: role.log)
     assert not (role.data_dir / "jobs.sock").exists()
     assert list((role.data_dir / "worker" / "scratch").iterdir()) == []
-
-
-def test_process_without_the_worker_api_queues_composes(config: Path, tmp_path: Path) -> None:
-    with running_role(tmp_path, JOBS_APIS="composer") as role:
-        compose_id = start(role, "vsphere", config)
-        assert role.status(compose_id)["status"] == "pending"
-        assert fetch(f"{role.url}/api/worker/v1/status").status == 404
-        listed = json.loads(role.get("/composes/").body)
-        assert [compose["id"] for compose in listed] == [compose_id]
-    with running_role(tmp_path, JOBS_APIS="worker") as role:
-        assert fetch(f"{role.url}{API}/composes/{compose_id}").status == 404
-        wait_until(lambda: "has ended: success" in role.log, lambda: role.log)
 
 
 def children_of(pid: int) -> list[int]:
@@ -165,18 +154,26 @@ def exists(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("variables", "fault"),
+    ("variables", "faults"),
     [
-        ({"JOBS_LISTEN": "0.0.0.0:0"}, "JWT_KEYS_URL or JWT_KEYS_FILE must be set then"),
-        ({"JOBS_LISTEN": "unix:/proc/jobs.sock"}, "cannot listen on /proc/jobs.sock"),
-        ({"STORE_URL": "here"}, "STORE_URL='here': must be an absolute path"),
+        (
+            {"JOBS_LISTEN": "0.0.0.0:0", "STORE_URL": "here"},
+            (
+                "JWT_KEYS_URL or JWT_KEYS_FILE must be set then",
+                "STORE_URL='here': must be an absolute path",
+            ),
+        ),
+        ({"JOBS_LISTEN": "unix:/proc/jobs.sock"}, ("cannot listen on /proc/jobs.sock",)),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
+    ids=["settings", "listener"],
 )
-def test_invalid_configuration_ends_with_78(variables: dict[str, str], fault: str, tmp_path: Path) -> None:
+def test_invalid_configuration_ends_with_78(
+    variables: dict[str, str], faults: tuple[str, ...], tmp_path: Path
+) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "DATA_DIR": str(tmp_path)}
     finished = subprocess.run(
         JOBS, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=100
     )
     assert finished.returncode == os.EX_CONFIG
-    assert fault in finished.stdout + finished.stderr
+    for fault in faults:
+        assert fault in finished.stdout + finished.stderr

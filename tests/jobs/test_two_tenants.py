@@ -43,13 +43,20 @@ def test_one_tenant_does_not_hold_up_or_see_another(role: RunningRole) -> None:
     assert (foreign.status, guessed.status) == (404, 404)
     bodies = [json.loads(answer.body) | {"operation_id": ""} for answer in (foreign, guessed)]
     assert bodies[0] == bodies[1]
-    assert ask(role, f"{API}/composes/{first[0]}/download", "2").status == 404
+    for name in ("metadata", "logs", "manifests", "sboms", "provenance", "download"):
+        assert ask(role, f"{API}/composes/{first[0]}/{name}", "2").status == 404, name
+    fields = {"Authorization": f"Bearer {token('2')}"}
+    assert fetch(f"{role.url}{API}/composes/{first[0]}", "DELETE", headers=fields).status == 404
     assert json.loads(role.compose("list", "--json")) == []  # of the default tenant, by the socket
 
     page = fetch(f"{role.admin_url}/metrics").body.decode()
     assert (
         'image_builder_worker_total_jobs{arch="x86_64",status="2xx",tenant="org-1",type="customize"}' in page
     )
+
+
+def test_document_is_for_everyone(role: RunningRole) -> None:
+    assert fetch(f"{role.url}{API}/openapi").status == 200
 
 
 @pytest.mark.parametrize("path", [f"{API}/composes/", f"{WORKER_API}/jobs"])

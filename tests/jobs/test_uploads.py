@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.acceptance.service import fetch
-from tests.jobs.running_role import DISTRIBUTION, RunningRole, running_role, wait_until
-from tests.s3_server import BUCKET, running_s3_server
+from tests.jobs.running_role import RunningRole, running_role, wait_until
+from tests.s3_server import BUCKET, REGION, running_s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 CONFIG = b'{"ignition": {"version": "3.3.0"}, "passwd": {"users": [{"name": "s3cr3t"}]}}'
+TARGET = {"type": "aws.s3", "upload_options": {"region": REGION}}
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +36,6 @@ def role(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
         yield running
 
 
-def start(role: RunningRole, image_type: str) -> str:
-    ignition = {"embedded": {"config": b64encode(CONFIG).decode()}}
-    image = {
-        "architecture": "x86_64",
-        "image_type": image_type,
-        "repositories": [],
-        "upload_targets": [{"type": "aws.s3", "upload_options": {"region": "us-east-1"}}],
-    }
-    answer = role.post(
-        "/compose",
-        {
-            "distribution": DISTRIBUTION,
-            "image_requests": [image],
-            "customizations": {"ignition": ignition},
-        },
-    )
-    assert answer.status == 201, answer.body
-    return answer.json()["id"]
-
-
 def upload_of(status: dict[str, Any]) -> dict[str, Any]:
     (upload,) = status["image_status"]["upload_statuses"]
     assert isinstance(upload, dict)
@@ -64,7 +44,7 @@ def upload_of(status: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("image_type", ["live-installer", "guest-image"])
 def test_uploaded_image_is_the_one_that_is_downloaded(role: RunningRole, image_type: str) -> None:
-    compose_id = start(role, image_type)
+    compose_id = role.start(image_type, config=CONFIG, target=TARGET)
     status: dict[str, Any] = role.wait_until_ended(compose_id)
     assert status["status"] == "success", status
     upload = upload_of(status)
@@ -82,7 +62,7 @@ def test_upload_is_repeated_until_the_bucket_is_there_and_nothing_else_is(
 ) -> None:
     s3.process.kill()
     s3.process.wait()
-    compose_id = start(role, "guest-image")
+    compose_id = role.start("guest-image", config=CONFIG, target=TARGET)
 
     def attempts() -> dict[str, int]:
         (build,) = json.loads(role.get(f"/composes/{compose_id}/logs").body)["image_builds"]

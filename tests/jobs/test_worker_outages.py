@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.jobs.running_role import DISTRIBUTION, RunningRole, running_role, wait_until
+from tests.jobs.running_role import RunningRole, running_role, wait_until
 from tests.worker.workers import HeldToolkit, real_toolkit, running_worker
 
 if TYPE_CHECKING:
@@ -35,19 +34,6 @@ def worker_of(role: RunningRole, directory: Path, toolkit: Path) -> AbstractCont
     return running_worker(f"unix:{role.data_dir}/jobs.sock", directory, toolkit)
 
 
-def start(role: RunningRole) -> str:
-    """Start a compose with one job, and return its id."""
-    answer = role.post(
-        "/compose",
-        {
-            "distribution": DISTRIBUTION,
-            "image_requests": [{"architecture": "x86_64", "image_type": "minimal-raw", "repositories": []}],
-        },
-    )
-    assert answer.status == 201, answer.body
-    return str(json.loads(answer.body)["id"])
-
-
 def check_image(role: RunningRole, compose_id: str) -> None:
     """Fail the test unless the compose has its one image."""
     status = role.wait_until_ended(compose_id)
@@ -60,7 +46,7 @@ def check_image(role: RunningRole, compose_id: str) -> None:
 @pytest.mark.soak
 def test_job_of_a_killed_worker_goes_to_another(held: HeldToolkit, tmp_path: Path) -> None:
     with running_role(tmp_path, **_SHORT_LIMIT) as role:
-        compose_id = start(role)
+        compose_id = role.start("minimal-raw")
         with worker_of(role, tmp_path / "first", held.program) as worker:
             wait_until(lambda: bool(held.calls()), lambda: role.log)
             worker.end(signal.SIGKILL)
@@ -69,11 +55,12 @@ def test_job_of_a_killed_worker_goes_to_another(held: HeldToolkit, tmp_path: Pat
             check_image(role, compose_id)
 
 
+@pytest.mark.soak
 def test_result_of_a_worker_that_was_stopped_for_too_long_is_refused(
     held: HeldToolkit, tmp_path: Path
 ) -> None:
     with running_role(tmp_path, **_SHORT_LIMIT) as role:
-        compose_id = start(role)
+        compose_id = role.start("minimal-raw")
         with worker_of(role, tmp_path / "first", held.program) as worker:
             wait_until(lambda: bool(held.calls()), lambda: role.log)
             worker.process.send_signal(signal.SIGSTOP)
@@ -91,7 +78,7 @@ def test_result_of_a_worker_that_was_stopped_for_too_long_is_refused(
 
 def test_work_survives_the_death_of_the_service(held: HeldToolkit, tmp_path: Path) -> None:
     with running_role(tmp_path, **_WITHOUT_WORKER) as role:
-        compose_id = start(role)
+        compose_id = role.start("minimal-raw")
         with worker_of(role, tmp_path / "worker", held.program):
             wait_until(lambda: bool(held.calls()), lambda: role.log)
             role.process.send_signal(signal.SIGKILL)

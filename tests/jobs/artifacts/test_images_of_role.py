@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,20 +89,7 @@ def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
 
 def make(role: RunningRole, distribution: str, image_type: str) -> tuple[str, dict[str, Any]]:
     """Compose an image; return the id and the status at the end."""
-    image_request = {
-        "architecture": "x86_64",
-        "image_type": image_type,
-        "repositories": [],
-        "upload_targets": [{"type": "local", "upload_options": {}}],
-    }
-    document = {
-        "distribution": distribution,
-        "image_requests": [image_request],
-        "customizations": {"ignition": {"embedded": {"config": b64encode(CONFIG).decode()}}},
-    }
-    answer = role.post("/compose", document)
-    assert answer.status == 201, answer.body
-    compose_id: str = answer.json()["id"]
+    compose_id = role.start(image_type, distribution, config=CONFIG)
     return compose_id, role.wait_until_ended(compose_id)
 
 
