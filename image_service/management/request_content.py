@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_WAITING_BYTES = 1024 * 1024
+_PIECE_BYTES = MAX_WAITING_BYTES // 4
+"""That a reader waits for: each time that it wakes up, it delays the reactor."""
 
 
 class RequestContent(io.RawIOBase):
@@ -32,6 +34,7 @@ class RequestContent(io.RawIOBase):
         self._changed = Condition()
         self._chunks: deque[memoryview] = deque()
         self._waiting = 0
+        self._wanted = 0
         self._is_paused = False
         self._is_complete = False
         self._is_dropped = False
@@ -46,7 +49,8 @@ class RequestContent(io.RawIOBase):
             if self._waiting > MAX_WAITING_BYTES and not self._is_paused:
                 self._is_paused = True
                 self._pause()
-            self._changed.notify()
+            if self._waiting >= self._wanted:
+                self._changed.notify()
 
     def complete(self) -> None:
         """Mark the end of the content."""
@@ -69,23 +73,27 @@ class RequestContent(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Wait for bytes; 0 at the end.
+        """Wait for bytes, for a large buffer a quarter of `MAX_WAITING_BYTES`; 0 at the end.
 
         Raises:
             InvalidRequest: the rest will not come.
         """
         target = memoryview(buffer)
         with self._changed:
-            self._changed.wait_for(lambda: self._chunks or self._is_complete or self._is_dropped)
-            if not self._chunks:
-                if self._is_complete:
-                    return 0
+            self._wanted = min(len(target), _PIECE_BYTES)
+            self._changed.wait_for(
+                lambda: self._waiting >= self._wanted or self._is_complete or self._is_dropped
+            )
+            if self._is_dropped and not self._is_complete:
                 raise InvalidRequest("the connection ended before the content did")
-            chunk = self._chunks.popleft()
-            count = min(len(chunk), len(target))
-            target[:count] = chunk[:count]
-            if count < len(chunk):
-                self._chunks.appendleft(chunk[count:])
+            count = 0
+            while self._chunks and count < len(target):
+                chunk = self._chunks.popleft()
+                copied = min(len(chunk), len(target) - count)
+                target[count : count + copied] = chunk[:copied]
+                count += copied
+                if copied < len(chunk):
+                    self._chunks.appendleft(chunk[copied:])
             self._waiting -= count
             if self._waiting <= MAX_WAITING_BYTES // 2:
                 self._continue()
