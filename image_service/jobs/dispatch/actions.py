@@ -67,8 +67,10 @@ class JobPlanActions:
             self._observer.record_job_end(job, result.error)
             self._wake()  # the tenant may have been at its limit
         if job.type is JobType.UPLOAD:
+            # Not the location that its worker names: the URL of this one is signed with our credentials.
+            location = "s3://{bucket}/{key}".format_map(job.arguments) if result.error is None else ""
             status = "success" if result.error is None else "failure"
-            await self._set_upload(compose_id, step, status, str(result.value.get("location", "")))
+            await self._set_upload(compose_id, step, status, location)
 
     async def act(self, compose_id: str, step: str) -> StepResult:
         """Carry out a step of this service."""

@@ -24,7 +24,7 @@ MAX_RESULT_BYTES = 64 * 1024
 """Of a result's JSON: it goes through the engine, which has a limit for all payloads of a plan."""
 
 _JSON_NAMES: dict[type, str] = {dict: "an object", str: "a string"}
-_FACTS: dict[str, type] = {"provenance": dict, "log": str, "location": str}
+_FACTS: dict[str, type] = {"provenance": dict, "log": str}
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class WorkerResult:
 
     Args:
         artifacts: that it has made.
-        facts: further members: ``provenance``, ``log``, ``location``.
+        facts: further members: ``provenance``, ``log``.
         error: the reason of its failure; None: it succeeded.
     """
 
