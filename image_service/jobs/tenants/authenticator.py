@@ -98,7 +98,7 @@ class JwtAuthenticator:
         except (jwt.PyJWTError, RecursionError):
             raise _unauthorized("the token is no JSON Web Token") from None
         algorithm, key_id = header.get("alg"), header.get("kid")
-        if algorithm not in ALGORITHMS:
+        if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise _unauthorized("the algorithm of the token is not accepted")
         key = await self.keys.find(key_id, algorithm)
         if key is None:

@@ -100,6 +100,7 @@ def hmac_token() -> str:
         pytest.param("\u00fc", "no JSON Web Token", id="not-ascii"),
         pytest.param(unsigned_token(), "algorithm", id="unsigned"),
         pytest.param(hmac_token(), "algorithm", id="hmac"),
+        pytest.param(encoded(b'{"alg": []}') + ".e30.", "algorithm", id="algorithm-is-a-list"),
         pytest.param(STRANGER.token(), "signature", id="stranger"),
         pytest.param(RSA.token(header={"kid": "other"}), "unknown key", id="unknown-key"),
         pytest.param(RSA.token(header={"kid": "ec"}), "unknown key", id="key-of-another-type"),
