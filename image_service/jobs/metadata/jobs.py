@@ -252,6 +252,8 @@ class JobRepository:
         def work(connection: sa.Connection) -> bool:
             if not connection.execute(_of(job_id).values(values)).rowcount:
                 return False
+            # An upload of the same name may have replaced one that the engine had accepted.
+            connection.execute(_not_discarded(accepted))
             discard(self._database, connection, now, ARTIFACTS.c.job_id == job_id, except_keys=accepted)
             return True
 

@@ -196,6 +196,16 @@ def test_artifact_that_comes_after_the_result_harms_no_accepted_one(rows: Rows) 
     assert rows.jobs.find_discarded(10) == [late.key]
 
 
+def test_accepted_artifact_stays_though_a_later_upload_has_replaced_it(rows: Rows) -> None:
+    _, jobs = rows.add()
+    rows.start(jobs["customize"])
+    accepted, late = make_artifact(jobs["customize"], 1), make_artifact(jobs["customize"], 1)
+    for artifact in (accepted, late):
+        assert rows.jobs.add_artifact(jobs["customize"], 1, artifact)
+    assert rows.jobs.finish(jobs["customize"], artifacts=[accepted])
+    assert rows.jobs.find_discarded(10) == [late.key]
+
+
 def test_artifact_of_an_attempt_that_is_over_is_discarded(rows: Rows) -> None:
     _, jobs = rows.add()
     rows.start(jobs["customize"], attempt=2)
