@@ -174,7 +174,7 @@ def _parse_size(path: str, size: int, image_type: ImageType) -> int | None:
             f"{path} must be a multiple of {SECTOR_BYTES} bytes, at most {MAX_DISK_BYTES}",
             number=errors.BAD_REQUEST,
         )
-    return size
+    return int(size)  # 1024.0 is an integer of JSON Schema, too
 
 
 def _parse_uploads(place: str, image: dict[str, Any], *, can_upload: bool) -> Iterator[UploadTarget]:

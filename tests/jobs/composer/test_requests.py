@@ -89,6 +89,11 @@ def test_one_image_request_may_stand_alone() -> None:
     assert parse(document).size == 1 << 35
 
 
+def test_size_may_be_written_as_a_fraction_without_one() -> None:
+    document = {"distribution": "rhcos-4.19", "image_request": image(image_type="vsphere", size=1024.0)}
+    assert repr(parse(document).size) == "1024"
+
+
 def test_blueprint_may_name_the_distribution() -> None:
     document = {"image_requests": [image()], "blueprint": {"name": "a", "distro": "rhcos-4.19"}}
     assert parse(document).distribution == "rhcos-4.19"
