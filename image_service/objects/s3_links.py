@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from image_service.concurrency.lru import LruCache
 from image_service.errors import StoreFailed
 from image_service.objects.s3_client import make_s3_client
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 MAX_EXPIRES_SECONDS = 7 * 24 * 3600
 """Of a URL presigned by SigV4."""
+
+_MAX_CLIENTS = 16  # one for each region, of which clients name any; each takes some MB
 
 
 def parse_s3_url(url: str) -> tuple[str, str]:
@@ -31,7 +34,7 @@ class S3Links:
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._clients: dict[str | None, Any] = {}
+        self._clients: LruCache[str | None, Any] = LruCache(_MAX_CLIENTS)
 
     def url_of(self, location: str, region: str | None = None, *, is_public: bool = False) -> str:
         """Return the URL of an object.
@@ -58,6 +61,7 @@ class S3Links:
 
     def _get_client(self, region: str | None) -> Any:  # noqa: ANN401 - botocore has no types
         with self._lock:
-            if region not in self._clients:
-                self._clients[region] = make_s3_client(self._settings, region)
-            return self._clients[region]
+            client = self._clients.get(region)
+            if client is None:
+                client = self._clients[region] = make_s3_client(self._settings, region)
+            return client
