@@ -11,10 +11,16 @@ from image_service.errors import InvalidRequest
 from image_service.http.problem import problem_document, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from image_service.errors import ImageServiceError
+
+
+MAX_LEVELS = 64
+"""Of the objects and arrays in a request's JSON."""
+MAX_VALUES = 250_000
+"""In a request's JSON; commas in its strings count, too."""
 
 
 @attrs.frozen
@@ -79,7 +85,13 @@ class ApiResponse:
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a request's content; raises InvalidRequest."""
+    """Return the JSON object of a request's content.
+
+    Raises:
+        InvalidRequest: it is something else, too deep, or has too many values.
+    """
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:  # reading them would keep all threads waiting
+        raise InvalidRequest(f"the content has more than {MAX_VALUES} values")
     try:
         document = json.loads(body)
         json.dumps(document, ensure_ascii=False).encode()  # refuses halves of surrogate pairs
@@ -87,7 +99,20 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
         document = None
     if not isinstance(document, dict):
         raise InvalidRequest("the content is not a JSON object")
+    if not _is_flat(document):
+        raise InvalidRequest(f"the content has more than {MAX_LEVELS} levels of objects and arrays")
     return document
+
+
+def _is_flat(document: object) -> bool:
+    """Return True if a document has at most `MAX_LEVELS`, so that functions may recurse in it."""
+    values: Iterable[object] = [document]
+    for _ in range(MAX_LEVELS):
+        holders = [value for value in values if isinstance(value, dict | list)]
+        if not holders:
+            return True
+        values = [member for one in holders for member in (one.values() if isinstance(one, dict) else one)]
+    return not any(isinstance(value, dict | list) for value in values)
 
 
 def json_response(

@@ -8,6 +8,7 @@ from io import BufferedReader, BytesIO
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl
 
+import attrs
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
@@ -33,9 +34,12 @@ if TYPE_CHECKING:
 
     from image_service.management.authentication import RequestGuard
 
+_log = Logger()
 _MAX_PARAMETERS = 16
 _IDLE_SECONDS = 60
 _PAUSED_SECONDS = 3600  # while what was received is not read
+UNCHECKED_BYTES = 64 * 1024
+"""Of a body, which are received before it is known who sends it."""
 
 
 class BoundedRequest(Request):
@@ -44,6 +48,8 @@ class BoundedRequest(Request):
     Args:
         max_body_bytes: the limit; streamed content has none.
 
+    Of a request that its resource does not admit, at most about `UNCHECKED_BYTES` are kept, so that only
+    known clients can use much memory.
     Bytes beyond the limit are read and dropped: closing while the client still sends would reset the
     connection, and the client could not read the response.
     """
@@ -54,6 +60,8 @@ class BoundedRequest(Request):
         super().__init__(channel, *args)  # type: ignore[no-untyped-call]
         self.max_body_bytes = max_body_bytes
         self.stream: RequestContent | None = None
+        self.refusal: ImageServiceError | None = None
+        self._is_checked = False
         self.received: Deferred[None] = Deferred()  # the whole body
 
     def gotLength(self, length: int | None) -> None:
@@ -72,8 +80,11 @@ class BoundedRequest(Request):
         """Receive a part of the body."""
         if self.stream is not None:
             self.stream.feed(data)
-        elif self.body.tell() <= self.max_body_bytes:
+        elif self.refusal is None and self.body.tell() <= self.max_body_bytes:
             self.body.write(data)
+            if self.body.tell() > UNCHECKED_BYTES and not self._is_checked:
+                self._is_checked = True
+                self._check()
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """Start to respond, unless that was done when the head was there."""
@@ -88,6 +99,21 @@ class BoundedRequest(Request):
         if self.stream is not None:
             self.stream.drop()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def _check(self) -> None:
+        """Receive no more until the resource admits the request."""
+        self._pause()
+        self.client = self.channel.getPeer()  # twisted.web sets it behind the body
+        checking = Deferred.fromCoroutine(self.channel.site.resource.admit(self))  # type: ignore[attr-defined]
+        checking.addErrback(self._refuse)
+        checking.addBoth(lambda _: self._receive_more())
+
+    def _refuse(self, failure: Failure) -> None:
+        if not isinstance(failure.value, ImageServiceError):
+            _log.failure("unexpected error before the content of a request", failure)
+        internal = ImageServiceError("internal error; see the log")
+        self.refusal = failure.value if isinstance(failure.value, ImageServiceError) else internal
+        self.body = BytesIO()
 
     def _pause(self) -> None:
         cast("IPushProducer", self.transport).pauseProducing()
@@ -113,6 +139,8 @@ class ApiResource(Resource):
         render_error: returns the response for an error below a path; None: problem details.
         is_streamed: returns True for a method and a path whose content is streamed: `respond` is called when
             the head is there. The response follows the content, of which the rest is dropped.
+        admit: returns how many bytes a body that is not small may have, or raises an ImageServiceError; its
+            request has no content yet. None: as many as the site admits.
     """
 
     isLeaf = True
@@ -125,12 +153,21 @@ class ApiResource(Resource):
         *,
         render_error: Callable[[ImageServiceError, str], ApiResponse] | None = None,
         is_streamed: Callable[[str, str], bool] = lambda *_: False,
+        admit: Callable[[ApiRequest], Awaitable[int]] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._guard = guard
         self._respond = respond
         self._render_error = render_error or (lambda error, _: problem_response(error))
         self.is_streamed = is_streamed
+        self._admit = admit
+
+    async def admit(self, request: BoundedRequest) -> None:
+        """Check a request of which there is only the head and a part of the body, and limit that."""
+        head = request.channel._command, request.channel._path  # noqa: SLF001 - as in `gotLength`
+        api_request = self._read_head(request, *_method_and_path(*head), head[1])
+        if self._admit is not None:
+            request.max_body_bytes = min(request.max_body_bytes, await self._admit(api_request))
 
     def render(self, request: BoundedRequest) -> int:
         """Start to respond."""
@@ -154,20 +191,24 @@ class ApiResource(Resource):
         self._send(request, response)
 
     def _read_request(self, request: BoundedRequest) -> ApiRequest:
-        method, path = _method_and_path(request.method, request.uri)
-        is_streamed = request.stream is not None
-        self._guard.check_head(method, path, request.requestHeaders, is_streamed=is_streamed)
+        if request.refusal is not None:
+            raise request.refusal
+        head = self._read_head(request, *_method_and_path(request.method, request.uri), request.uri)
         body = request.body.getvalue()
         if len(body) > request.max_body_bytes:
             raise ContentTooLarge(f"the content is larger than {request.max_body_bytes} bytes")
+        content = None if request.stream is None else BufferedReader(request.stream)
+        return attrs.evolve(head, body=body, content=content)
+
+    def _read_head(self, request: BoundedRequest, method: str, path: str, target: bytes) -> ApiRequest:
+        is_streamed = request.stream is not None
+        self._guard.check_head(method, path, request.requestHeaders, is_streamed=is_streamed)
         return ApiRequest(
             "GET" if method == "HEAD" else method,
             path,
-            _parameters(request.uri),
-            body,
-            _field_values(request.requestHeaders),
-            _client(request),
-            None if request.stream is None else BufferedReader(request.stream),
+            _parameters(target),
+            headers=_field_values(request.requestHeaders),
+            client=_client(request),
             is_head=method == "HEAD",
         )
 

@@ -19,7 +19,7 @@ from image_service.errors import ImageServiceError, InvalidRequest, NotFound
 from image_service.management.authentication import RequestGuard
 from image_service.management.messages import ApiRequest, ApiResponse, json_response
 from image_service.management.request_content import MAX_WAITING_BYTES
-from image_service.management.resource import ApiResource, ApiSite, BoundedRequest
+from image_service.management.resource import UNCHECKED_BYTES, ApiResource, ApiSite, BoundedRequest
 from tests.pytwisted import ensure_deferred
 from tests.standalone.running import ApiClient
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import LoggedFailures
 
+JSON = "Content-Type: application/json"
 CHUNK = b"x" * 65_536
 MAX_BODY_BYTES = 1024 * 1024
 
@@ -56,11 +57,56 @@ def open_channel(site: ApiSite) -> HTTPChannel:
 @pytest.mark.parametrize("framing", ["Transfer-Encoding: chunked", "Content-Length: 20971520"])
 def test_body_memory_is_bounded(framing: str) -> None:
     channel = open_channel(ApiSite(ApiResource(RequestGuard(), echo), Clock(), MAX_BODY_BYTES))
-    channel.dataReceived(f"POST / HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n".encode())
+    channel.dataReceived(f"POST / HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n{JSON}\r\n\r\n".encode())
     request = cast("BoundedRequest", channel.requests[0])
     for _ in range(20 * 1024 * 1024 // len(CHUNK)):
         request.handleContentChunk(CHUNK)
     assert MAX_BODY_BYTES < len(request.body.getvalue()) <= MAX_BODY_BYTES + len(CHUNK)
+    channel.connectionLost(Failure(ConnectionLost()))
+
+
+@pytest.mark.parametrize("error", [NotFound("no"), ZeroDivisionError()], ids=["refused", "unexpected"])
+def test_body_of_a_request_that_is_not_admitted_is_not_kept(
+    error: Exception, logged_failures: LoggedFailures
+) -> None:
+    admission: Deferred[int] = Deferred()
+    resource = ApiResource(RequestGuard(), echo, admit=lambda _: admission)
+    channel = open_channel(ApiSite(resource, Clock(), MAX_BODY_BYTES))
+    transport = cast("StringTransport", channel.transport)
+    channel.dataReceived(
+        f"POST / HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: 655360\r\n\r\n".encode()
+    )
+    request = cast("BoundedRequest", channel.requests[0])
+    for _ in range(2):
+        channel.dataReceived(CHUNK)
+    assert transport.producerState == "paused"
+    assert UNCHECKED_BYTES < len(request.body.getvalue()) <= UNCHECKED_BYTES + len(CHUNK)
+    admission.errback(Failure(error))
+    assert transport.producerState == "producing"
+    assert request.body.getvalue() == b""
+    for _ in range(8):
+        channel.dataReceived(CHUNK)
+    assert request.body.getvalue() == b""
+    assert transport.value().startswith(b"HTTP/1.1 404 " if isinstance(error, NotFound) else b"HTTP/1.1 500 ")
+    logged_failures.flush(ZeroDivisionError)
+    channel.connectionLost(Failure(ConnectionLost()))
+
+
+@pytest.mark.parametrize(("size", "status"), [(100_000, 200), (100_001, 413)])
+@ensure_deferred
+async def test_body_is_as_large_as_its_admission_says(reactor: EPollReactor, size: int, status: int) -> None:
+    admitted: list[ApiRequest] = []
+
+    async def admit(request: ApiRequest) -> int:
+        admitted.append(request)
+        return 100_000
+
+    async with listening(reactor, ApiResource(RequestGuard(), echo, admit=admit)) as client:
+        reply = await client("POST", "/a?b=c", body=bytes(size), Content_Type="application/json")
+    assert reply.status == status
+    assert [(each.method, each.path, each.query, each.body) for each in admitted] == [
+        ("POST", "/a", {"b": "c"}, b"")
+    ]
 
 
 @ensure_deferred

@@ -22,7 +22,7 @@ class Client:
 def test_clients_of_few_regions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str | None] = []
 
-    def make(_: S3Settings, region: str | None) -> Any:  # noqa: ANN401 - as of botocore
+    def make(_: S3Settings, region: str | None) -> Any:
         made.append(region)
         return Client()
 

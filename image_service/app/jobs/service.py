@@ -18,6 +18,7 @@ from image_service.app.role_service import RoleService
 from image_service.catalog.storage.data_dir import create_directory
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.artifacts.build import build_artifacts
+from image_service.jobs.composer.api import MAX_BODY_BYTES
 from image_service.jobs.tenants.build import build_authenticator
 from image_service.jobs.upkeep import EXPIRE_SECONDS, RECONCILE_SECONDS, Expiry, Reconciler
 from image_service.management.authentication import RequestGuard
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from image_service.objects.store import ObjectStorage
     from image_service.settings.jobs.role import JobsRoleSettings
 
-MAX_BODY_BYTES = 32 * 1024**2
-"""Of requests, but for artifacts: an Ignition config in base64 is the largest part."""
 MAX_CONNECTIONS = 4096
 """On each address; each poll of a worker and each download is one."""
 _TOKEN_BYTES = 32

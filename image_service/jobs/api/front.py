@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from image_service.errors import ImageServiceError
+    from image_service.jobs.model import Principal
     from image_service.jobs.tenants.authenticator import Authenticator
     from image_service.management.authentication import RequestGuard
     from image_service.management.messages import ApiRequest, ApiResponse
@@ -27,9 +28,11 @@ class ServedApi(Protocol):
 
     Args:
         base_paths: under which it is served, without a final slash; errors carry the first.
+        max_body_bytes: of a request, unless its content is streamed.
     """
 
     base_paths: tuple[str, ...]
+    max_body_bytes: int
 
     async def respond(self, request: ApiRequest) -> ApiResponse:
         """Return the response to an authenticated request, whose `principal` is a `Principal`."""
@@ -56,7 +59,11 @@ class ApiFront:
     def resource(self, guard: RequestGuard) -> ApiResource:
         """Return the resource of a listener."""
         return ApiResource(
-            guard, self.respond, render_error=self._render_error, is_streamed=self._is_streamed
+            guard,
+            self.respond,
+            render_error=self._render_error,
+            is_streamed=self._is_streamed,
+            admit=self._admit,
         )
 
     async def respond(self, request: ApiRequest) -> ApiResponse:
@@ -66,9 +73,19 @@ class ApiFront:
             raise NotFound("no such resource")
         if request.method == "GET" and _PUBLIC.fullmatch(request.path, len(base_path)):
             return await api.respond(request)
+        return await api.respond(attrs.evolve(request, principal=await self._authenticate(request)))
+
+    async def _admit(self, request: ApiRequest) -> int:
+        """Return how many bytes the content of a request may have; only known clients send much."""
+        api, _ = self._find(request.path)
+        if api is None:
+            raise NotFound("no such resource")
+        await self._authenticate(request)
+        return api.max_body_bytes
+
+    async def _authenticate(self, request: ApiRequest) -> Principal:
         authorization = request.headers.get("authorization")
-        principal = await self._authenticator.authenticate(authorization, is_local=request.is_local)
-        return await api.respond(attrs.evolve(request, principal=principal))
+        return await self._authenticator.authenticate(authorization, is_local=request.is_local)
 
     def _render_error(self, error: ImageServiceError, path: str) -> ApiResponse:
         api, _ = self._find(path)

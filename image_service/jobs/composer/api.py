@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Json
     from image_service.management.messages import ApiRequest, ApiResponse
 
+MAX_BODY_BYTES = 32 * 1024**2
+"""Of a request: an Ignition config in base64 is the largest part."""
+
 _DESCRIPTION = ApiDescription(
     "image-service composer API",
     "2",
@@ -51,6 +54,7 @@ class ComposerApi:
     """
 
     base_paths: tuple[str, ...] = (BASE_PATH,)
+    max_body_bytes: int = MAX_BODY_BYTES
 
     def __init__(self, composes: ComposeRoutes, reference: ReferenceRoutes) -> None:
         show = ApiOperation(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from image_service.management.messages import ApiRequest, ApiResponse
 
 OTHER = "other"
-"""The path of requests without a route."""
+"""The path of requests without a route, and methods that no route has: clients make up any number."""
 
 
 class MeasuredApi:
@@ -45,12 +45,14 @@ class MeasuredApi:
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.base_paths = api.base_paths
+        self.max_body_bytes = api.max_body_bytes
         self.render_error = api.render_error
         self.is_streamed = api.is_streamed
         self._name = name
         self._api = api
         paths = dict.fromkeys(operation.path for operation in operations)
         self._paths = [(re.compile(path_pattern(path)), path) for path in paths]
+        self._methods = {operation.method for operation in operations}
         self._metrics = metrics
         self._seconds = seconds
 
@@ -74,5 +76,6 @@ class MeasuredApi:
         below = request.path.removeprefix(base_path)
         path = next((path for pattern, path in self._paths if pattern.fullmatch(below)), OTHER)
         tenant = request.principal.tenant if request.principal else DEFAULT_TENANT
-        measured = MeasuredRequest(request.method, path, status, tenant, self._seconds() - begun)
+        method = request.method if request.method in self._methods else OTHER
+        measured = MeasuredRequest(method, path, status, tenant, self._seconds() - begun)
         self._metrics.record_request(self._name, measured)

@@ -11,7 +11,7 @@ from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.operations import ApiDescription, ApiOperation, openapi_document, routes
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
-from image_service.jobs.dispatch.results import WorkerResult, parse_progress
+from image_service.jobs.dispatch.results import MAX_RESULT_BYTES, WorkerResult, parse_progress
 from image_service.jobs.model import JobType
 from image_service.jobs.worker_api.errors import (
     BASE_PATH,
@@ -44,6 +44,8 @@ _DESCRIPTION = ApiDescription(
     _BASE_PATHS,
 )
 _ARTIFACT = re.compile(r".*/jobs/[^/]+/artifacts/[^/]+")
+_NUMBER = re.compile("[0-9]{1,9}")
+_MAX_BODY_BYTES = 4 * MAX_RESULT_BYTES  # a result as it may be written; it is read in the reactor's thread
 _UNREGISTERED = "unregistered"
 
 
@@ -58,6 +60,7 @@ class WorkerApi:
     """
 
     base_paths: tuple[str, ...] = _BASE_PATHS
+    max_body_bytes: int = _MAX_BODY_BYTES
 
     def __init__(
         self, rows: DispatchRows, dispatcher: JobDispatcher, attempts: WorkerAttempts, contents: Contents
@@ -229,7 +232,7 @@ class WorkerApi:
 
     async def _error(self, request: ApiRequest, id: str) -> ApiResponse:  # noqa: A002 - of the path in the file
         del request  # same
-        if not id.isdecimal():
+        if not _NUMBER.fullmatch(id):
             raise ApiError("the id of an error is a number", number=MALFORMED_ERROR_ID)
         if int(id) not in WORKER_ERRORS:
             raise ApiError("there is no error of this id", number=UNKNOWN_ERROR_ID)

@@ -11,6 +11,8 @@ from tests.pytwisted import ensure_deferred
 
 
 class NamedApi:
+    max_body_bytes = 1000
+
     def __init__(self, name: str, *base_paths: str) -> None:
         self.name = name
         self.base_paths = base_paths

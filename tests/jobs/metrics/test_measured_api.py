@@ -22,6 +22,8 @@ BASE = "/api/image-builder-composer/v2"
 class Api:
     """Does with each request as a test says."""
 
+    max_body_bytes = 1000
+
     def __init__(self, act: Callable[[], ApiResponse]) -> None:
         self.base_paths: tuple[str, ...] = ("/api/other", BASE)
         self.act = act
@@ -58,13 +60,15 @@ class Recorded:
         self.requests.append((api, request))
 
 
-def send(act: Callable[[], ApiResponse], path: str = "/composes/1234") -> tuple[list[Any], Recorded]:
+def send(
+    act: Callable[[], ApiResponse], path: str = "/composes/1234", method: str = "GET"
+) -> tuple[list[Any], Recorded]:
     """Return the outcome of a request that takes 2 s, and what was recorded."""
     times = iter((5.0, 7.0))
     recorded: Any = Recorded()
     api = MeasuredApi(COMPOSER, Api(act), OPERATIONS, recorded, lambda: next(times))
     outcome: list[Any] = []
-    request = ApiRequest("GET", f"{BASE}{path}", principal=Principal("org-42"))
+    request = ApiRequest(method, f"{BASE}{path}", principal=Principal("org-42"))
     Deferred.fromCoroutine(api.respond(request)).addBoth(outcome.append)
     return outcome, recorded
 
@@ -89,6 +93,11 @@ def fail(error: Exception) -> Callable[[], ApiResponse]:
 def test_request_is_recorded_by_its_route(path: str, route: str) -> None:
     _, recorded = send(lambda: ApiResponse(201), path)
     assert recorded.requests == [(COMPOSER, MeasuredRequest("GET", route, 201, "org-42", 2.0))]
+
+
+def test_methods_that_clients_make_up_are_recorded_as_one() -> None:
+    _, recorded = send(lambda: ApiResponse(405), method="MADEUP")
+    assert [request.method for _, request in recorded.requests] == ["other"]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ async def test_status_errors_and_document(serving: Serving) -> None:
     _, error = await anonymous.call("GET", "errors/5")
     assert (error["code"], error["message"]) == ("IMAGE-BUILDER-WORKER-5", error["reason"])
     assert await refusal(anonymous.call("GET", "errors/x")) == (400, 9)
+    assert await refusal(anonymous.call("GET", f"errors/{'9' * 5000}")) == (400, 9)
     assert await refusal(anonymous.call("GET", "errors/999")) == (404, 14)
     assert (await anonymous.call("GET", "openapi"))[1]["info"]["version"] == "1"
     assert await refusal(anonymous.call("GET", "status")) == (401, 401)
