@@ -280,7 +280,8 @@ among them.
 [conf/prometheus-rules.yaml](../conf/prometheus-rules.yaml) has rules for alerts, which [alerts.md](alerts.md)
 explains. On Kubernetes its `groups`
 are the `spec` of a `PrometheusRule`. [conf/grafana-dashboard.json](../conf/grafana-dashboard.json) shows the
-objectives of [slo.md](slo.md).
+objectives of [slo.md](slo.md). [jobs-operation.md](jobs-operation.md#metrics) has the metrics of the jobs
+role.
 
 This page is generated from `image_service/observability/declarations.py`: `make docs`."""
 
