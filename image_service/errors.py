@@ -361,7 +361,7 @@ class EngineUnavailable(Unavailable):
 
 
 class TooManyQueued(ImageServiceError):
-    """A tenant has as many unfinished composes as it may have."""
+    """A tenant has reached its limit of unfinished composes."""
 
     code = "too-many-queued"
 
@@ -373,7 +373,7 @@ class TenantMissing(ImageServiceError):
 
 
 class JobTokenMalformed(InvalidRequest):
-    """The token of a job is none that this service has made."""
+    """The token of a job has an invalid format."""
 
     code = "job-token-malformed"
 

@@ -73,7 +73,7 @@ class ProcessService(RoleService):
             listener.close()
 
     async def start_parts(self) -> None:
-        """Remember the files that variables name, to see later which have changed."""
+        """Record the files that variables name, to find changed ones later."""
         try:
             self.reloader.texts = read_texts(os.environ)
         except ValueError as error:  # a file that could be read a moment before

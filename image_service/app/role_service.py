@@ -1,4 +1,4 @@
-"""The common base of what owns a process: its signals and limits, start and shutdown."""
+"""The common base of services that own their process: signals and limits, start and shutdown."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RoleService(Service):
         self._started = Deferred.fromCoroutine(start()).addErrback(fail)
 
     def stopService(self) -> Deferred[None]:
-        """Stop, once the start is over."""
+        """Stop, after the start."""
 
         async def stop() -> None:
             self.manager.stopping()

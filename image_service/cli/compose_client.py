@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from image_service.worker.requests import ServerRequests
 
 _API = "/api/image-builder-composer/v2"
-_SECONDS = 60.0  # for which an answer may be silent
-_OUTAGE_SECONDS = 300.0  # for which a server that is restarted is asked again
-_PAUSES_SECONDS = (1.0, 1.0, 2.0, 5.0)  # between two questions; the last one from then on
+_SECONDS = 60.0  # between two reads of a response
+_OUTAGE_SECONDS = 300.0  # for which requests are repeated while the server restarts
+_PAUSES_SECONDS = (1.0, 1.0, 2.0, 5.0)  # between two requests; then the last one
 _RANGE_BYTES = 32 * 1024 * 1024
 _BLOCK_BYTES = 256 * 1024
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
@@ -33,7 +33,7 @@ _SHA256 = re.compile(r"sha-256=:([A-Za-z0-9+/]+=*):")
 
 
 class ComposerClient:
-    """Asks the composer API.
+    """Sends requests to the composer API.
 
     Each method raises as `ServerRequests.ask` does: NotFound if there is no such compose, RequestRefused if
     the server refuses, Unavailable if it does not answer.
@@ -109,7 +109,7 @@ class ComposerClient:
                 raise Unavailable(f"the download broke off at byte {image.offset}: {error!r}") from None
 
     def _retry(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - of any type
-        """Return what `ask` returns, once the server answers again."""
+        """Return the value of `ask`, repeated until the server answers."""
         deadline = time.monotonic() + _OUTAGE_SECONDS
         while True:
             try:
@@ -135,7 +135,7 @@ def _path(compose_id: str, part: str = "") -> str:
 
 @attrs.define
 class _PartialImage:
-    """An image of which the first bytes are there."""
+    """An image whose first bytes were downloaded."""
 
     write: Callable[[bytes], object]
     offset: int = 0
@@ -146,11 +146,11 @@ class _PartialImage:
 
     @property
     def is_complete(self) -> bool:
-        """True if all bytes are there."""
+        """True if all bytes were downloaded."""
         return self.offset == self.size
 
     def read_head(self, answer: HTTPResponse) -> None:
-        """Note size, version and digest of the image; raise Unavailable if other bytes follow."""
+        """Record size, version and digest of the image; raise Unavailable for another range."""
         match = _CONTENT_RANGE.fullmatch(answer.getheader("Content-Range", ""))
         if match is None or int(match[1]) != self.offset:
             raise Unavailable(f"the server has not sent the range from byte {self.offset} on")

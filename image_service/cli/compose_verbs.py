@@ -28,12 +28,12 @@ _COLUMNS = ("id", "state", "distribution", "architecture", "image_type", "create
 
 
 def run_start(options: argparse.Namespace) -> int:
-    """Start a compose, and follow it if that is asked for."""
+    """Start a compose; wait for it and download its image if the options say so."""
     is_followed = options.wait or options.output is not None
     output = None if options.output is None else choose_output(options.output, force=options.force)
     client = _client(options)
     compose_id = client.start(_request(options))
-    # Standard output may be for the image.
+    # Standard output may be the target of the image.
     print(compose_id, file=sys.stderr if options.output == "-" else sys.stdout, flush=True)
     if not is_followed:
         return 0
@@ -61,7 +61,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Print how far a compose is."""
+    """Print the status of a compose."""
     status = _client(options).find(options.compose)
     if options.json:
         print(json.dumps(status, indent=2))  # noqa: T201
@@ -101,7 +101,7 @@ def _own_socket() -> str:
         raise ConfigurationError("\n".join(faults))
     path = jobs.in_directory(storage.data_dir).socket_path
     if path is None:
-        raise ConfigurationError("JOBS_LISTEN has no Unix socket; --server says where the jobs role is")
+        raise ConfigurationError("JOBS_LISTEN has no Unix socket; --server names the jobs role")
     return f"unix:{path}"
 
 
@@ -114,7 +114,7 @@ def _request(options: argparse.Namespace) -> dict[str, Any]:
     if options.karg_append:
         customizations["kernel"] = {"append": " ".join(options.karg_append)}
     if options.public and not options.s3_region:
-        raise InvalidParameter("--public is of an upload: it needs --s3-region")
+        raise InvalidParameter("--public makes an upload public: it needs --s3-region")
     target: dict[str, Any] = {"type": "local", "upload_options": {}}
     if options.s3_region:
         upload_options = {"region": options.s3_region, "public": options.public}
@@ -175,7 +175,7 @@ def _describe_state(status: dict[str, Any]) -> str:
     progress = image.get("progress")
     if not progress:
         return str(image["status"])
-    return f"{image['status']}: {progress['done']} of {progress['total']} jobs are done"
+    return f"{image['status']}: {progress['done']} of {progress['total']} jobs have ended"
 
 
 def _describe_error(status: dict[str, Any]) -> str:

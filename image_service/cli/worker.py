@@ -77,33 +77,33 @@ def add(add_parser: AddParser) -> None:
         type=Path,
         default=Path(tempfile.gettempdir()),
         metavar="DIR",
-        help="for files of jobs, which are removed; made if it is not there (default: TMPDIR, /tmp)",
+        help="for temporary files of jobs; created if it does not exist (default: TMPDIR, /tmp)",
     )
     parser.add_argument(
         "--scratch-bytes",
         type=parse_bytes,
         metavar="N",
-        help="that all jobs together may write there (default: what is free now)",
+        help="limit of all jobs together there (default: the free space at the start)",
     )
     parser.add_argument(
         "--cache-dir",
         type=Path,
         metavar="DIR",
-        help="keep base images there; workers may share it (default: they are not kept)",
+        help="cache base images there; workers may share it (default: no cache)",
     )
     parser.add_argument(
         "--cache-bytes",
         type=parse_bytes,
         default=_CACHE_BYTES,
         metavar="N",
-        help=f"that they may take (default: {_CACHE_BYTES})",
+        help=f"limit of the cache (default: {_CACHE_BYTES})",
     )
     parser.add_argument(
         "--heartbeat",
         type=parse_seconds,
         default=_BEAT_SECONDS,
         metavar="SECONDS",
-        help="between two signs of life of a job, a third of the server's JOBS_HEARTBEAT_TIMEOUT at most"
+        help="between two heartbeats of a job, a third of the server's JOBS_HEARTBEAT_TIMEOUT at most"
         f" (default: {_BEAT_SECONDS:g})",
     )
     parser.add_argument("--once", action="store_true", help="end after one job; for a container per job")
@@ -111,7 +111,7 @@ def add(add_parser: AddParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a worker; return 78 if it cannot begin."""
+    """Run a worker; return 78 if it cannot start."""
     try:
         return run_worker(
             WorkerOptions(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = Logger()
 
 _STEADY_SECONDS = 60.0
-"""A process that has run for so long is started again with the initial delay."""
+"""After this time without an end, a process is restarted with the initial delay."""
 _BACKOFF = Backoff(min_seconds=0.5, max_seconds=30.0)
 _MAX_LINE_BYTES = 4096
 
@@ -34,7 +34,7 @@ class SupervisedProcess:
         clock: of the reactor.
         name: for the log, such as ``the worker``.
         spawn: starts a process with this protocol, whose pipes, if there are any, are read as lines.
-        stop_seconds: after which a process that was told to end is killed.
+        stop_seconds: from SIGTERM to SIGKILL.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SupervisedProcess:
         self._restart: IDelayedCall | None = None
         self._failures = 0
         self.restarts = 0
-        """How often it was started again."""
+        """The number of restarts."""
 
     @property
     def pid(self) -> int | None:
@@ -114,7 +114,7 @@ class ChildProcess(ProcessProtocol):
             self.transport.signalProcess(number)
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
-        """Log its lines, which are of interest if it does not work."""
+        """Log its lines, for the search for faults."""
         del childFD
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         self._buffer = self._buffer[-_MAX_LINE_BYTES:]

@@ -33,7 +33,7 @@ T = TypeVar("T")
 Identity: TypeAlias = "tuple[int, int]"
 
 BUSY_SECONDS = 0.4
-"""How long one writer waits for another: less than a request waits for it."""
+"""The time that one writer waits for another: less than a request waits for it."""
 _UNUSABLE_SUFFIX = ".unusable"
 _FILE_SUFFIXES = ("", "-wal", "-shm")
 _FILE_PRAGMAS = (
@@ -76,7 +76,7 @@ class SqliteDatabase:
         version: of the tables, from 1; a file of a later one is refused.
         migrations: each brings the tables from a version to the next; a file of another earlier version is
             replaced.
-        busy_seconds: how long one writer waits for another, of this process or of another.
+        busy_seconds: that one writer waits for another, of this process or of another.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An xz container (The .xz File Format 1.2.1) whose content is stored, so that each byte of it is known.
+"""An xz container (The .xz File Format 1.2.1) with uncompressed content, so that all offsets are known.
 
 12   stream header: magic, 00, 00 (no check: no byte depends on the content), CRC-32 of these two
 12   block header: its length / 4 - 1, 00 (one filter), 21 01 08 (LZMA2, a dictionary of 64 KiB),
@@ -40,7 +40,7 @@ _BLOCK_HEADER = _with_crc(b"\x02\0\x21\x01\x08\0\0\0")
 
 
 def store_in_xz(length: int) -> Iterator[bytes | Span]:
-    """Yield the parts of a container: its own bytes, and the spans of its content that are between them.
+    """Yield the parts of a container: its own bytes, and the spans of its content between them.
 
     Args:
         length: bytes of the content.

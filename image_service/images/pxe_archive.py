@@ -1,6 +1,6 @@
-"""A compressed archive of what is booted by network: kernel, initrd with the customization, and rootfs.
+"""A compressed archive for network boot: kernel, initrd with the customization, and rootfs.
 
-All of them are compressed already, so the archive stores them, and any range of it is read from the base
+Its files are compressed already, so the archive stores them uncompressed, and reads any range from the base
 image: see formats/stored_xz.py.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from image_service.images.customization import Customization
 
 ARGUMENTS_FILE = "kernel-arguments"
-"""A line with those to boot with, which no file of the others can contain; only if some were asked for."""
+"""The file with the line of kernel arguments, which no other file can contain; only if there are any."""
 
 _MODE = 0o644
 

@@ -26,7 +26,7 @@ _JUMP_ONE_IN = 32
 
 
 class Profile(StrEnum):
-    """How a client reads images, or has them composed."""
+    """The behaviour of a client: it reads images, or starts composes."""
 
     MOUNT = "mount"
     BOOT = "boot"

@@ -71,12 +71,12 @@ class ApiListener:
         """Listen on a Unix socket of mode 0660, in the place of one that a crash has left.
 
         Raises:
-            ConfigurationError: there is something else, a socket that is in use, or no permission.
+            ConfigurationError: the path is another file or a socket in use, or the permission is missing.
         """
         factory = LimitedFactory(self.site, self.max_connections)
         try:
             if not _is_free(path):
-                raise ConfigurationError(f"{self.variable}: {path} is there, and in use or no socket")
+                raise ConfigurationError(f"{self.variable}: {path} is in use, or no socket")
             port = self.parts.reactor.listenUNIX(str(path), factory, mode=SOCKET_MODE)
         except (OSError, CannotListenError) as error:
             reason = getattr(error, "socketError", error)
@@ -104,7 +104,7 @@ def _with_tls(site: IProtocolFactory, tls: TlsSettings, clock: IReactorTime) -> 
 
 
 def _is_free(path: Path) -> bool:
-    """Return True if nothing has a path, or nobody listened on a socket there, which is removed."""
+    """Return True if a path is free; remove a socket there that no process listens on."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             return False

@@ -34,9 +34,9 @@ class ApiRequest:
         body: content; empty if it is streamed.
         headers: fields by lower-case name; the values of one that is repeated are joined by commas.
         client: host of the client; "" on a Unix socket.
-        content: what is streamed, to be read in a thread; None: it is in `body`. A read raises InvalidRequest
+        content: streamed content, read in a thread; None: it is in `body`. A read raises InvalidRequest
             if the connection ends before the content does.
-        principal: who sends it, as an API that authenticates requests itself has found.
+        principal: its sender, set by an API that authenticates requests itself.
         is_head: its method is HEAD.
     """
 
@@ -73,7 +73,7 @@ class ApiResponse:
         content_type: of the content.
         modified: Last-Modified; None: there is no such field.
         fields: further header fields.
-        stream: content in the place of `body`; `fields` are then all there are but Date.
+        stream: content in the place of `body`; the response then has only `fields` and Date.
     """
 
     status: int = 200

@@ -59,7 +59,7 @@ class RequestContent(io.RawIOBase):
             self._changed.notify()
 
     def drop(self) -> None:
-        """Discard what is not read yet; further reads fail, unless the content is complete and was read."""
+        """Discard unread bytes; further reads fail, unless the content is complete and was read."""
         with self._changed:
             self._is_dropped = True
             self._is_complete = self._is_complete and not self._chunks
@@ -76,7 +76,7 @@ class RequestContent(io.RawIOBase):
         """Wait for bytes, for a large buffer a quarter of `MAX_WAITING_BYTES`; 0 at the end.
 
         Raises:
-            InvalidRequest: the rest will not come.
+            InvalidRequest: the connection has ended.
         """
         target = memoryview(buffer)
         with self._changed:

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _log = Logger()
 _MAX_PARAMETERS = 16
 _IDLE_SECONDS = 60
-_PAUSED_SECONDS = 3600  # while what was received is not read
+_PAUSED_SECONDS = 3600  # while received bytes are not read
 UNCHECKED_BYTES = 64 * 1024
-"""Of a body, which are received before it is known who sends it."""
+"""Of a body, received before the sender is known."""
 
 
 class BoundedRequest(Request):
@@ -87,7 +87,7 @@ class BoundedRequest(Request):
                 self._check()
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """Start to respond, unless that was done when the head was there."""
+        """Start to respond, unless that began after the head."""
         if self.stream is not None:
             self.stream.complete()
         else:
@@ -137,10 +137,10 @@ class ApiResource(Resource):
         guard: refuses requests by their heads.
         respond: returns the response, or raises an ImageServiceError.
         render_error: returns the response for an error below a path; None: problem details.
-        is_streamed: returns True for a method and a path whose content is streamed: `respond` is called when
-            the head is there. The response follows the content, of which the rest is dropped.
-        admit: returns how many bytes a body that is not small may have, or raises an ImageServiceError; its
-            request has no content yet. None: as many as the site admits.
+        is_streamed: returns True for a method and a path whose content is streamed: `respond` is called after
+            the head. The response is sent after the content; unread content is discarded.
+        admit: returns the limit in bytes of a large body, or raises an ImageServiceError; its request has no
+            content yet. None: the limit of the site.
     """
 
     isLeaf = True
@@ -216,7 +216,7 @@ class ApiResource(Resource):
         return self._render_error(error, _method_and_path(request.method, request.uri)[1])
 
     def _send(self, request: BoundedRequest, response: ApiResponse) -> None:
-        """Send a response once the content is there: a client may read nothing before it has sent that."""
+        """Send a response after the content: a client may not read before it has sent all of it."""
         if request.stream is not None:
             request.stream.drop()
         request.received.addCallback(lambda _: _write(request, response))

@@ -1,4 +1,4 @@
-"""The content of a response that is read while it is sent, as fast as the client takes it."""
+"""The content of a response that is read while it is sent, at the speed of the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from image_service.management.messages import ContentStream
 
 STALL_SECONDS = 120.0
-"""A client that takes nothing for so long is disconnected."""
+"""A client that reads nothing for this time is disconnected."""
 
 
 @implementer(IPushProducer)
@@ -29,7 +29,7 @@ class ContentSender:
     Args:
         request: its head is set.
         stream: the content.
-        clock: limits how long a client may take nothing.
+        clock: for the limit of a client that reads nothing.
     """
 
     _log = Logger()

@@ -82,7 +82,7 @@ class DirectoryStore:
                     break
 
     def remove_unfinished(self, before: datetime) -> None:
-        """Remove files that nobody has written to since."""
+        """Remove incomplete files that were not written since."""
         with _translated(), suppress(FileNotFoundError):
             for path in (self._path / _UNFINISHED).iterdir():
                 with suppress(FileNotFoundError):

@@ -36,7 +36,7 @@ def make_s3_client(settings: S3Settings, region: str | None = None) -> Any:  # n
             session.set_credentials(
                 settings.access_key_id, settings.secret_access_key, settings.session_token
             )
-        # A store of one's own seldom has a name for each bucket.
+        # Other stores than AWS seldom have a host name for each bucket.
         style = {"addressing_style": "path"} if settings.endpoint_url else {}
         config = Config(
             signature_version="s3v4",

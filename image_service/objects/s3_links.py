@@ -55,7 +55,7 @@ class S3Links:
             )
         except StoreFailed:
             raise
-        except Exception as error:  # noqa: BLE001 - the SDK raises of everything; its texts may hold anything
+        except Exception as error:  # noqa: BLE001 - the SDK raises many types; its texts may contain secrets
             raise StoreFailed(f"a URL of S3 cannot be signed: {type(error).__name__}") from None
         return signed.partition("?")[0] if is_public else signed
 

@@ -29,7 +29,7 @@ class StoredObject:
 
 
 class ReadableContent(Protocol):
-    """What is stored: an open file, or what another thread fills."""
+    """Content to store: an open file, or content that another thread receives."""
 
     def read(self, size: int, /) -> bytes:
         """Return at most so many bytes; none at the end."""
@@ -40,14 +40,14 @@ class ObjectStorage(Protocol):
 
     Raises:
         StoreFailed: of each method: the store cannot be reached, read or written. Nothing partial is left.
-        StoreFull: of ``put``: there is no room.
+        StoreFull: of ``put``: there is no space.
         ValueError: of each method with a key: it is none.
     """
 
     def put(self, key: str, content: ReadableContent) -> StoredObject:
         """Store content, from its position on; replaces an object with this key.
 
-        What `content` raises is passed on, and nothing is stored.
+        Errors of `content` are raised, and nothing is stored.
         """
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
@@ -57,7 +57,7 @@ class ObjectStorage(Protocol):
         """Delete an object; do nothing if there is none. A download in progress may fail."""
 
     def remove_unfinished(self, before: datetime) -> None:
-        """Remove what ``put`` of processes that were killed has left, if that began before that time."""
+        """Remove incomplete objects of killed processes whose ``put`` began before that time."""
 
 
 def check_key(key: str) -> str:

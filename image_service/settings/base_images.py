@@ -53,7 +53,7 @@ class CatalogSettings:
     """The base images: a JSON list of objects. `openshift_version`, `version` (the OS build),
     `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or `https://…`, downloaded once)
     are required, `type` is `full-iso` (the default), `disconnected-iso` or `metal-disk` (a raw disk image for
-    bare metal, as it is or compressed by xz, gzip or zstd, of which only composes are made), `sha256` is the
+    bare metal, as it is or compressed by xz, gzip or zstd, for composes only), `sha256` is the
     digest of the file, if known. With `"remote": true` the image stays at its `url` (`http://…`, `https://…`
     or `s3://bucket/key`) and is read by ranges; `digests` is then the URL of a list of its block digests, if
     there is one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of

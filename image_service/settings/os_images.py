@@ -54,7 +54,7 @@ class OsImage:
 
     @property
     def is_iso(self) -> bool:
-        """True for a live ISO, False for a disk image, which only composes are made of."""
+        """True for a live ISO, False for a disk image, which only composes use."""
         return self.image_type in ISO_TYPES
 
     @property

@@ -55,7 +55,7 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
 
 def _image_warnings(catalog: CatalogSettings, *, has_streams: bool) -> Iterator[str]:
     if catalog.images and not (catalog.isos or has_streams):
-        yield "OS_IMAGES has disk images only, which are for the jobs role: this service has nothing to serve"
+        yield "OS_IMAGES has disk images only, which only the jobs role uses: this service has none to serve"
     for image in catalog.images:
         if image.unknown_members:
             names = ", ".join(image.unknown_members)

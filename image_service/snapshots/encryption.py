@@ -130,10 +130,10 @@ def encrypt(cipher: AESGCM, clear: bytes, context: bytes) -> bytes:
 
 
 def decrypt(cipher: AESGCM, encrypted: bytes, context: bytes) -> bytes:
-    """Return what was encrypted with the same key and context.
+    """Return the plaintext of `encrypt` with the same key and context.
 
     Raises:
-        InvalidTag: it was not.
+        InvalidTag: the key or the context is another, or the text was changed.
         ValueError: it is too short.
     """
     nonce, ciphertext = encrypted[len(_FORMAT) : _HEAD_BYTES], memoryview(encrypted)[_HEAD_BYTES:]

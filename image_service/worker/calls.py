@@ -1,4 +1,4 @@
-"""How each type of job calls the toolkit. Pure."""
+"""The calls of the toolkit for each type of job. Pure."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _ERROR_IDS = {2: _BAD_ARGUMENTS, 3: _WRONG_WORKER, 4: _UPLOAD_FAILED, 6: _REFUSE
 
 @attrs.frozen
 class JobInput:
-    """A file that a job reads.
+    """An input of a job.
 
     Args:
-        name: under which the server has it.
+        name: of the input at the server.
         size: bytes; None: not known.
         sha256: of its content, in hexadecimal; None: not known.
     """
@@ -55,7 +55,7 @@ class ToolkitCall:
 
 @attrs.frozen
 class JobFiles:
-    """Where the files of a job are.
+    """The paths of a job's files.
 
     Args:
         inputs: by name.
@@ -120,23 +120,23 @@ def _check_name(name: str) -> str:
 
 
 _LEAST_WRITTEN_BYTES = 256 * 1024**2
-"""A small disk that is compressed may be much larger without that."""
+"""A small compressed disk may be much larger without compression."""
 
 
 @attrs.frozen
 class JobKind:
-    """What a type of job does.
+    """The properties of a type of job.
 
     Args:
-        call: makes the call of arguments and files. InvalidRequest, KeyError: they make none.
-        growth: times the size of its inputs, the bytes that it writes at most.
+        call: makes the call of arguments and files. InvalidRequest, KeyError: the arguments are invalid.
+        growth: the maximum of written bytes, as a multiple of the size of its inputs.
     """
 
     call: Callable[[Mapping[str, Any], JobFiles], ToolkitCall]
     growth: int
 
     def needed_bytes(self, inputs: tuple[JobInput, ...]) -> int | None:
-        """Return how much scratch a job takes at most, with its inputs; None: their sizes are not known."""
+        """Return the maximum scratch space of a job and its inputs; None: their sizes are not known."""
         sizes = [each.size for each in inputs if each.size is not None]
         if len(sizes) < len(inputs):
             return None
@@ -144,7 +144,7 @@ class JobKind:
         return sum(sizes) + written
 
 
-_UNPACKED = 4  # times its size, a compressed disk takes without the compression
+_UNPACKED = 4  # the size of an uncompressed disk, as a multiple of the compressed size
 KINDS = {
     "customize": JobKind(_customize, _UNPACKED),
     "convert": JobKind(_convert, _UNPACKED),

@@ -1,4 +1,4 @@
-"""Runs a worker as its command line says."""
+"""Runs a worker by the options of its command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from image_service.concurrency.signals import UNUSED, handle_signal, ignore_sign
 from image_service.errors import ConfigurationError, describe_os_error
 from image_service.worker.calls import KINDS
 from image_service.worker.input_cache import InputCache
-from image_service.worker.jobs_client import JobsAsked, JobsClient
+from image_service.worker.jobs_client import AcceptedJobs, JobsClient
 from image_service.worker.requests import ServerAddress, ServerRequests
 from image_service.worker.running_job import JobTools
 from image_service.worker.scratch import JobScratch
@@ -41,10 +41,10 @@ _CREDENTIALS = (
 
 @attrs.frozen
 class WorkerOptions:
-    """What the command line says.
+    """The options of the command line.
 
     Args:
-        server: where the worker API is.
+        server: address of the worker API.
         token_file: of the bearer token.
         ca_file: authorities to trust beside the system's.
         tenant: ``ANY``, or None.
@@ -52,10 +52,10 @@ class WorkerOptions:
         architecture: of images.
         slots: jobs at a time.
         scratch: directory for files.
-        scratch_bytes: that all jobs may write; None: what is free.
+        scratch_bytes: that all jobs may write; None: the free space.
         cache: directory of base images; None: they are not kept.
         cache_bytes: of all files in it.
-        beat_seconds: between two signs of life of a job.
+        beat_seconds: between two heartbeats of a job.
         only_one: end after one job.
     """
 
@@ -82,7 +82,7 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
         environment: ``TOOLKIT`` names the toolkit, ``AWS_*`` an object store.
 
     Raises:
-        ConfigurationError: the worker cannot begin; lists every fault.
+        ConfigurationError: the worker cannot start; lists every fault.
     """
     # Until the worker handles it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -106,14 +106,14 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
             scratch.close()
         raise ConfigurationError("; ".join(faults.lines))
     with closing(scratch):
-        client = JobsClient(requests, JobsAsked(types, options.architecture, options.tenant))
+        client = JobsClient(requests, AcceptedJobs(types, options.architecture, options.tenant))
         tools = JobTools(client, toolkit, scratch, cache, options.beat_seconds, _log)
         _log(f"takes jobs of {', '.join(types)} for {options.architecture}")
         return _run(JobWorker(tools, options.slots, only_one=options.only_one))
 
 
 class _Faults:
-    """What is wrong with a command line."""
+    """The faults of a command line."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -122,7 +122,7 @@ class _Faults:
         self.lines.append(line)
 
     def of(self, name: str, make: Callable[[], _Part]) -> _Part | None:
-        """Return what `make` makes; None, and a line about an option or a variable, if it fails."""
+        """Return the value of `make`; None after an error, which becomes a line about an option."""
         try:
             return make()
         except ConfigurationError as error:

@@ -18,13 +18,13 @@ _CHECK_SECONDS = 0.2
 
 
 class InputCache:
-    """A directory of files that are named by their SHA-256; the one used longest ago is removed first.
+    """A directory of files that are named by their SHA-256; the least recently used file is removed first.
 
     A file that a worker uses, or fetches, is locked (flock).
 
     Args:
-        directory: of the files; made if it is not there, for this user alone.
-        max_bytes: of all files; one that is larger has the directory for itself.
+        directory: of the files; made if it does not exist, for this user alone.
+        max_bytes: of all files; a larger file replaces all others.
 
     Raises:
         OSError: the directory cannot be made.
@@ -44,7 +44,7 @@ class InputCache:
         Args:
             sha256: of the content, in hexadecimal.
             size: bytes.
-            fetch: writes the content to a file, and checks it; called if it is not there.
+            fetch: writes the content to a file, and checks it; called if the file does not exist.
             interruption: ends the wait for another worker that fetches it.
         """
         path = self._directory / sha256
@@ -87,7 +87,7 @@ class InputCache:
                 raise
             os.close(descriptor)
         try:
-            os.ftruncate(descriptor, 0)  # a worker that was killed has left something
+            os.ftruncate(descriptor, 0)  # it may have content of a killed worker
             yield unfinished
         finally:
             with suppress(FileNotFoundError):

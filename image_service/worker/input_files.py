@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 256 * 1024
 _ZEROS = bytes(_BLOCK_BYTES)
-_SHARED = "base"  # which many jobs have, and which contains nothing of a customer
+_SHARED = "base"  # an input of many jobs, without data of a tenant
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ class InputFiles:
         """Get an input; its file stays during the block.
 
         Raises:
-            TransferFailed: it is not what the job says.
+            TransferFailed: its size or SHA-256 differs from the job's.
             NoRoom: it is too large.
             NotFound, ServerRefusal, Interrupted: as `JobLink.persist`.
         """
@@ -78,7 +78,7 @@ class InputFiles:
             )
 
     def _continue(self, download: _Download, job: ReceivedJob, interruption: Interruption) -> None:
-        """Get what is left; Unavailable if it broke off."""
+        """Get the remaining bytes; Unavailable if the connection ends before."""
         client, wanted = self.link.client, download.wanted
         with client.open_input(job, wanted.name, download.done, interruption) as answer:
             if answer.status != HTTPStatus.PARTIAL_CONTENT:
@@ -95,11 +95,11 @@ def _read(answer: HTTPResponse) -> bytes:
     try:
         return answer.read(_BLOCK_BYTES)
     except (OSError, HTTPException) as error:
-        raise Unavailable(f"an input broke off: {error!r}") from None
+        raise Unavailable(f"the connection ended during an input: {error!r}") from None
 
 
 class _Download:
-    """An input as far as it is there.
+    """The part of an input that was received.
 
     Args:
         wanted: the input.
@@ -114,7 +114,7 @@ class _Download:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew."""
+        """Discard the received bytes."""
         self._file.seek(0)
         self._file.truncate()
         self.done = self._written = 0
@@ -122,7 +122,7 @@ class _Download:
 
     @property
     def sha256(self) -> str:
-        """Of what is there, in hexadecimal."""
+        """Of the received bytes, in hexadecimal."""
         return self._digest.hexdigest()
 
     def add(self, block: bytes) -> None:

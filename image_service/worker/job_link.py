@@ -1,4 +1,4 @@
-"""The server as a job sees it: signs of life, and requests that are repeated until they are answered."""
+"""The requests of a job to the server: heartbeats, and requests that are repeated until they are answered."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class JobLink:
     Args:
         job: as the server has handed it out.
         client: of the server.
-        interruption: of this job alone; it is set when the server wants no more of it.
+        interruption: of this job alone; it is set when the server has ended the attempt.
         log: gets lines.
-        progress: what the server gets at the next sign of life; None: nothing yet.
+        progress: sent after the next heartbeat; None: nothing yet.
     """
 
     job: ReceivedJob
@@ -44,7 +44,7 @@ class JobLink:
         """Send a request of `JobsClient` about the job until the server has answered.
 
         Raises:
-            NotFound: the attempt is over.
+            NotFound: the attempt has ended.
             ServerRefusal: the server refuses the request.
             Interrupted: the job has ended.
         """
@@ -59,10 +59,12 @@ class JobLink:
                 self.interruption.wait(_BACKOFF.delay_seconds(failures, error.retry_after_seconds))
 
     @contextmanager
-    def pulse(self, beat_seconds: float) -> Iterator[None]:
-        """Give signs of life during the block."""
+    def heartbeats(self, beat_seconds: float) -> Iterator[None]:
+        """Send heartbeats during the block."""
         ended = Interruption()
-        thread = threading.Thread(target=self._beat, args=[beat_seconds, ended], name=f"pulse {self.job.id}")
+        thread = threading.Thread(
+            target=self._beat, args=[beat_seconds, ended], name=f"heartbeats {self.job.id}"
+        )
         thread.start()
         try:
             yield
@@ -71,14 +73,14 @@ class JobLink:
             thread.join()
 
     def _beat(self, beat_seconds: float, ended: Interruption) -> None:
-        reported, is_away = None, False
+        reported, is_unavailable = None, False
         while True:
             try:
                 ended.wait(beat_seconds)
                 if self.client.is_cancelled(self.job, ended):
                     self.interruption.interrupt()
                     return
-                is_away = False
+                is_unavailable = False
                 progress = self.progress
                 if progress is not None and progress != reported:
                     reported = progress
@@ -88,7 +90,7 @@ class JobLink:
             except NotFound:
                 self.interruption.interrupt()
                 return
-            except ImageServiceError as error:  # the work goes on
-                if not is_away:
-                    self.log(f"job {self.job.id}: no sign of life: {error.detail}")
-                is_away = True
+            except ImageServiceError as error:  # the job continues
+                if not is_unavailable:
+                    self.log(f"job {self.job.id}: no heartbeat: {error.detail}")
+                is_unavailable = True

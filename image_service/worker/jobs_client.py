@@ -1,4 +1,4 @@
-"""The worker API, version 1, as its client sees it."""
+"""A client of the worker API, version 1."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReceivedJob:
     Args:
         id: UUID.
         type: ``customize``, ``convert`` or ``upload``.
-        arguments: what is to be done.
+        arguments: of the job.
         location: path of this attempt; a secret, because it has the token.
         artifact_location: to which the names of its artifacts are appended.
     """
@@ -49,8 +49,8 @@ class ReceivedJob:
 
 
 @attrs.frozen
-class JobsAsked:
-    """What this worker takes.
+class AcceptedJobs:
+    """The jobs that a worker accepts.
 
     Args:
         types: of jobs.
@@ -64,20 +64,20 @@ class JobsAsked:
 
 
 class JobsClient:
-    """Asks the worker API. May be used in several threads.
+    """Sends requests to the worker API. May be used in several threads.
 
-    Each method raises as `ServerRequests.ask` does. NotFound about a job: its attempt is over.
+    Each method raises as `ServerRequests.ask` does. NotFound about a job: its attempt has ended.
     """
 
-    def __init__(self, requests: ServerRequests, asked: JobsAsked) -> None:
+    def __init__(self, requests: ServerRequests, accepted: AcceptedJobs) -> None:
         self._requests = requests
-        self._asked = asked
+        self._accepted = accepted
         self._base = f"{requests.prefix}{API}/"
         self._registration = threading.Lock()
         self._worker_id: str | None = None
 
     def refresh(self, interruption: Interruption) -> None:
-        """Tell the server that this worker is there; register again if it has forgotten it."""
+        """Report that this worker is alive; register again if the server does not know it."""
         worker_id = self._register(interruption)
         try:
             self._ask("POST", f"workers/{worker_id}/status", interruption=interruption)
@@ -91,7 +91,7 @@ class JobsClient:
         """Return the id of this worker, which it gets when it first needs it."""
         with self._registration:
             if self._worker_id is None:
-                document = {"arch": self._asked.architecture}
+                document = {"arch": self._accepted.architecture}
                 answer = self._ask("POST", "workers", document, interruption=interruption)
                 self._worker_id = str(_member(answer, "worker_id"))
             return self._worker_id
@@ -99,10 +99,10 @@ class JobsClient:
     def poll(self, interruption: Interruption) -> ReceivedJob | None:
         """Wait for a job; None: there was none in time."""
         document = {
-            "types": self._asked.types,
-            "arch": self._asked.architecture,
+            "types": self._accepted.types,
+            "arch": self._accepted.architecture,
             "worker_id": self._register(interruption),
-            **({"tenant": self._asked.tenant} if self._asked.tenant else {}),
+            **({"tenant": self._accepted.tenant} if self._accepted.tenant else {}),
         }
         job = self._ask("POST", "jobs", document, seconds=_POLL_SECONDS, interruption=interruption)
         if job is None:
@@ -115,11 +115,11 @@ class JobsClient:
         return ReceivedJob(*names, job.get("args") or {}, location, artifact_location)
 
     def is_cancelled(self, job: ReceivedJob, interruption: Interruption) -> bool:
-        """Say that the job goes on; return True if it need not."""
+        """Send a heartbeat of a job; return True if the job is cancelled."""
         return bool(_member(self._ask("GET", job.location, interruption=interruption), "canceled"))
 
     def report(self, job: ReceivedJob, progress: Mapping[str, object], interruption: Interruption) -> None:
-        """Say how far a job is."""
+        """Report the progress of a job."""
         self._update(job, {"partial": {"progress": progress}}, interruption)
 
     def finish(self, job: ReceivedJob, result: Mapping[str, object], interruption: Interruption) -> None:
@@ -135,7 +135,7 @@ class JobsClient:
         return self._requests.open("GET", path, fields, seconds=_TRANSFER_SECONDS, interruption=interruption)
 
     def put_artifact(self, job: ReceivedJob, path: Path, sha256: str, interruption: Interruption) -> None:
-        """Send a file that a job has made.
+        """Send an artifact of a job.
 
         Args:
             job: that made it.

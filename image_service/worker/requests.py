@@ -26,7 +26,7 @@ _CONNECT_SECONDS = 10.0
 _BLOCK_BYTES = 256 * 1024
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _UNIX = "unix:"
-# What these say may change without a change of the request: tokens are renewed, and servers restarted.
+# A repeated request may succeed after these: tokens are renewed, and servers restarted.
 _PASSING = {
     HTTPStatus.UNAUTHORIZED,
     HTTPStatus.FORBIDDEN,
@@ -38,7 +38,7 @@ _PASSING = {
 
 @attrs.frozen
 class ServerAddress:
-    """Where the server is.
+    """The address of the server.
 
     Args:
         host: a name or an address; of a unix socket, that in the field Host.
@@ -126,7 +126,7 @@ class ServerRequests:
             method: of HTTP.
             path: absolute.
             document: the content; None: there is none.
-            seconds: for which the answer may be silent.
+            seconds: between two reads of the answer.
             interruption: ends the request.
 
         Raises:
@@ -162,7 +162,7 @@ class ServerRequests:
             path: absolute.
             fields: of the head, beside those of every request.
             body: the content; of a file, all of it.
-            seconds: for which the server may be silent.
+            seconds: between two reads of the answer.
             interruption: ends the request.
 
         Raises:
@@ -221,7 +221,7 @@ class ServerRequests:
 
 
 def _error_of(answer: http.client.HTTPResponse) -> Unavailable | NotFound | ServerRefusal:
-    """Return what the status and the API's error object say."""
+    """Return the error of a status and the API's error object."""
     try:
         error = json.loads(answer.read(_BLOCK_BYTES))
         number = int(str(error["code"]).rpartition("-")[2])

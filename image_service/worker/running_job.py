@@ -30,14 +30,14 @@ _STAT_BLOCK_BYTES = 512
 
 @attrs.frozen
 class JobTools:
-    """What all jobs of a worker share.
+    """The common parts of all jobs of a worker.
 
     Args:
         client: of the server.
         toolkit: makes images.
         scratch: for files.
         cache: of base images; None: there is none.
-        beat_seconds: between two signs of life.
+        beat_seconds: between two heartbeats.
         log: gets lines.
     """
 
@@ -65,18 +65,18 @@ class RunningJob:
         self._lines: list[str] = []
 
     def run(self) -> None:
-        """Do the job, and report its result, unless the server does not want it any more.
+        """Do the job, and report its result, unless its attempt has ended at the server.
 
-        The work goes on while the server does not answer, and requests are repeated until it does.
+        While the server does not answer, the work continues, and requests are repeated.
         """
         self._note(f"{self._job.type} begins")
         try:
-            with self._link.pulse(self._tools.beat_seconds):
+            with self._link.heartbeats(self._tools.beat_seconds):
                 self._finish(self._work())
         except Interrupted:
             self._note("ended early")
         except NotFound:
-            self._note("the server does not want the result any more")
+            self._note("the attempt has ended at the server")
 
     def _work(self) -> dict[str, Any]:
         """Return the result of the job."""
@@ -114,7 +114,7 @@ class RunningJob:
             return self._deliver(call, outcome)
 
     def _deliver(self, call: ToolkitCall, outcome: ToolkitOutcome) -> dict[str, Any]:
-        """Send what a call has made, and return the result."""
+        """Send the output of a call, and return the result."""
         provenance = self._tools.toolkit.describe(call.words[0])
         if call.output is None:
             return {"artifacts": [], "provenance": provenance, "location": outcome.output["location"]}
@@ -127,7 +127,7 @@ class RunningJob:
         }
 
     def _finish(self, result: dict[str, Any]) -> None:
-        """Report the result; if the server refuses it, that is the reason why the job failed."""
+        """Report the result; if the server refuses it, report a failure with that reason."""
         error = result.get("job_error")
         self._note(f"failed: {error['reason']}" if error else "done")
         log = "\n".join(self._lines)[-_LOG_CHARACTERS:]

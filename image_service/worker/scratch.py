@@ -1,4 +1,4 @@
-"""The scratch directory: room that jobs reserve, and a directory for each, which it leaves empty."""
+"""The scratch directory: space that jobs reserve, and a directory for each, removed at its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobScratch:
 
     Args:
         parent: directory in which it is made; made if it is not there, for this user alone.
-        total_bytes: that all jobs together may take; None: what is free now.
+        total_bytes: that all jobs together may take; None: the free space now.
 
     Raises:
         OSError: it cannot be made.
@@ -43,7 +43,7 @@ class JobScratch:
         self._changed = threading.Condition()
         while True:
             self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-            # Another worker may take it for a leftover until it is locked.
+            # Until it is locked, another worker may remove it as a leftover.
             with suppress(FileNotFoundError, BlockingIOError):
                 self._lock = _open_locked(self._directory)
                 if self._directory.exists():
@@ -68,7 +68,7 @@ class JobScratch:
     def reserved(self, count: int, interruption: Interruption) -> Iterator[int]:
         """Wait until bytes are free, and reserve them for the block, which gets how many it has.
 
-        What is larger than all of the scratch gets all of it, and may yet be too large.
+        A request for more than all of the scratch space gets all of it, which may be too little.
         """
         count = min(count, self.total_bytes)
         with self._changed:
@@ -87,7 +87,7 @@ class JobScratch:
                 self._changed.notify_all()
 
     def wait_for_room(self, interruption: Interruption) -> None:
-        """Wait while a job waits for bytes: another one would not have room either."""
+        """Wait while a job waits for bytes: another one would not have space either."""
         with self._changed:
             self._wait(lambda: not self._waiting and self._free_bytes > 0, interruption)
 

@@ -38,12 +38,12 @@ _PROGRAMS = {
 
 @attrs.frozen
 class ToolkitOutcome:
-    """How a call of the toolkit ended.
+    """The result of a call of the toolkit.
 
     Args:
         status: exit status, as its manual page lists them.
-        reason: why it failed; "": it did not.
-        output: what its report says of the result.
+        reason: of its failure; "": it succeeded.
+        output: the result in its report.
     """
 
     status: int
@@ -141,7 +141,7 @@ class _LineReader:
         self._position = 0
 
     def read(self) -> list[bytes]:
-        """Return the lines that have come since the last call."""
+        """Return the lines since the last call."""
         data = os.pread(self._file.fileno(), _REPORT_BYTES, self._position)
         end = data.rfind(b"\n") + 1
         self._position += end
@@ -183,7 +183,7 @@ def _dies_with_us() -> list[str]:
 
 
 def _read_report(status: int, text: bytes, directory: str) -> ToolkitOutcome:
-    """Return what a report says; no reason names the private directory."""
+    """Return the result in a report; no reason names the private directory."""
     try:
         report = json.loads(text)
         error, output = report["error"], report["output"]

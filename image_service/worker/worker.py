@@ -40,7 +40,7 @@ class JobWorker:
         self._jobs: set[Interruption] = set()
 
     def stop(self) -> None:
-        """Let `run` end, and jobs with it; may be called by the handler of a signal."""
+        """End `run` and its jobs; the handler of a signal may call this."""
         self._is_stopped = True
 
     def run(self) -> bool:
@@ -90,7 +90,7 @@ class JobWorker:
                 self._jobs.remove(interruption)
 
     def _refresh(self) -> None:
-        """Tell the server now and then that this worker is there."""
+        """Report to the server at intervals that this worker is alive."""
         failures = 0
         with suppress(Interrupted):
             while True:

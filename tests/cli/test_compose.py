@@ -69,7 +69,7 @@ def test_wait_ends_with_the_compose(run: Run, composer: Composer) -> None:
     composer.statuses += [status_of("building", **progress), status_of("success")]
     result = run(*START, "--wait")
     assert (result.status, result.output.decode()) == (0, f"{ID}\n")
-    assert result.errors.splitlines() == ["pending", "building: 1 of 2 jobs are done", "success"]
+    assert result.errors.splitlines() == ["pending", "building: 1 of 2 jobs have ended", "success"]
 
 
 def test_wait_fails_with_the_compose(run: Run, composer: Composer) -> None:

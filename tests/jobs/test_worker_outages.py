@@ -70,7 +70,9 @@ def test_result_of_a_worker_that_was_stopped_for_too_long_is_refused(
                 worker.process.send_signal(signal.SIGCONT)
                 worker.wait_for_line("job ")
                 wait_until(
-                    lambda: any(line in worker.log.read_text() for line in ("does not want", "ended early")),
+                    lambda: any(
+                        line in worker.log.read_text() for line in ("attempt has ended", "ended early")
+                    ),
                     worker.log.read_text,
                 )
         check_image(role, compose_id)

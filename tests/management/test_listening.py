@@ -58,6 +58,6 @@ def test_what_else_is_there_stays(reactor: EPollReactor, tmp_path: Path, kind: s
             other.bind(str(path))
             other.listen()
         before = path.stat().st_ino
-        with pytest.raises(ConfigurationError, match=r"^JOBS_LISTEN: .*jobs\.sock is there"):
+        with pytest.raises(ConfigurationError, match=r"^JOBS_LISTEN: .*jobs\.sock is in use, or no socket"):
             listener(reactor).listen_unix(path)
         assert path.stat().st_ino == before

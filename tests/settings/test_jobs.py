@@ -70,7 +70,7 @@ def test_slots_of_the_own_worker(tmp_path: Path, variables: Mapping[str, str], s
         ({"STORE_URL": "store"}, "must be an absolute path, or s3://BUCKET/PREFIX"),
         ({"UPLOAD_S3_URL": "https://bucket/"}, "must be s3://BUCKET/PREFIX"),
         ({"DISTRIBUTION_ALIASES": "debian-12"}, "'debian-12' must be NAME=VERSION"),
-        ({"DISTRIBUTION_ALIASES": "a=1,a=2"}, "'a' is there twice"),
+        ({"DISTRIBUTION_ALIASES": "a=1,a=2"}, "'a' is repeated"),
         ({"JOBS_WORKER_SLOTS": "1", "JOBS_APIS": "composer"}, "needs worker in JOBS_APIS"),
         ({"TEMPORAL_ADDRESS": "temporal"}, "must be HOST:PORT"),
         ({"TEMPORAL_NAMESPACE": "images"}, "TEMPORAL_NAMESPACE is set without TEMPORAL_ADDRESS"),

@@ -193,5 +193,5 @@ def test_disk_images_alone_are_warned_of(tmp_path: Path) -> None:
     environ = {**REACHED, "OS_IMAGES": json.dumps([disk])}
     assert warnings(tmp_path, environ) == []
     assert warnings(tmp_path, {**environ, "COREOS_STREAMS": ""}) == [
-        "OS_IMAGES has disk images only, which are for the jobs role: this service has nothing to serve"
+        "OS_IMAGES has disk images only, which only the jobs role uses: this service has none to serve"
     ]

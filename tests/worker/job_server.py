@@ -32,7 +32,7 @@ class GivenJob:
         type: of the job.
         arguments: without ``inputs``, which are made of `inputs`.
         inputs: contents by name.
-        is_cancelled: as the next sign of life is answered.
+        is_cancelled: in the reply to the next heartbeat.
         is_over: all requests about it are answered with 404.
     """
 

@@ -10,7 +10,7 @@ import trustme
 
 from image_service.concurrency.interruption import Interruption
 from image_service.errors import Unavailable
-from image_service.worker.jobs_client import JobsAsked, JobsClient
+from image_service.worker.jobs_client import AcceptedJobs, JobsClient
 from image_service.worker.requests import ServerAddress, ServerRequests
 from tests.worker.job_server import TOKEN, JobServer, running_job_server
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def connect(server: str, directory: Path, ca_file: Path | None = None) -> JobsClient:
     (directory / "token").write_text(TOKEN)
     requests = ServerRequests(ServerAddress.parse(server), directory / "token", ca_file)
-    return JobsClient(requests, JobsAsked(("convert",), "x86_64"))
+    return JobsClient(requests, AcceptedJobs(("convert",), "x86_64"))
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ _UPLOAD_THREADS = 32  # each receives one artifact, as fast as its worker sends 
 
 @attrs.frozen
 class JobParts:
-    """What the APIs are built of.
+    """The parts of the APIs.
 
     Args:
         actions: of plans, for the engine.
@@ -49,7 +49,7 @@ class JobParts:
     apis: tuple[ServedApi, ...]
 
 
-def build_jobs(  # noqa: PLR0913, PLR0917 - what they are made of
+def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     parts: PartsStack,
     settings: JobsRoleSettings,
     rows: JobsRows,
@@ -58,7 +58,7 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - what they are made of
     engine: Engine,
     metrics: JobsMetrics,
 ) -> JobParts:
-    """Build what jobs are dispatched by, and the APIs of ``JOBS_APIS`` that have routes."""
+    """Build the dispatching of jobs, and the APIs of ``JOBS_APIS`` that have routes."""
     dispatch_rows = DispatchRows(rows.composes, rows.jobs, rows.workers, rows.in_thread)
     tokens = JobTokens(rows.secrets)
     handout = JobHandout(dispatch_rows, engine, artifacts.contents, tokens, metrics)

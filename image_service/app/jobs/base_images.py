@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class ComposeBaseImages:
-    """What composes are made of.
+    """The base images of composes.
 
     Args:
         http: fetches from the origins.

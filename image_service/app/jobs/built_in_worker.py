@@ -51,7 +51,7 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
     ]
 
     def spawn(process: ChildProcess) -> None:
-        # Its log goes where ours goes, and it has the same AWS_* for uploads.
+        # It has the standard error and the AWS_* variables of this process.
         parts.reactor.spawnProcess(
             process, command[0], command, dict(os.environ), childFDs={0: "w", 1: 1, 2: 2}
         )
@@ -65,8 +65,8 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
 def _command(directory: Path, token_file: Path, socket: Path) -> list[str]:
     """Return the command line of the worker.
 
-    It ends with this process, also with one that is killed, and in a session of its own: a terminal's Ctrl-C
-    would end it before this process expects that.
+    It ends with this process, also if that is killed. It has a session of its own, because a terminal's
+    Ctrl-C would end it before this process does.
     """
     setpriv = shutil.which("setpriv")
     return [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def start_metrics(
     parts: PartsStack, rows: JobsRows, engine: StartedEngine, heartbeat_seconds: float
 ) -> JobsMetrics:
-    """Return the metrics, which show the engine and the rows from now on."""
+    """Return the metrics, and update those of engine and rows from now on."""
     metrics = JobsMetrics()
     metrics.watch_engine(lambda: engine.connection.is_available)
     counts = RowCounts(

@@ -1,4 +1,4 @@
-"""Opens the database of the jobs role, and the secrets that seal what is in it."""
+"""Opens the database of the jobs role, and the secrets that seal its customizations."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class JobsService(RoleService):
         jobs = build_jobs(parts, settings, rows, store, artifacts, engine.engine, metrics)
         engine.connection.start(jobs.actions)
         parts.push_async_callback(engine.connection.stop)
-        self._keep_up(rows, store, engine.engine)
+        self._start_upkeep(rows, store, engine.engine)
         state = JobsState(rows, engine, bases.isos.catalog, metrics.render)
         start_admin(parts, settings, state, StatusPage(rows).routes())
         operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -91,8 +91,8 @@ class JobsService(RoleService):
             )
         self.manager.ready()
 
-    def _keep_up(self, rows: JobsRows, store: ObjectStorage, engine: Engine) -> None:
-        """Reconcile rows and engine, and delete what is over, from now on."""
+    def _start_upkeep(self, rows: JobsRows, store: ObjectStorage, engine: Engine) -> None:
+        """Reconcile rows and engine, and delete expired composes, from now on."""
         in_thread = self._parts.in_thread_pool(1, "upkeep")
         reconciler = Reconciler(rows.composes, rows.jobs, engine, in_thread)
         retention_seconds = self._settings.jobs.retention_seconds
@@ -101,7 +101,7 @@ class JobsService(RoleService):
         self._parts.call_every(EXPIRE_SECONDS, expiry.expire)
 
     def _listen(self, front: ApiFront) -> None:
-        """Listen on all of ``JOBS_LISTEN``; who has a token may name this service as it likes."""
+        """Listen on all of ``JOBS_LISTEN``; with tokens, requests may have any field ``Host``."""
         settings = self._settings
         guard = RequestGuard(any_host=settings.tenants.is_enabled)
         site = ApiSite(front.resource(guard), self._reactor, MAX_BODY_BYTES)

@@ -28,7 +28,7 @@ class JobsState:
     _render_metrics: Callable[[], Page]
 
     async def unready_reason(self) -> str:
-        """Return why requests fail: without the database all do."""
+        """Return the reason for which requests fail: without the database all do."""
         try:
             await self._rows.in_thread(self._rows.composes.count_by_state)
         except StoreFailed as error:
@@ -36,7 +36,7 @@ class JobsState:
         return ""
 
     async def describe_impairment(self) -> str:
-        """Return what does not work although composes are accepted and listed."""
+        """Return the fault of a service that accepts and lists composes nevertheless."""
         is_available = self._engine.connection.is_available
         return "" if is_available else "the job engine does not answer; composes wait"
 

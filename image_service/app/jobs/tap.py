@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class JobsOptions(usage.Options):
-    """``twistd --reactor=asyncio image-service-jobs``: everything comes from the environment."""
+    """``twistd --reactor=asyncio image-service-jobs``: all settings are environment variables."""
 
     settings: JobsRoleSettings
 

@@ -89,7 +89,7 @@ def load_sidecar(path: Path, file: BaseFile) -> Sidecar:
 def verify_file(
     entry: OsImage, file: BaseFile, known: Sidecar, interruption: Interruption, keys: KeyRing | None
 ) -> str:
-    """Return the SHA-256 of a file, which is what its entry says, and signed; see `open_base_image`."""
+    """Verify digest and signature of a file, and return its SHA-256; see `open_base_image`."""
     digest = get_sha256(file, known, interruption)
     if entry.sha256 not in {None, digest}:
         raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")

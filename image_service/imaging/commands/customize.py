@@ -82,11 +82,11 @@ def add_customization_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_customization(options: argparse.Namespace) -> DiskCustomization:
-    """Return what the arguments of `add_customization_arguments` say.
+    """Return the customization in the arguments of `add_customization_arguments`.
 
     Raises:
-        InvalidArguments: they say nothing.
-        Unprocessable: a file is not what it should be.
+        InvalidArguments: there is none.
+        Unprocessable: the content of a file is invalid.
         OSError: a file cannot be read.
     """
     sources = {
@@ -150,7 +150,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
 
 
 def _read_arguments(path: Path | None) -> list[str]:
-    """Return the kernel arguments in a file, which messages do not repeat: they may be secrets."""
+    """Return the kernel arguments in a file; errors do not contain them, because they may be secrets."""
     if path is None:
         return []
     try:

@@ -62,9 +62,7 @@ def add(add_parser: AddParser) -> None:
     add_publish_arguments(parser)
     parser.add_argument("--no-digest", action="store_false", dest="digest", help="compute no SHA-256 of FILE")
     parser.add_argument("--single", action="store_true", help="upload one object, without a manifest")
-    parser.add_argument(
-        "--as-is", action="store_true", help="FILE may be anything, and is not inspected (--single)"
-    )
+    parser.add_argument("--as-is", action="store_true", help="upload any file without inspection (--single)")
     add_common_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -139,7 +137,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
     """Publish an image."""
     require(DEPENDENCIES_OF_VERBS["publish"])
     if options.as_is and (not options.single or options.input_format):
-        raise InvalidArguments("--as-is needs --single, and knows no --input-format")
+        raise InvalidArguments("--as-is needs --single, and excludes --input-format")
     with open_workspace(options) as workspace:
         if options.as_is:
             with _open_uninspected(options.file) as file:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def grow(image: DiskImage, size: int, workspace: Workspace) -> DiskImage:
-    """Return an open image with a disk of `size` bytes: zeros follow what it has.
+    """Return an open image with a disk of `size` bytes: zeros follow the old content.
 
     qemu-img cannot resize every format that it writes, so it reads the disk through an empty overlay.
 

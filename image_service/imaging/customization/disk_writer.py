@@ -100,7 +100,7 @@ def open_for_writing(path: Path, *, wait_seconds: float = 0) -> Iterator[int]:
 
     Args:
         path: of the image.
-        wait_seconds: how long another program that has it open is waited for.
+        wait_seconds: for another program to close the image.
 
     Raises:
         UnsafeImage: another program has it open.
@@ -118,7 +118,7 @@ def open_for_writing(path: Path, *, wait_seconds: float = 0) -> Iterator[int]:
 
 
 def _take_locks(descriptor: int) -> str | None:
-    """Take the lock of a call; return why this is not possible, or None."""
+    """Take the lock of a call; return the reason if this is not possible, else None."""
     if not _try_lock(descriptor, fcntl.F_WRLCK, *_OWN_LOCK):
         return "is being customized by another call"
     if not _try_lock(descriptor, fcntl.F_WRLCK, *_QEMU_LOCKS):

@@ -44,7 +44,7 @@ _FORMATS = (DiskFormat.RAW, DiskFormat.VMDK, DiskFormat.VHD)
 
 
 class PublishableFile(Protocol):
-    """What is uploaded: a `DiskImage`, or a file that nobody has inspected."""
+    """A file to upload: a `DiskImage`, or an `UninspectedFile`."""
 
     @property
     def descriptor(self) -> int:
@@ -57,7 +57,7 @@ class PublishableFile(Protocol):
 
 @attrs.frozen
 class UninspectedFile:
-    """A file that is uploaded as it is, whatever it contains."""
+    """A file with any content, uploaded without inspection."""
 
     descriptor: int
     size: int

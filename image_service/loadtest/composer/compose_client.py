@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.loadtest.verification import ResponseHead
 
 POLL_SECONDS = 1.0
-"""Between two questions how far a compose is, as composer-cli waits."""
+"""Between two requests for the status of a compose, as in composer-cli."""
 _RETRY_STATUSES = {429, 503}
 _SUCCESSES = range(200, 300)
 _MAX_BYTES = 4 * 1024 * 1024
@@ -34,7 +34,7 @@ class ComposeLoadClient(LoadClient):
 
     For each it sends POST, asks for its status until it has ended, reads the first range of the image, a page
     of the list and the metadata, and sends DELETE. A compose that fails is an error ``compose-failed``. One
-    that runs at the end of the test is left.
+    that runs at the end of the test is not deleted.
     """
 
     async def _do_next(self) -> None:
@@ -58,7 +58,7 @@ class ComposeLoadClient(LoadClient):
         await self._ask("DELETE", path)
 
     async def _wait(self, path: str) -> dict[str, Any] | None:
-        """Return the status of a compose that has ended; None: the run is over first."""
+        """Return the status of a compose that has ended; None: the test ends first."""
         while not self._state.is_over:
             status = await self._ask("GET", path)
             if status is not None and status["status"] != "pending":

@@ -1,4 +1,4 @@
-"""What the clients of the profile ``composer`` ask for."""
+"""The requests of the profile ``composer``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_REQUEST: bytes = json.dumps(
         "customizations": {"ignition": {"embedded": {"config": b64encode(_IGNITION).decode()}}},
     }
 ).encode()
-"""A minimal ISO of the sample, which takes no worker."""
+"""A minimal ISO of the sample, which needs no worker."""
 
 
 def read_compose_request(name: str) -> bytes:

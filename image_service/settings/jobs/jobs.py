@@ -80,7 +80,7 @@ def _parse_aliases(value: str) -> Mapping[str, str]:
         if not (VERSION.fullmatch(alias) and VERSION.fullmatch(target)):
             faults.append(f"{entry!r} must be NAME=VERSION or NAME=STREAM, such as debian-12=4.16")
         elif alias in aliases:
-            faults.append(f"{alias!r} is there twice")
+            faults.append(f"{alias!r} is repeated")
         aliases[alias] = target
     parsers.raise_faults(faults)
     return MappingProxyType(aliases)
@@ -92,19 +92,20 @@ class JobsSettings:
 
     apis: frozenset[str] = setting("JOBS_APIS", parse=_parse_apis, absent=frozenset(), default=",".join(APIS))
     """The APIs that this process serves, separated by commas: `composer`, `worker` and `ec2` (no routes
-    yet). Without `worker`, composes are queued and listed; without `composer`, queued jobs are done."""
+    yet). Without `worker`, the process only queues and lists composes; without `composer`, it only hands
+    out queued jobs."""
     listen: tuple[JobsAddress, ...] = setting(
         "JOBS_LISTEN", parse=_parse_listen, absent=(), default=f"unix:{DATA_DIR}/jobs.sock,127.0.0.1:8091"
     )
-    """Where the APIs listen, separated by commas: `unix:PATH`, and IP addresses with a port. `{DATA_DIR}` in
-    a path stands for that directory. A socket is for its owner and group; its clients belong to the default
-    tenant. Beyond loopback, clients are authenticated by JWT and use HTTPS with the certificate of
+    """The addresses of the APIs, separated by commas: `unix:PATH`, and IP addresses with a port. `{DATA_DIR}`
+    in a path stands for that directory. A socket is for its owner and group; its clients belong to the
+    default tenant. Beyond loopback, clients are authenticated by JWT and use HTTPS with the certificate of
     `HTTPS_CERT_FILE`; on loopback they use HTTP."""
     plain_http: bool = setting("JOBS_PLAIN_HTTP", parse=parsers.flag, default="false")
     """`true`: HTTP beyond loopback too, because a proxy in front ends TLS. Tokens and Ignition configs then
-    travel in clear from there."""
+    are not encrypted between the proxy and this service."""
     store_url: str = setting("STORE_URL", parse=_parse_store, absent="", default=f"{DATA_DIR}/store")
-    """Where artifacts are stored: an absolute path, or `s3://BUCKET/PREFIX` for replicas on several machines.
+    """The store of artifacts: an absolute path, or `s3://BUCKET/PREFIX` for replicas on several machines.
     Endpoint, region and credentials of S3 are those of the AWS variables."""
     upload_s3_url: str | None = setting("UPLOAD_S3_URL", parse=_parse_s3_url)
     """`s3://BUCKET/PREFIX` for upload targets `aws.s3`. Workers need AWS credentials for it. When not set:
@@ -113,16 +114,16 @@ class JobsSettings:
         "DISTRIBUTION_ALIASES", parse=_parse_aliases, absent=MappingProxyType({})
     )
     """Further names of distributions, separated by commas: `NAME=VERSION` or `NAME=STREAM`, such as
-    `debian-12=4.16`. `composer-cli` asks for `ID-VERSION_ID` of its own machine's `os-release`."""
+    `debian-12=4.16`. `composer-cli` requests `ID-VERSION_ID` of its own machine's `os-release`."""
     byte_server_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
     """URL of a byte server with the same base images. Composed minimal ISOs fetch their root file system from
     it, unless they are of a stream, which has a URL for that. When not set: the kernel arguments of a request
     must have `coreos.live.rootfs_url=URL` then."""
     heartbeat_seconds: float = setting("JOBS_HEARTBEAT_TIMEOUT", parse=parsers.seconds, default="120")
     """Seconds without a heartbeat after which a job goes to another worker, twice at most. Workers send three
-    in that time. An outage of this service that lasts longer costs the attempt."""
+    in that time. After a longer outage of this service, the attempt is lost."""
     poll_seconds: float = setting("JOBS_POLL_TIMEOUT", parse=parsers.seconds, default="20")
-    """Seconds for which a worker's request for a job waits for one. A proxy's timeout is to be longer."""
+    """Seconds for which a worker's request for a job waits for one. The timeout of a proxy must be longer."""
     job_seconds: float = setting("JOBS_JOB_TIMEOUT", parse=parsers.seconds, default="10800")
     """Seconds that one attempt of a job may take."""
     max_queued: int = setting("JOBS_MAX_QUEUED", parse=parsers.whole_number(1), default="1000")
@@ -146,7 +147,7 @@ class JobsSettings:
         return tuple(each for each in self.listen if isinstance(each, ListenAddress) and not each.is_loopback)
 
     def in_directory(self, data_dir: Path) -> JobsSettings:
-        """Return them with the directory in the place of what stands for it.
+        """Return them with the directory in the place of its placeholder.
 
         Raises:
             ValueError: the path of a socket is too long.

@@ -125,8 +125,8 @@ def read_jobs_settings() -> JobsRoleSettings:
     """Return the settings of this process's environment.
 
     Raises:
-        SystemExit: it has faults, all of which are printed; the status tells service managers that another
-            try ends the same way.
+        SystemExit: it has faults, all of which are printed. The status is 78: service managers do not restart
+            the process.
     """
     try:
         return JobsRoleSettings.from_environment(os.environ)

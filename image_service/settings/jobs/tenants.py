@@ -118,10 +118,10 @@ class TenantSettings:
 
     keys_url: str | None = setting("JWT_KEYS_URL", parse=_parse_keys_url)
     """URL of the JSON Web Key Set whose keys sign the tokens of clients and workers. It is fetched every
-    minute, and once more for a key that is not in it, five times at once at most. While the URL is down, the
-    last good set stays in use. RSA, EC and Ed25519 keys are used, each with the algorithms of its type alone;
-    symmetric keys are not. With it or `JWT_KEYS_FILE`, requests over TCP need a token; without both, every
-    request is the operator's, and TCP listeners are on loopback only."""
+    minute, and once more for a key that is not in it, five times at once at most. While the URL is
+    unavailable, the last valid set stays in use. RSA, EC and Ed25519 keys are used, each with the
+    algorithms of its type alone; symmetric keys are not. With it or `JWT_KEYS_FILE`, requests over TCP need a
+    token; without both, every request is the operator's, and TCP listeners are on loopback only."""
     keys_file: Path | None = setting("JWT_KEYS_FILE", parse=_parse_keys_file)
     """File of such a set, in the place of `JWT_KEYS_URL`; re-read when it has changed."""
     ca_file: Path | None = setting("JWT_KEYS_TRUSTED_CA_FILE", parse=parsers.ca_file)
@@ -157,4 +157,4 @@ class TenantSettings:
             return
         for name in ("JWT_ACL_FILE", "JWT_ISSUER", "JWT_AUDIENCE"):
             if environ.get(name):
-                yield f"{name} is set without JWT_KEYS_URL or JWT_KEYS_FILE; it would protect nothing"
+                yield f"{name} is set without JWT_KEYS_URL or JWT_KEYS_FILE; it would have no effect"

@@ -199,7 +199,7 @@ def test_any_file_is_published_as_it_is(store: S3Server, tmp_path: Path, toolkit
 
 def test_parts_are_never_published_as_they_are(raw: Path, store: S3Server, toolkit: Toolkit) -> None:
     refused = toolkit("publish", raw, f"s3://{store.directory.name}/parts", "--as-is")
-    assert (refused.status, refused.reason) == (2, "--as-is needs --single, and knows no --input-format")
+    assert (refused.status, refused.reason) == (2, "--as-is needs --single, and excludes --input-format")
 
 
 def test_single_object_is_the_image_and_is_not_replaced(
