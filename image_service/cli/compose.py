@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.command_line.values import parse_bytes
 from image_service.jobs.model import ImageType
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _add_start(add_parser: AddParser) -> None:
     parser.add_argument(
         "--karg-append", metavar="ARG", action="append", default=[], help="kernel argument; repeatable"
     )
-    parser.add_argument("--size", type=int, metavar="BYTES", help="virtual size of a disk")
+    parser.add_argument("--size", type=parse_bytes, metavar="N", help="virtual size of a disk, such as 16G")
     parser.add_argument(
         "--s3-region", metavar="REGION", help="upload the image to the server's bucket, in this region"
     )

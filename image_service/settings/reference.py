@@ -27,7 +27,8 @@ Where the text may be in a file, `NAME=@/path/of/the/file` stands for the file's
 around it: UTF-8, at most 1 MiB.
 
 `image-service jobs` reads the groups whose names begin with "Jobs", and of the others TLS, proxies, replicas,
-storage, base images, CoreOS streams, downloads, remote base images, S3, administration and log.
+storage, base images, CoreOS streams, downloads, remote base images, S3, administration and log;
+and `IMAGE_SERVICE_BASE_URL`.
 
 `make docs` generates this page from `image_service/settings/`."""
 
