@@ -46,7 +46,7 @@ class Composer:
 
     Args:
         statuses: of the compose, one after the other; the last one repeatedly.
-        image: what is downloaded; its digest is sent.
+        image: content of the download; its digest is sent.
         digest: ``Repr-Digest`` of the image.
         refusals: replies to the next requests.
     """

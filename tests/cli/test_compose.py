@@ -23,7 +23,7 @@ IMAGE = bytes(range(256)) * 40
 
 @pytest.fixture
 def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
-    """A server on the default socket, which clients ask without pauses."""
+    """A server on the default socket; clients poll it without pauses."""
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(compose_client, "_RANGE_BYTES", 1000)
@@ -104,7 +104,7 @@ def test_existing_file_is_kept(run: Run, composer: Composer, tmp_path: Path) -> 
     assert target.read_bytes() == IMAGE
 
 
-def test_download_goes_on_where_it_broke_off(run: Run, composer: Composer) -> None:
+def test_interrupted_download_continues(run: Run, composer: Composer) -> None:
     composer.image.cuts = [1000, 10, 0, 990]
     assert run("compose", "download", ID, "-o", "-").output == IMAGE
 

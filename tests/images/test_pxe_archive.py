@@ -65,7 +65,7 @@ def test_archive_without_config_has_the_initrd_unchanged(base: BaseImage) -> Non
     assert unpacked(bytes_of(archive))["initrd.img"].rstrip(b"\0") == initrd.rstrip(b"\0")
 
 
-def test_archive_has_a_line_of_kernel_arguments_if_some_were_asked_for(base: BaseImage) -> None:
+def test_archive_has_a_line_of_requested_kernel_arguments(base: BaseImage) -> None:
     archive = compose_pxe_archive(base, customization("ip=dhcp", "debug"), "x.tar.xz")
     line = unpacked(bytes_of(archive))["kernel-arguments"].decode()
     assert line.endswith(" ip=dhcp debug\n")

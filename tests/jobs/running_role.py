@@ -52,7 +52,7 @@ class RunningRole:
 
     @property
     def log(self) -> str:
-        """What it and its worker have written."""
+        """The log of the role and its worker."""
         return (self.data_dir.parent / "log").read_text()
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
@@ -80,7 +80,7 @@ class RunningRole:
         return str(answer.json()["id"])
 
     def compose(self, *arguments: str | Path) -> str:
-        """Run the command for people, which finds the role by ``DATA_DIR``; return what it prints."""
+        """Run the command for people, which finds the role by ``DATA_DIR``; return its output."""
         command = [*COMPOSE, *map(str, arguments)]
         finished = subprocess.run(
             command,

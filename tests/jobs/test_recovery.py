@@ -1,4 +1,4 @@
-"""What becomes of composes when the role is killed at any moment, or loses its rows or its engine."""
+"""Composes after kills of the role at any moment, and after losses of its rows or its engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_lost_rows_or_plans_harm_no_new_compose(tmp_path: Path) -> None:
 
 
 def images_of(role: RunningRole) -> list[str]:
-    """Return what is stored, but for what uploads that were cut off have left: that goes a day later."""
+    """Return the stored objects, without unfinished uploads, which upkeep removes a day later."""
     return [path.name for path in (role.data_dir / "store" / "jobs").rglob("*") if path.is_file()]
 
 

@@ -78,7 +78,7 @@ def test_live_iso_is_customized_and_not_stored(role: RunningRole, config: Path, 
     assert iso.stat().st_size not in sizes
 
 
-def test_disk_of_a_wished_size_is_made(role: RunningRole, config: Path, tmp_path: Path) -> None:
+def test_disk_of_a_requested_size_is_made(role: RunningRole, config: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     start(role, "guest-image", config, "--size", str(1024**3), "--output", disk)
     described = json.loads(run_client("qemu-img", "info", "--output=json", disk))
@@ -123,7 +123,7 @@ def test_socket_is_for_owner_and_group(role: RunningRole) -> None:
     assert stat.S_IMODE((role.data_dir / "jobs.sock").stat().st_mode) == 0o660
 
 
-def test_role_that_was_killed_starts_again_and_knows_what_it_has_made(tmp_path: Path) -> None:
+def test_killed_role_restarts_with_its_composes(tmp_path: Path) -> None:
     with running_role(tmp_path) as role:
         made = role.start("minimal-raw", config=CONFIG)
         role.wait_until_ended(made)

@@ -29,7 +29,7 @@ def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
         yield running
 
 
-def test_one_tenant_does_not_hold_up_or_see_another(role: RunningRole) -> None:
+def test_one_tenant_neither_delays_nor_sees_another(role: RunningRole) -> None:
     first = [start(role, "1", "minimal-raw") for _ in range(QUEUED)]
     second = finish(role, "2", start(role, "2", "minimal-raw"))
     others = [finish(role, "1", compose_id) for compose_id in first]

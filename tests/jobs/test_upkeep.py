@@ -1,4 +1,4 @@
-"""What upkeep does with rows, the engine and the object store."""
+"""Upkeep of rows, the engine and the object store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def run_here(work: Callable[[], T], /) -> T:
 
 @attrs.define
 class PlansOfEngine:
-    """An engine that only has plans, and may be away."""
+    """An engine that only has plans, and may be unavailable."""
 
     plans: dict[str, PlanState] = attrs.field(factory=dict)
     started: list[tuple[Compose, dict[str, str]]] = attrs.field(factory=list)
@@ -58,7 +58,7 @@ class PlansOfEngine:
 
     def _check(self) -> None:
         if self.is_away:
-            raise EngineUnavailable("the engine is away")
+            raise EngineUnavailable("the engine is unavailable")
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ async def test_all_composes_are_looked_at_in_turn(
 
 
 @ensure_deferred
-async def test_engine_that_is_away_fails_nothing_and_is_logged_once(
+async def test_unavailable_engine_fails_no_compose_and_is_logged_once(
     rows: Rows, engine: PlansOfEngine, reconciler: Reconciler, messages: list[str]
 ) -> None:
     compose, _ = rows.add()
@@ -171,7 +171,7 @@ async def test_engine_that_is_away_fails_nothing_and_is_logged_once(
     await reconciler.reconcile()
     await reconciler.reconcile()
     assert state_of(rows, compose.id) is ComposeState.PENDING
-    assert messages == ["upkeep is interrupted: the engine is away"]
+    assert messages == ["upkeep is interrupted: the engine is unavailable"]
     engine.is_away = False
     await reconciler.reconcile()
     assert messages[1:] == ["upkeep works again"]
@@ -205,7 +205,7 @@ async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path:
 
 
 @ensure_deferred
-async def test_store_that_is_away_loses_no_object_to_delete(rows: Rows, messages: list[str]) -> None:
+async def test_unavailable_store_loses_no_object_to_delete(rows: Rows, messages: list[str]) -> None:
     store = open_store("s3://bucket", S3Settings(endpoint_url="http://127.0.0.1:1", access_key_id="a"))
     workers = WorkerRepository(rows.database, rows.clock)
     expiry = Expiry(rows.composes, rows.jobs, workers, store, run_here, DAY, rows.clock)

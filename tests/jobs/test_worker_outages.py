@@ -1,4 +1,4 @@
-"""The role and its workers, one of which is killed, stopped or left alone in the midst of a job."""
+"""The role and its workers: a worker is killed or stopped, or loses the role, during a job."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_result_of_a_worker_that_was_stopped_for_too_long_is_refused(
         check_image(role, compose_id)
 
 
-def test_work_survives_the_death_of_the_service(held: HeldToolkit, tmp_path: Path) -> None:
+def test_job_survives_a_kill_of_the_service(held: HeldToolkit, tmp_path: Path) -> None:
     with running_role(tmp_path, **_WITHOUT_WORKER) as role:
         compose_id = role.start("minimal-raw")
         with worker_of(role, tmp_path / "worker", held.program):

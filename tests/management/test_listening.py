@@ -1,4 +1,4 @@
-"""Unix sockets of APIs: their mode, and what is in their place at the start."""
+"""Unix sockets of APIs: their mode, and other files at their paths."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_socket_that_a_crash_has_left_is_replaced(reactor: EPollReactor, t
 
 
 @pytest.mark.parametrize("kind", ["socket in use", "file"])
-def test_what_else_is_there_stays(reactor: EPollReactor, tmp_path: Path, kind: str) -> None:
+def test_other_file_at_the_path_stays(reactor: EPollReactor, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "jobs.sock"
     with closing(socket.socket(socket.AF_UNIX)) as other:
         if kind == "file":

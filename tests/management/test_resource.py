@@ -163,7 +163,7 @@ def streamed(respond: Callable[[ApiRequest], Awaitable[ApiResponse]]) -> ApiReso
 
 @ensure_deferred
 async def test_streamed_content_is_read_in_a_thread(reactor: EPollReactor) -> None:
-    sent = bytes(range(256)) * 40_000  # ten times what may wait
+    sent = bytes(range(256)) * 40_000  # ten times the limit of waiting bytes
 
     async def store(request: ApiRequest) -> ApiResponse:
         content = request.content

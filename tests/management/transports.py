@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RecordingTransport(StringTransport):
-    """Keeps what is written, and knows whether the connection was aborted."""
+    """Records written bytes, and the abort of the connection."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -27,5 +27,5 @@ class RecordingTransport(StringTransport):
         self.aborted = True
 
     def lose(self, protocol: Protocol) -> None:
-        """End the connection, as a client does that leaves."""
+        """End the connection, as a client that disconnects."""
         protocol.connectionLost(Failure(ConnectionLost()))

@@ -40,7 +40,7 @@ class Opened:
     directory: Path
 
     def files(self) -> list[str]:
-        """Return what is stored, finished or not."""
+        """Return the stored files, finished or not."""
         return sorted(
             str(path.relative_to(self.directory)) for path in self.directory.rglob("*") if path.is_file()
         )
@@ -149,7 +149,9 @@ def test_objects_beside_each_other_are_stored_and_deleted_at_once(opened: Opened
         list(threads.map(store_and_delete, range(40)))
 
 
-def test_what_a_killed_process_has_left_is_removed(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_objects_of_a_killed_process_are_removed(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = opened.files()
     # A process that is killed neither removes its file nor aborts its upload.
     with monkeypatch.context() as patch:
@@ -194,7 +196,7 @@ def test_full_directory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pyte
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_server_that_is_away_is_an_error(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_server_is_an_error(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("image_service.objects.s3_client._ATTEMPTS", 1)
     settings = attrs.evolve(settings_of(s3_server), endpoint_url="http://127.0.0.1:1")
     store = open_store(f"s3://{BUCKET}", settings)

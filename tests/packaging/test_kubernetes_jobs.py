@@ -66,7 +66,7 @@ def test_schema_refuses(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["TEMPORAL_ADDRESS", "STORE_URL", "JWT_KEYS_URL"])
-def test_schema_requires_what_replicas_need(name: str) -> None:
+def test_schema_requires_the_settings_of_replicas(name: str) -> None:
     values = merged(VALUES, {})
     values["jobs"] = {**values["jobs"], "settings": {**values["jobs"]["settings"]}}
     del values["jobs"]["settings"][name]

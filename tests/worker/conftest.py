@@ -1,4 +1,4 @@
-"""A server, a toolkit that is held up, and jobs for it."""
+"""A server, a toolkit that waits for the test, and jobs for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[WorkerSite]:
-    """Run a server, and return what else workers need."""
+    """Run a server, and return the other inputs of workers."""
     jobs = JobServer()
     with running_job_server(jobs) as server:
         yield WorkerSite(jobs, server, HeldToolkit.make(tmp_path / "toolkit"), tmp_path)

@@ -26,7 +26,7 @@ _WAIT_SECONDS = 60
 
 @attrs.define
 class GivenJob:
-    """A job, and what the worker has said about it.
+    """A job, and the reports of its worker.
 
     Args:
         type: of the job.
@@ -70,8 +70,8 @@ class JobServer:
         self.workers: set[str] = set()
         self.polls: list[dict[str, Any]] = []
         self.requests: list[str] = []
-        self.refuses = 0  # so many requests are answered with 503
-        self.breaks_inputs = 0  # so many inputs end in their midst
+        self.refuses = 0  # the number of requests to answer with 503
+        self.breaks_inputs = 0  # the number of inputs to interrupt
         self.result_error: dict[str, Any] | None = None  # the answer to results, with status 400
         self.worker_answer: object = None  # instead of the right one
         self.token = TOKEN
@@ -232,7 +232,7 @@ class _UnixServer(ThreadingMixIn, UnixStreamServer):
 def running_job_server(
     state: JobServer, socket_path: Path | None = None, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> Iterator[str]:
-    """Serve until the block ends; yields what ``--server`` gets.
+    """Serve until the block ends; yields the value of ``--server``.
 
     Args:
         state: that tests and worker share.

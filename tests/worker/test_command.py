@@ -1,4 +1,4 @@
-"""Command lines with which a worker does not begin."""
+"""Command lines that a worker refuses."""
 
 from __future__ import annotations
 

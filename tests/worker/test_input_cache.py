@@ -79,7 +79,7 @@ def test_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
     assert origin.get(cache) == b"base"
 
 
-def test_unfinished_file_of_a_killed_worker_is_written_anew(tmp_path: Path) -> None:
+def test_unfinished_file_of_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     origin = Origin(b"base")
     (tmp_path / f"{origin.sha256}.part").write_bytes(b"a longer beginning")
     assert origin.get(InputCache(tmp_path, 100)) == b"base"

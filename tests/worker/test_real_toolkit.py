@@ -1,4 +1,4 @@
-"""The worker with the real toolkit: what comes of each type of job, and that its secrets stay secret."""
+"""The worker with the real toolkit: the result of each type of job, and its secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room for jobs: reservations, and directories that do not stay."""
+"""Scratch space of jobs: reservations, and temporary directories."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_directory_is_removed_with_its_files(scratch: JobScratch, tmp_path: Path
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_directories_of_other_workers_stay_and_those_of_dead_ones_are_removed(tmp_path: Path) -> None:
+def test_directories_of_other_workers_stay_and_those_of_killed_ones_are_removed(tmp_path: Path) -> None:
     dead = tmp_path / "image-service-worker.dead"
     (dead / "convert.x").mkdir(parents=True)
     (tmp_path / "of-somebody").mkdir()

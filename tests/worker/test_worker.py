@@ -71,9 +71,7 @@ def test_one_job_ends_the_worker(site: WorkerSite, conversion: GivenJob) -> None
 
 
 @pytest.mark.parametrize("event", ["is_cancelled", "is_over"])
-def test_job_that_nobody_wants_ends_without_a_result(
-    event: str, site: WorkerSite, conversion: GivenJob
-) -> None:
+def test_unwanted_job_ends_without_a_result(event: str, site: WorkerSite, conversion: GivenJob) -> None:
     site.jobs.give(conversion)
     with site.worker():
         site.jobs.wait_for(lambda: site.toolkit.calls() and conversion.beats)
@@ -86,7 +84,7 @@ def test_job_that_nobody_wants_ends_without_a_result(
     assert conversion.artifacts == {}
 
 
-def test_work_goes_on_while_the_server_is_away(site: WorkerSite, conversion: GivenJob) -> None:
+def test_job_continues_while_the_server_is_unavailable(site: WorkerSite, conversion: GivenJob) -> None:
     site.jobs.give(conversion)
     with ExitStack() as before:
         server = before.enter_context(running_job_server(site.jobs))
@@ -109,7 +107,7 @@ def test_requests_are_repeated_while_the_server_is_overloaded(site: WorkerSite, 
         assert site.jobs.finished(conversion)["artifacts"]
 
 
-def test_sigterm_in_the_midst_of_a_job_leaves_nothing(site: WorkerSite, conversion: GivenJob) -> None:
+def test_sigterm_during_a_job_leaves_nothing(site: WorkerSite, conversion: GivenJob) -> None:
     site.jobs.give(conversion)
     with site.worker() as worker:
         site.jobs.wait_for(lambda: site.toolkit.calls() and conversion.beats)
@@ -172,7 +170,7 @@ def test_result_that_the_server_refuses_fails_the_job(site: WorkerSite, conversi
     assert result["job_error"]["reason"] == "the server answers 400: no such artifact"
 
 
-def test_job_that_makes_no_sense_fails(site: WorkerSite) -> None:
+def test_invalid_job_fails(site: WorkerSite) -> None:
     with site.worker():
         for kind, arguments, reason in (
             ("convert", {"input": "image", "output": "../disk"}, "no name of a file"),

@@ -1,4 +1,4 @@
-"""Runs ``image-service worker`` as a process, with the real toolkit or one that a test holds up."""
+"""Runs ``image-service worker`` as a process, with the real toolkit or one that waits for the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REAL = f"""\
 #!/bin/sh
 exec {sys.executable} -m image_service.imaging "$@"
 """
-# Copies its input when GATE is there; TOOLKIT_STATUS is what it ends with, and TOOLKIT_CALLS gets its words.
+# Copies its input when GATE exists; TOOLKIT_STATUS is its exit status, and TOOLKIT_CALLS gets its arguments.
 _HELD = f"""\
 #!{sys.executable}
 import hashlib, json, os, shutil, sys, time
@@ -110,13 +110,13 @@ class WorkerProcess:
         return self.process.wait(_END_SECONDS)
 
     def wait_for_line(self, text: str) -> None:
-        """Wait until the worker has said something."""
+        """Wait for a line of the worker."""
         _wait_until(lambda: text in self.log.read_text())
 
 
 @attrs.frozen
 class WorkerSite:
-    """What workers need.
+    """The inputs of workers.
 
     Args:
         server: what ``--server`` gets.

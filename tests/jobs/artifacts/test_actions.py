@@ -77,7 +77,9 @@ async def test_base_that_is_no_longer_offered_ends_the_step(artifacts: Artifacts
 
 
 @ensure_deferred
-async def test_base_that_stays_away_ends_the_step_after_hours(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_base_that_stays_unavailable_ends_the_step_after_hours(
+    artifacts: Artifacts, tmp_path: Path
+) -> None:
     artifacts.disk_entries = [disk_entry(tmp_path / "absent", "4.19")]
     compose, _ = artifacts.add(request(ImageType.GUEST_IMAGE))
     action, step = artifacts.actions.by_name[FETCH_BASE], compose.plan.steps[0]

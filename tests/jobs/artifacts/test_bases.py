@@ -89,7 +89,7 @@ def test_disk_of_the_platform_is_preferred_to_metal(
     assert entry.file_name == f"rhcos-{platform}-disk-44.1.2.3-x86_64.img"
 
 
-def test_disk_is_of_the_release_that_the_stream_stands_for(artifacts: Artifacts) -> None:
+def test_disk_is_of_the_present_release_of_the_stream(artifacts: Artifacts) -> None:
     older, newer = release("44.1.2.3", QEMU), release("44.1.2.4", QEMU)
     offer_stream(artifacts, older, newer)
     assert artifacts.bases.find("stable", "x86_64", ImageType.GUEST_IMAGE).version == "44.1.2.3"

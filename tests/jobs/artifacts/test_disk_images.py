@@ -125,7 +125,7 @@ async def test_stopping_ends_unpacking(artifacts: Artifacts, tmp_path: Path) -> 
 
 
 @ensure_deferred
-async def test_reader_that_does_not_wait_comes_back(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_reader_that_does_not_wait_retries(artifacts: Artifacts, tmp_path: Path) -> None:
     entry = disk_entry(write(tmp_path, DISK))
     with pytest.raises(Unavailable) as refusal:
         artifacts.disks.get_ready(entry)

@@ -32,7 +32,7 @@ def finished(**values: Any) -> Any:
     )
 
 
-def test_provenance_names_what_was_made_of_what() -> None:
+def test_provenance_names_inputs_and_products() -> None:
     job = Job("j", "c", "", "customize", JobType.CUSTOMIZE, "x86_64", JobState.FINISHED)
     statement: Any = make_provenance(finished(), [job])
     assert statement["_type"] == "https://in-toto.io/Statement/v1"

@@ -1,4 +1,4 @@
-"""The composer API on rows in SQLite, with an engine, bases and contents that tests see through."""
+"""The composer API on rows in SQLite, with doubles of engine, bases and contents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DISTRIBUTIONS = {
 
 
 def result_of(coroutine: Coroutine[Deferred[Any], Any, T]) -> T:
-    """Return what a coroutine that never waits returns or raises."""
+    """Return the result of a coroutine that never waits, or raise its error."""
     results: list[T] = []
     failures: list[Any] = []
     Deferred.fromCoroutine(coroutine).addCallbacks(results.append, failures.append)

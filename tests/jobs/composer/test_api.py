@@ -31,7 +31,7 @@ def number(reply: ComposerReply) -> tuple[int, str]:
     return reply.status, reply.document["id"]
 
 
-def test_compose_is_started_with_what_it_was_asked_for(composer: Composer) -> None:
+def test_compose_starts_with_the_options(composer: Composer) -> None:
     reply = composer("POST", "/compose", compose_request(ImageType.VSPHERE))
     compose_id = reply.document["id"]
     assert (reply.status, reply.document) == (
@@ -48,7 +48,7 @@ def test_compose_is_started_with_what_it_was_asked_for(composer: Composer) -> No
     assert customization.ignition == IGNITION
 
 
-def test_engine_that_is_away_only_delays_a_compose(composer: Composer) -> None:
+def test_unavailable_engine_only_delays_a_compose(composer: Composer) -> None:
     composer.engine.is_away = True
     compose_id = composer.compose()
     compose = composer.rows.composes.find(compose_id)
@@ -125,7 +125,7 @@ def test_cancelled_compose_says_so(composer: Composer) -> None:
     assert number(composer("POST", f"/composes/{compose_id}/cancel")) == (400, "31")
 
 
-def test_compose_can_be_cancelled_while_the_engine_is_away(composer: Composer) -> None:
+def test_compose_can_be_cancelled_while_the_engine_is_unavailable(composer: Composer) -> None:
     compose_id = composer.compose()
     composer.engine.is_away = True
     assert composer("POST", f"/composes/{compose_id}/cancel").status == 200
@@ -254,7 +254,7 @@ def test_unfinished_image_has_no_such_part(composer: Composer, part: str) -> Non
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_deleted_compose_is_gone(composer: Composer, *, is_finished: bool) -> None:
+def test_deleted_compose_is_not_found(composer: Composer, *, is_finished: bool) -> None:
     compose_id = composer.compose()
     if is_finished:
         composer.rows.composes.finish(compose_id, ComposeState.SUCCESS)

@@ -56,7 +56,7 @@ class UnixConnection(HTTPConnection):
 
 @attrs.frozen
 class ComposerCli:
-    """What composer-cli does; it stops where that would."""
+    """The behaviour of composer-cli, which stops at the same errors."""
 
     path: Path
 

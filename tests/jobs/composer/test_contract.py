@@ -1,4 +1,4 @@
-"""What the composer API promises: its own document, and osbuild-composer's where that is present."""
+"""The composer API against its own document, and against osbuild-composer's where that is present."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_operations_are_those_of_osbuild_composer(composer: Composer, upstream: 
 
 
 def test_requests_know_every_member_that_osbuild_composer_knows(composer: Composer, upstream: Any) -> None:
-    """Otherwise what it knows would be refused as a member that is wrong, not as one without support."""
+    """Otherwise the API would refuse osbuild-composer's members as wrong ones, not as unsupported ones."""
     document: Any = composer.api.document
     ours, theirs = document["components"]["schemas"], upstream["components"]["schemas"]
     for name in (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class EngineAttempt:
-    """An attempt of a job, and what the engine has heard about it."""
+    """An attempt of a job, and the calls of the engine about it."""
 
     task: Task
     queue: str

@@ -1,4 +1,4 @@
-"""What running plans ask this service to do."""
+"""The actions of running plans in this service."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_cancelled_compose_has_cancelled_jobs(dispatching: Dispatching) 
 
 @pytest.mark.parametrize("error", [UnknownBaseImage("4.16 is gone"), IgnitionTooLarge("9 bytes")], ids=repr)
 @ensure_deferred
-async def test_what_can_never_be_done_fails_the_step(dispatching: Dispatching, error: Exception) -> None:
+async def test_permanent_error_fails_the_step(dispatching: Dispatching, error: Exception) -> None:
     dispatching.server_actions["fetch-base"] = failing(error)
     result = await dispatching.actions.act(add_uploaded(dispatching).id, "fetch")
     assert result.error == JobError(10, f"step fetch: {error}")
@@ -152,7 +152,7 @@ async def test_what_can_never_be_done_fails_the_step(dispatching: Dispatching, e
 
 @pytest.mark.parametrize("error", [Unavailable("later"), StoreFailed("away")], ids=repr)
 @ensure_deferred
-async def test_what_may_pass_is_repeated(dispatching: Dispatching, error: Exception) -> None:
+async def test_temporary_error_is_raised_for_a_retry(dispatching: Dispatching, error: Exception) -> None:
     dispatching.server_actions["fetch-base"] = failing(error)
     with pytest.raises(type(error)):
         await dispatching.actions.act(add_uploaded(dispatching).id, "fetch")

@@ -1,4 +1,4 @@
-"""Attempts of jobs, beyond what the worker API shows."""
+"""Attempts of jobs, beyond the tests of the worker API."""
 
 from __future__ import annotations
 

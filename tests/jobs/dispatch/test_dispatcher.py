@@ -1,4 +1,4 @@
-"""Polls of workers: what they get, in which order, within which limits, and after a client has left."""
+"""Polls of workers: jobs, their order, limits, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_a_lost_job_goes_to_another_worker(reactor: EPollReactor, tmp_path
 
 
 @ensure_deferred
-async def test_an_engine_that_is_away_costs_no_permit(reactor: EPollReactor, tmp_path: Path) -> None:
+async def test_an_unavailable_engine_costs_no_permit(reactor: EPollReactor, tmp_path: Path) -> None:
     dispatching = Dispatching.open(reactor, tmp_path, max_running=1)
     await dispatching.queue()
     dispatching.engine.error = EngineUnavailable("away")

@@ -1,4 +1,4 @@
-"""Drives a `TemporalEngine` from a plain test, and records what plans ask this service to do."""
+"""Drives a `TemporalEngine` from a plain test, and records the actions of plans in this service."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def running_cluster(directory: Path, postgres: PostgresServer) -> Iterator[Engin
 
 @contextmanager
 def tls_before(address: str, context: ssl.SSLContext) -> Iterator[int]:
-    """Accept TLS on a port of loopback, and pass what is in it on to a server, until the block ends."""
+    """Accept TLS on a port of loopback, and forward its content to a server, until the block ends."""
     host, _, port = address.partition(":")
     ready: Queue[tuple[int, Callable[[], object]]] = Queue()
 

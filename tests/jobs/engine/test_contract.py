@@ -1,4 +1,4 @@
-"""What this service relies on, on a real engine."""
+"""The contract of `Engine`, with a real engine."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_failed_step_of_this_service_ends_the_plan(driver: Driver) -> None:
     assert driver.end(compose) == (FULL, False)
 
 
-def test_step_is_tried_again_while_the_database_is_away(driver: Driver) -> None:
+def test_step_is_repeated_while_the_database_is_unavailable(driver: Driver) -> None:
     driver.actions.errors = [StoreFailed("away"), StoreFailed("away")]
     compose = driver.begin(FETCH)
     assert driver.end(compose) == (None, False)

@@ -1,4 +1,4 @@
-"""What plans survive: deaths of the engine, of replicas and of polls, and the loss of its database."""
+"""Plans survive crashes of the engine, of replicas and of polls, and the loss of its database."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def can_begin(driver: Driver) -> bool:
     return driver.end(compose) == (None, False)
 
 
-def test_engine_dies_between_all_calls(engine_server: EngineServer, patient: Driver) -> None:
+def test_engine_is_killed_between_all_calls(engine_server: EngineServer, patient: Driver) -> None:
     compose = patient.begin(FETCH, JOB)
     revive(engine_server, patient)
     task = patient.take(CUSTOMIZE)
@@ -89,7 +89,7 @@ def test_lost_database_of_the_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine_server", [pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True)
-def test_database_of_the_engine_dies(engine_server: EngineServer, patient: Driver) -> None:
+def test_database_of_the_engine_is_killed(engine_server: EngineServer, patient: Driver) -> None:
     postgres = engine_server.postgres
     assert postgres
     compose = patient.begin(JOB)
@@ -112,7 +112,7 @@ def is_over(driver: Driver, task: Task) -> bool:
     return True
 
 
-def test_another_replica_goes_on(engine_server: EngineServer, patient: Driver) -> None:
+def test_another_replica_continues_the_plan(engine_server: EngineServer, patient: Driver) -> None:
     patient.actions.hangs = True
     compose = patient.begin(FETCH)
     patient.wait_until(lambda: ("act", "fetch") in patient.actions.calls[compose.id])
@@ -121,7 +121,7 @@ def test_another_replica_goes_on(engine_server: EngineServer, patient: Driver) -
         assert heir.end(compose) == (None, False)
 
 
-def test_replica_stops_while_the_engine_is_away(engine_server: EngineServer, patient: Driver) -> None:
+def test_replica_stops_while_the_engine_is_unavailable(engine_server: EngineServer, patient: Driver) -> None:
     engine_server.kill()
     patient.wait(0.5)
     patient.call(patient.connection.stop())

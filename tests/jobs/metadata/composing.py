@@ -1,4 +1,4 @@
-"""Composes for tests of repositories and of what reads them."""
+"""Composes for tests of repositories and of their users."""
 
 from __future__ import annotations
 

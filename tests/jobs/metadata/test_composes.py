@@ -102,7 +102,7 @@ def test_compose_ends_once(rows: Rows) -> None:
     assert not composes.finish("no such", ComposeState.SUCCESS)
 
 
-def test_success_keeps_the_image_and_erases_what_is_in_it(rows: Rows) -> None:
+def test_success_keeps_the_image_and_erases_the_customization(rows: Rows) -> None:
     compose, jobs = rows.add()
     rows.start(jobs["customize"])
     rows.start(jobs["convert"])
@@ -186,7 +186,7 @@ def test_deleted_compose_leaves_only_objects_to_delete(rows: Rows) -> None:
     assert rows.jobs.find_discarded(10) == []
 
 
-def test_composes_are_found_by_what_the_reconciler_does_with_them(rows: Rows) -> None:
+def test_reconciler_finds_its_composes(rows: Rows) -> None:
     compose, _ = rows.add()
     composes, later = rows.composes, NOW + timedelta(seconds=1)
     assert composes.find_unstarted(NOW, 10) == []

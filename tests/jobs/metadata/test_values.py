@@ -1,4 +1,4 @@
-"""What rows hold, and what is read of it."""
+"""Conversion of values to rows, and of rows to values."""
 
 from __future__ import annotations
 

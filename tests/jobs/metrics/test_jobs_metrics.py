@@ -25,7 +25,7 @@ JOB = Job(
 
 
 def samples(metrics: JobsMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return what Prometheus reads, by name and labels."""
+    """Return the samples that Prometheus reads, by name and labels."""
     page, media_type = metrics.render()
     assert media_type.startswith("text/plain; version=0.0.4")
     return {

@@ -52,7 +52,7 @@ OPERATIONS = (
 
 @attrs.define
 class Recorded:
-    """What was recorded."""
+    """The recorded requests."""
 
     requests: list[tuple[str, MeasuredRequest]] = attrs.field(factory=list)
 
@@ -63,7 +63,7 @@ class Recorded:
 def send(
     act: Callable[[], ApiResponse], path: str = "/composes/1234", method: str = "GET"
 ) -> tuple[list[Any], Recorded]:
-    """Return the outcome of a request that takes 2 s, and what was recorded."""
+    """Return the outcome of a request that takes 2 s, and the recorded requests."""
     times = iter((5.0, 7.0))
     recorded: Any = Recorded()
     api = MeasuredApi(COMPOSER, Api(act), OPERATIONS, recorded, lambda: next(times))

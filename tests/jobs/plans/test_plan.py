@@ -162,7 +162,7 @@ def test_key_is_below_the_prefix(url: str, key: str) -> None:
     st.none() | st.integers(1, 1 << 40),
     st.lists(st.sampled_from([LOCAL, S3]), min_size=1, max_size=4),
 )
-def test_steps_follow_what_they_need_and_have_no_secret(
+def test_steps_follow_their_inputs_and_have_no_secret(
     image_type: ImageType, format_: str, size: int | None, uploads: list[UploadTarget]
 ) -> None:
     made = plan(request(image_type, size=size, uploads=tuple(uploads)), disk_base(format_=format_))

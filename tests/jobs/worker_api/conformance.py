@@ -140,7 +140,7 @@ class ConformanceClient:
         assert reply["kind"] == "UpdateJobResponse"
 
     async def upload(self, job: RunningJob, name: str, content: bytes) -> Json:
-        """Send a file; return what a result has to say about it."""
+        """Send a file; return its entry for a result."""
         location = urljoin(self.url + job.artifact_location, name)
         status, _ = await self.request("PUT", location, content, "application/octet-stream")
         assert status == 200

@@ -190,7 +190,7 @@ def uses(client: ConformanceClient, job: RunningJob) -> list[Awaitable[object]]:
 
 
 @ensure_deferred
-async def test_a_stolen_token_is_of_no_use(serving: Serving, dispatching: Dispatching) -> None:
+async def test_a_stolen_token_is_refused(serving: Serving, dispatching: Dispatching) -> None:
     job = await start(serving)
     assert [await refusal(use) for use in uses(serving.two, job)] == [(404, 5)] * 5
     assert dispatching.engine.find(str(job.id)).result is None
@@ -199,7 +199,7 @@ async def test_a_stolen_token_is_of_no_use(serving: Serving, dispatching: Dispat
 
 
 @ensure_deferred
-async def test_a_made_up_token_is_of_no_use(serving: Serving) -> None:
+async def test_a_forged_token_is_refused(serving: Serving) -> None:
     job = await start(serving)
     token = str(job)
     for made_up, expected in (
@@ -276,7 +276,7 @@ async def test_a_worker_of_another_tenant_is_unknown(serving: Serving) -> None:
 
 
 @ensure_deferred
-async def test_an_engine_that_is_away_is_503(serving: Serving, dispatching: Dispatching) -> None:
+async def test_an_unavailable_engine_is_503(serving: Serving, dispatching: Dispatching) -> None:
     job = await start(serving)
     declared = await serving.one.upload(job, "disk.raw", DISK)
     dispatching.engine.error = EngineUnavailable("away", retry_after_seconds=5)

@@ -83,9 +83,7 @@ def test_three_silent_workers_fail_the_compose(role: RunningRole) -> None:
 
 
 @pytest.mark.parametrize("is_running", [False, True], ids=["queued", "running"])
-def test_cancelled_compose_is_a_failure_and_its_worker_gets_to_know(
-    role: RunningRole, *, is_running: bool
-) -> None:
+def test_cancelled_compose_is_a_failure_and_its_worker_stops(role: RunningRole, *, is_running: bool) -> None:
     compose_id = role.start("minimal-raw")
     job = take(role) if is_running else None
     assert fetch(f"{role.url}{API}/composes/{compose_id}/cancel", "POST").status == 200

@@ -48,7 +48,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ with .Values.image }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}{{ end }}
 {{- end }}
 
-{{- /* What all pods of the jobs role have. */}}
+{{- /* The common part of all pods of the jobs role. */}}
 {{- define "image-service.jobsPod" -}}
 serviceAccountName: {{ .Release.Name }}
 automountServiceAccountToken: false
