@@ -70,7 +70,7 @@ def _add_verb(add_parser: AddParser, name: str, **texts: object) -> argparse.Arg
     parser.add_argument(
         "--server",
         metavar="URL|unix:PATH",
-        help="of the jobs role (default: its socket, by JOBS_LISTEN and DATA_DIR)",
+        help="of the jobs role, without an API's path (default: its socket, by JOBS_LISTEN and DATA_DIR)",
     )
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="file of a JSON Web Token, read for each request"
