@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 ANY_TENANT = "ANY"
 
+# Of base images; each is a label of metrics, so that clients cannot make up others.
+_ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
+
 _STRING: Json = {"type": "string"}
 _OBJECT: Json = {"type": "object"}
 
@@ -70,7 +73,11 @@ WORKER_SCHEMAS: Schemas = {
         ]
     },
     "UpdateJobResponse": _reply(),
-    "PostWorkersRequest": {"type": "object", "properties": {"arch": _STRING}, "required": ["arch"]},
+    "PostWorkersRequest": {
+        "type": "object",
+        "properties": {"arch": {**_STRING, "enum": _ARCHITECTURES}},
+        "required": ["arch"],
+    },
     "PostWorkersResponse": _reply(worker_id={**_STRING, "format": "uuid"}),
 }
 """By name, as in upstream's file."""

@@ -127,6 +127,7 @@ async def test_malformed_requests_are_refused_by_number(serving: Serving) -> Non
     assert await refusal(client.call("POST", "jobs", {"types": ["customize"]})) == (400, 10)
     assert await refusal(client.call("POST", "jobs", {**poll, "worker_id": "w1"})) == (400, 17)
     assert await refusal(client.call("POST", "workers/w1/status")) == (400, 17)
+    assert await refusal(client.call("POST", "workers", {"arch": "made-up"})) == (400, 10)
     assert await refusal(client.post_status(str(uuid4()))) == (400, 18)
     assert await refusal(client.call("DELETE", "jobs")) == (405, 12)
     assert await refusal(client.call("GET", "composes")) == (404, 11)
