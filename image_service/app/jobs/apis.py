@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from image_service.objects.store import ObjectStorage
     from image_service.settings.jobs.role import JobsRoleSettings
 
+_UPLOADS_OF_TENANT = 24
 _UPLOAD_THREADS = 32  # each receives one artifact, as fast as its worker sends it
 
 
@@ -64,7 +65,7 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     handout = JobHandout(dispatch_rows, engine, artifacts.contents, tokens, metrics)
     dispatcher = JobDispatcher(parts.reactor, dispatch_rows, engine, handout, settings.jobs)
     actions = JobPlanActions(dispatch_rows, artifacts.actions.by_name, dispatcher.wake, metrics)
-    uploads = ArtifactUploads(store, parts.in_thread_pool(_UPLOAD_THREADS, "uploads"))
+    uploads = ArtifactUploads(store, parts.in_thread_pool(_UPLOAD_THREADS, "uploads"), _UPLOADS_OF_TENANT)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
     served: dict[str, ComposerApi | WorkerApi] = {
         COMPOSER: _build_composer_api(settings, rows, artifacts, engine),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
 import attrs
+from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
 from image_service.errors import InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
@@ -15,6 +16,8 @@ from image_service.jobs.engine.engine import AttemptState
 from image_service.jobs.model import Artifact, Job, JobState, JobType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.contents import Content, Contents
     from image_service.jobs.dispatch.rows import DispatchRows
@@ -34,10 +37,23 @@ class ArtifactUploads:
     Args:
         storage: of objects.
         in_thread: runs uploads, which may take long, in other threads than those of the rows.
+        most_of_tenant: uploads of one tenant at a time; more wait. Fewer than threads, so that its slow
+            workers do not keep those of others from sending.
     """
 
     storage: ObjectStorage
-    in_thread: InThread
+    _in_thread: InThread
+    _most_of_tenant: int
+    _turns: dict[str, DeferredSemaphore] = attrs.field(init=False, factory=dict)
+
+    async def run(self, tenant: str, upload: Callable[[], bool]) -> bool:
+        """Return what `upload` returns, which is called in a thread when it is the tenant's turn."""
+        turns = self._turns.setdefault(tenant, DeferredSemaphore(self._most_of_tenant))
+        await turns.acquire()
+        try:
+            return await self._in_thread(upload)
+        finally:
+            turns.release()
 
 
 @attrs.frozen(eq=False)
@@ -119,7 +135,7 @@ class WorkerAttempts:
         if not ARTIFACT_NAME.fullmatch(name):
             raise InvalidRequest(f"the name of an artifact must be {ARTIFACT_NAME.pattern}")
         job = await self._find_running(token)
-        if not await self._uploads.in_thread(partial(self._store, job, name, content)):
+        if not await self._uploads.run(job.tenant, partial(self._store, job, name, content)):
             raise JobTokenUnknown(_UNKNOWN)
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:

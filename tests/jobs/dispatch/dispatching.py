@@ -69,7 +69,7 @@ class Dispatching:
         handout = JobHandout(rows, engine, readable, tokens, SilentObserver())
         values = {"poll_seconds": 0.3, "heartbeat_seconds": 60.0, **settings}
         dispatcher = JobDispatcher(reactor, rows, engine, handout, attrs.evolve(JobsSettings(), **values))
-        uploads = ArtifactUploads(storage, deferToThread)
+        uploads = ArtifactUploads(storage, deferToThread, 2)
         attempts = WorkerAttempts(rows, engine, readable, tokens, uploads)
         server_actions: dict[str, ServerAction] = {}
         actions = JobPlanActions(rows, server_actions, dispatcher.wake, SilentObserver())

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from image_service.errors import JobTokenUnknown
+from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.model import ComposePlan, JobError, JobState, JobType, Principal, Step
+from image_service.objects.directory import DirectoryStore
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.jobs.dispatch.dispatching import Dispatching
 
 UPLOAD_PLAN = ComposePlan((Step("upload", JobType.UPLOAD, {}, {"image": "base"}),), None, "disk.raw")
 POLL = WorkerPoll("", {*JobType}, "x86_64", "w1")
 PRINCIPAL = Principal()
+
+
+def test_uploads_of_one_tenant_leave_threads_to_others(tmp_path: Path) -> None:
+    begun: list[Deferred[Any]] = []
+
+    def in_thread(_: object) -> Deferred[Any]:
+        begun.append(Deferred())
+        return begun[-1]
+
+    uploads = ArtifactUploads(DirectoryStore(tmp_path), in_thread, 2)
+    running = [
+        Deferred.fromCoroutine(uploads.run(tenant, lambda: True)) for tenant in ("1", "1", "1", "2", "2")
+    ]
+    assert len(begun) == 4
+    begun[0].callback("stored")
+    assert len(begun) == 5
+    for upload in begun[1:]:
+        upload.callback("stored")
+    assert [each.result for each in running] == ["stored"] * 5
 
 
 @ensure_deferred
