@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.jobs.running_role import DISTRIBUTION, RunningRole, running_role, wait_until
+from tests.processes import children_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,6 @@ def test_compose_ends_once_although_a_child_is_killed(role: RunningRole, victim:
 
 def descendants(pid: int, command: str) -> list[int]:
     """Return the processes below a process whose command lines contain a text."""
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    children = children_of(pid)
     below = [found for child in children for found in descendants(child, command)]
     return [child for child in children if command in Path(f"/proc/{child}/cmdline").read_text()] + below

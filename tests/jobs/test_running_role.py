@@ -10,7 +10,6 @@ import stat
 import subprocess
 import tarfile
 from base64 import b64decode
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,9 +19,11 @@ from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, fetch
 from tests.imaging.coreos_disk import read_boot_file
 from tests.jobs.running_role import DISTRIBUTION, JOBS, RunningRole, running_role, wait_until
+from tests.processes import children_of, exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
@@ -139,18 +140,6 @@ def test_killed_role_restarts_with_its_composes(tmp_path: Path) -> None:
     wait_until(lambda: not any(map(exists, children)), lambda: role.log)
     assert not (role.data_dir / "jobs.sock").exists()
     assert list((role.data_dir / "worker" / "scratch").iterdir()) == []
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(

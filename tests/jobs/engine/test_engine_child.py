@@ -10,6 +10,7 @@ from twisted.internet.task import deferLater
 
 from image_service.errors import ConfigurationError
 from image_service.jobs.engine.engine_child import EngineChild, find_program
+from tests.processes import exists
 from tests.pytwisted import async_fixture, ensure_deferred
 
 if TYPE_CHECKING:
@@ -39,14 +40,6 @@ def listens(child: EngineChild) -> bool:
     host, _, port = child.address.partition(":")
     with socket.socket() as found:
         return found.connect_ex((host, int(port))) == 0
-
-
-def exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @ensure_deferred

@@ -1,0 +1,20 @@
+"""Processes, as the kernel lists them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process that its main thread has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def exists(pid: int) -> bool:
+    """Return True while there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
