@@ -6,7 +6,6 @@ import argparse
 import os
 import platform
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,6 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--scratch-dir",
         type=Path,
-        default=Path(tempfile.gettempdir()),
         metavar="DIR",
         help="for temporary files of jobs; created if it does not exist (default: TMPDIR, /tmp)",
     )

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 from contextlib import closing
+from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -24,7 +26,6 @@ from image_service.worker.worker import JobWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 _Part = TypeVar("_Part")
 
@@ -51,7 +52,7 @@ class WorkerOptions:
         types: of jobs; None: all that this worker can do.
         architecture: of images.
         slots: jobs at a time.
-        scratch: directory for files.
+        scratch: directory for files; None: that of the system for temporary ones.
         scratch_bytes: that all jobs may write; None: the free space.
         cache: directory of base images; None: they are not kept.
         cache_bytes: of all files in it.
@@ -66,7 +67,7 @@ class WorkerOptions:
     types: tuple[str, ...] | None
     architecture: str
     slots: int
-    scratch: Path
+    scratch: Path | None
     scratch_bytes: int | None
     cache: Path | None
     cache_bytes: int
@@ -100,7 +101,9 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
     cache = (
         faults.of("--cache-dir", lambda: InputCache(directory, options.cache_bytes)) if directory else None
     )
-    scratch = faults.of("--scratch-dir", lambda: JobScratch(options.scratch, options.scratch_bytes))
+    scratch = faults.of(
+        "--scratch-dir", lambda: JobScratch(options.scratch or Path(gettempdir()), options.scratch_bytes)
+    )
     if requests is None or toolkit is None or scratch is None or faults.lines:
         if scratch:
             scratch.close()

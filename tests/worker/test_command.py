@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.cli import main
+from image_service.cli import build_parser, main
 from image_service.worker.requests import ServerAddress
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ def restored_handler() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+def test_other_commands_need_no_directory_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(tempfile, "gettempdir", fail)
+    build_parser()
 
 
 @pytest.mark.parametrize(
