@@ -65,7 +65,8 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     handout = JobHandout(dispatch_rows, engine, artifacts.contents, tokens, metrics)
     dispatcher = JobDispatcher(parts.reactor, dispatch_rows, engine, handout, settings.jobs)
     actions = JobPlanActions(dispatch_rows, artifacts.actions.by_name, dispatcher.wake, metrics)
-    uploads = ArtifactUploads(store, parts.in_thread_pool(_UPLOAD_THREADS, "uploads"), _UPLOADS_OF_TENANT)
+    in_upload_thread = parts.in_thread_pool(_UPLOAD_THREADS, "uploads", low_priority=True)
+    uploads = ArtifactUploads(store, in_upload_thread, _UPLOADS_OF_TENANT)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
     served: dict[str, ComposerApi | WorkerApi] = {
         COMPOSER: _build_composer_api(settings, rows, artifacts, engine),
