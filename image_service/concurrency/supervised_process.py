@@ -104,7 +104,7 @@ class ChildProcess(ProcessProtocol):
         self.ended: Deferred[str] = Deferred()
         """Fires with the reason."""
         self.last_line = ""
-        """Of what it has written to pipes."""
+        """The last line from its pipes."""
         self._name = name
         self._buffer = b""
 

@@ -203,7 +203,7 @@ class Step:
     Args:
         name: unique in its plan, such as ``customize``.
         action: a `JobType`, which a worker does, or the name of an action of this service.
-        arguments: without secrets; those of a job are what the worker gets.
+        arguments: without secrets; a worker gets those of its job.
         inputs: of a job: their sources, by the names under which the worker fetches them: ``base``
             (the base disk), ``ignition``, ``kernel-arguments`` (JSON list), ``image`` (the composed image),
             or ``STEP/NAME``: the artifact NAME of an earlier step.

@@ -1,4 +1,4 @@
-"""What clients do, and the ranges that machines read of an image: synthetic traces.
+"""The behaviour of clients, and the ranges that machines read of an image: synthetic traces.
 
 Offsets and lengths are in bytes.
 """

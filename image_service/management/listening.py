@@ -68,7 +68,7 @@ class ApiListener:
         log_listening(address.host, number, f"{'HTTP' if site is self.site else 'HTTPS'}: {self.purpose}")
 
     def listen_unix(self, path: Path) -> None:
-        """Listen on a Unix socket of mode 0660, in the place of one that a crash has left.
+        """Listen on a Unix socket of mode 0660; replace the socket of a crashed process.
 
         Raises:
             ConfigurationError: the path is another file or a socket in use, or the permission is missing.

@@ -32,7 +32,7 @@ class ReadableContent(Protocol):
     """Content to store: an open file, or content that another thread receives."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
 
 class ObjectStorage(Protocol):

@@ -149,7 +149,7 @@ def requests(infra_env_id: str) -> list[tuple[str, str, dict[str, str]]]:
 
 
 def descriptors(process: Path) -> Iterator[str]:
-    """Yield what the open descriptors of a process name."""
+    """Yield the targets of the open descriptors of a process."""
     for path in (process / "fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             yield str(path.readlink())

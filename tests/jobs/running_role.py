@@ -140,7 +140,7 @@ def running_role(directory: Path, **variables: str) -> Iterator[RunningRole]:
     """Run the role until the block ends; then SIGTERM must end it with status 0, unless it has ended.
 
     Args:
-        directory: ``data`` in it is ``DATA_DIR``, ``log`` what the role writes.
+        directory: ``data`` in it is ``DATA_DIR``, ``log`` the output of the role.
         variables: more of the environment.
     """
     port, admin_port = free_port(), free_port()

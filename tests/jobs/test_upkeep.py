@@ -74,7 +74,7 @@ def engine() -> PlansOfEngine:
 
 @pytest.fixture
 def reconciler(rows: Rows, engine: PlansOfEngine) -> Reconciler:
-    return Reconciler(rows.composes, rows.jobs, engine, run_here, rows.clock)  # type: ignore[arg-type]  # what it asks for
+    return Reconciler(rows.composes, rows.jobs, engine, run_here, rows.clock)  # type: ignore[arg-type]  # the part that it uses
 
 
 def state_of(rows: Rows, compose_id: str) -> ComposeState | None:

@@ -88,7 +88,7 @@ class DiskImages:
         return opened or await self._fetching.join(entry, lambda: self._fetch(entry))
 
     def get_ready(self, entry: OsImage) -> BaseDisk:
-        """Return a disk image that is there; else start to fetch it, and raise Unavailable."""
+        """Return a disk image; if it is absent, start to fetch it, and raise Unavailable."""
         opened = self._find(entry)
         if opened is None:
             fetching = self._fetching.join(entry, lambda: self._fetch(entry))

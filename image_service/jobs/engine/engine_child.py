@@ -99,7 +99,7 @@ class EngineChild:
         return f"{_HOST}:{self._port}"
 
     async def start(self) -> None:
-        """Start it, after the end of one that a crash of this service has left.
+        """Start it; kill the engine of a crashed service before.
 
         Raises:
             ConfigurationError: another process of this service uses the directory, or it cannot be used.

@@ -32,7 +32,7 @@ THEIRS = {
     ("/depsolve/blueprint", "post"),
     ("/search/packages", "post"),
 }
-BARE_ARRAY = {("/composes/", "get")}  # composer-cli reads one, whatever the document says
+BARE_ARRAY = {("/composes/", "get")}  # composer-cli reads one, unlike the document
 THREE_LEVELS = {("/distributions", "get")}  # same
 UPLOAD_SCHEMAS = {"local": "LocalUploadStatus", "aws.s3": "AWSS3UploadStatus"}
 S3 = {"region": "eu-west-1"}

@@ -2,7 +2,7 @@
 
     python -m tests.jobs.engine.role DIRECTORY
 
-It prints what it has seen as JSON.
+It prints its observations as JSON.
 """
 
 from __future__ import annotations
