@@ -109,7 +109,8 @@ class Toolkit:
             on_progress: gets ``phase``, ``done`` and ``total``.
         """
         limits = (f"--scratch={directory}", f"--scratch-bytes={scratch_bytes}")
-        command = [*_dies_with_us(), str(self.program), *call.words, *limits, "--json", "--progress=json"]
+        program = (*_dies_with_us(), "nice", str(self.program))  # heartbeats and a server beside it go first
+        command = [*program, *call.words, *limits, "--json", "--progress=json"]
         with (
             (directory / "report.json").open("w+b") as report,
             (directory / "progress").open("w+b") as progress,
