@@ -295,7 +295,7 @@ def _client(request: Request) -> str:
 
 def write_head(request: Request, response: ApiResponse) -> None:
     """Set status and header fields."""
-    request.setResponseCode(response.status)
+    request.setResponseCode(response.status, HTTPStatus(response.status).phrase.encode())
     request.responseHeaders = Headers({b"Date": [datetimeToString()]})  # twisted.web's name its version
     if response.stream is None:
         request.setHeader("Cache-Control", "no-store")

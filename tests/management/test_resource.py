@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
-from image_service.errors import ImageServiceError, InvalidRequest, NotFound
+from image_service.errors import ImageServiceError, InvalidRequest, NotFound, TooManyQueued
 from image_service.management.authentication import RequestGuard
 from image_service.management.messages import ApiRequest, ApiResponse, json_response
 from image_service.management.request_content import MAX_WAITING_BYTES
@@ -147,13 +147,13 @@ async def test_an_api_renders_its_errors(reactor: EPollReactor, logged_failures:
         raise errors[request.path]
 
     def render(error: ImageServiceError, path: str) -> ApiResponse:
-        return json_response({"path": path, "code": error.code}, 499)
+        return json_response({"path": path, "code": error.code}, 418)
 
     async with listening(reactor, ApiResource(RequestGuard(), fail, render_error=render)) as client:
         documents = [(await client("GET", path)).document for path in ("/a?x=1", "/b")]
         refused = await client("GET", "/a", Origin="http://evil.test")
     assert documents == [{"path": "/a", "code": "not-found"}, {"path": "/b", "code": "internal-error"}]
-    assert (refused.status, refused.document) == (499, {"path": "/a", "code": "forbidden"})
+    assert (refused.status, refused.document) == (418, {"path": "/a", "code": "forbidden"})
     assert len(logged_failures.flush(ZeroDivisionError)) == 1
 
 
@@ -240,3 +240,13 @@ async def test_a_read_fails_when_the_client_has_gone(reactor: EPollReactor) -> N
     connection.channel.connectionLost(Failure(ConnectionLost()))
     with pytest.raises(InvalidRequest):
         content.read()
+
+
+def test_status_line_has_the_phrase_of_a_status_that_twisted_does_not_name() -> None:
+    async def refuse(_: ApiRequest) -> ApiResponse:
+        raise TooManyQueued("wait")
+
+    channel = open_channel(ApiSite(ApiResource(RequestGuard(), refuse), Clock(), MAX_BODY_BYTES))
+    channel.dataReceived(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    written = cast("StringTransport", channel.transport).value()
+    assert written.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
