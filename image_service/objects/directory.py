@@ -99,10 +99,10 @@ def _write(descriptor: int, chunk: bytes) -> None:
 def _publish(temporary: Path, target: Path) -> None:
     """Rename a file into its directory, which ``delete`` of another object may be removing."""
     for attempt in range(1, _ATTEMPTS + 1):
-        target.parent.mkdir(parents=True, exist_ok=True)
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             publish_file(temporary, target)
-        except FileNotFoundError:
+        except (FileExistsError, FileNotFoundError):  # the former of mkdir, if the directory is removed then
             if attempt == _ATTEMPTS:
                 raise
         else:
