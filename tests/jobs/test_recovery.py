@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.jobs.running_role import RunningRole, running_role, wait_until
+from tests.postgres import running_postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,3 +77,23 @@ def test_role_that_is_killed_at_any_moment_ends_each_compose_once(tmp_path: Path
         assert len(failures) < KILLS / 2
         images = ["disk.vmdk"] * (KILLS - len(failures))
         wait_until(lambda: images_of(role) == images, lambda: str(images_of(role)))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_database_that_is_killed_at_any_moment_costs_no_compose(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(secrets.token_hex(32))
+    with running_postgres() as postgres:
+        shared = {
+            "DATABASE_URL": postgres.create_database(),
+            "INSTANCE_SECRET_FILE": str(tmp_path / "secret"),
+        }
+        with running_role(tmp_path, **shared) as role:
+            for kill in range(KILLS):
+                compose_id = role.start("vsphere", config=CONFIG)
+                time.sleep(kill * STEP_SECONDS)
+                postgres.stop("immediate")
+                postgres.start()
+                wait_until(lambda: role.get("/composes/").status == HTTPStatus.OK, lambda: role.log)
+                assert role.wait_until_ended(compose_id)["status"] == "success", role.log
+                assert role.get(f"/composes/{compose_id}/download").status == HTTPStatus.OK
