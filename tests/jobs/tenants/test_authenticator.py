@@ -106,7 +106,7 @@ def hmac_token() -> str:
         pytest.param(RSA.token(header={"kid": "ec"}), "unknown key", id="key-of-another-type"),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=time.time() - 60), "expired", id="expired"),
         pytest.param(RSA.token(exp=None), "no exp", id="eternal"),
-        pytest.param(RSA.token(iss=SSO, aud="images", nbf=time.time() + 600), "not valid yet", id="early"),
+        pytest.param(RSA.token(iss=SSO, aud="images", nbf=time.time() + 43200), "not valid yet", id="early"),
         pytest.param(RSA.token(iss="https://sso.example.org", aud="images"), "another issuer", id="issuer"),
         pytest.param(RSA.token(aud="images"), "no iss", id="no-issuer"),
         pytest.param(RSA.token(iss=SSO, aud=["others"]), "another audience", id="audience"),
