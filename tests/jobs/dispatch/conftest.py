@@ -4,14 +4,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.jobs.dispatch.dispatching import Dispatching
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from twisted.internet.epollreactor import EPollReactor
+    from tests.jobs.dispatch.dispatching import Dispatching, OpenDispatching
 
 
 @pytest.fixture
-def dispatching(reactor: EPollReactor, tmp_path: Path) -> Dispatching:
-    return Dispatching.open(reactor, tmp_path)
+def dispatching(open_dispatching: OpenDispatching) -> Dispatching:
+    return open_dispatching()

@@ -15,7 +15,6 @@ from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
 from image_service.jobs.metadata.composes import ComposeRepository
-from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.jobs import JobRepository
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
@@ -25,12 +24,16 @@ from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, SilentObse
 from tests.jobs.metadata.composing import CUSTOMIZATION, SECRET, make_compose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.database.database import Database
     from image_service.jobs.artifacts.actions import ServerAction
     from image_service.jobs.artifacts.contents import Contents
+
+    OpenDispatching = Callable[..., "Dispatching"]
 
 ARCHITECTURE = "x86_64"
 CUSTOMIZE_PLAN = ComposePlan(
@@ -54,8 +57,7 @@ class Dispatching:
     server_actions: dict[str, ServerAction]
 
     @classmethod
-    def open(cls, reactor: EPollReactor, directory: Path, **settings: Any) -> Dispatching:
-        database = open_database(None, directory)
+    def over(cls, database: Database, reactor: EPollReactor, directory: Path, **settings: Any) -> Dispatching:
         engine, contents = MemoryEngine(reactor), MemoryContents()
         storage = DirectoryStore(directory / "store")
         rows = DispatchRows(

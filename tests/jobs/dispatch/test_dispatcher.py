@@ -15,15 +15,14 @@ from image_service.errors import EngineUnavailable, StoreFailed, Unavailable, Un
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.engine.engine import AttemptState, StepResult
 from image_service.jobs.model import JobState, JobType
-from tests.jobs.dispatch.dispatching import ARCHITECTURE, Dispatching
+from tests.jobs.dispatch.dispatching import ARCHITECTURE
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.jobs.dispatch.handout import HandedJob
+    from tests.jobs.dispatch.dispatching import Dispatching, OpenDispatching
 
 
 def wanted(tenant: str | None = "", *types: JobType, architecture: str = ARCHITECTURE) -> WorkerPoll:
@@ -65,9 +64,9 @@ async def test_a_worker_gets_no_job_of_others(dispatching: Dispatching, poll: Wo
 
 @ensure_deferred
 async def test_a_waiting_worker_gets_a_job_as_soon_as_it_is_queued(
-    reactor: EPollReactor, tmp_path: Path
+    reactor: EPollReactor, open_dispatching: OpenDispatching
 ) -> None:
-    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=30)
+    dispatching = open_dispatching(poll_seconds=30)
     polls = [start(dispatching, wanted()) for _ in range(2)]
     await deferLater(reactor, 0.05)
     first, second = await dispatching.queue(), await dispatching.queue()
@@ -113,8 +112,8 @@ async def test_a_tenant_with_many_jobs_delays_another_by_one_job(dispatching: Di
 
 
 @ensure_deferred
-async def test_a_tenant_runs_at_most_so_many_jobs(reactor: EPollReactor, tmp_path: Path) -> None:
-    dispatching = Dispatching.open(reactor, tmp_path, max_running=2)
+async def test_a_tenant_runs_at_most_so_many_jobs(open_dispatching: OpenDispatching) -> None:
+    dispatching = open_dispatching(max_running=2)
     for _ in range(5):
         await dispatching.queue("org-1")
     await dispatching.queue("org-2")
@@ -128,14 +127,16 @@ async def test_a_tenant_runs_at_most_so_many_jobs(reactor: EPollReactor, tmp_pat
 
 
 @ensure_deferred
-async def test_workers_that_wait_ask_the_engine_once_for_each_job(dispatching: Dispatching) -> None:
+async def test_ten_waiting_workers_do_not_each_ask_the_engine(dispatching: Dispatching) -> None:
     first = dispatching.add("org-1")
     await dispatching.actions.queue_job(first.id, "customize")  # the engine does not have it yet
     polls = [start(dispatching, wanted(None)) for _ in range(10)]
     second = await dispatching.queue("org-2")
     handed = await gatherResults(polls)
     assert [each.job.id for each in handed if each] == [second.id]
-    assert dispatching.engine.polls == {"org-1/customize:x86_64": 1, "org-2/customize:x86_64": 1}
+    assert dispatching.engine.polls["org-2/customize:x86_64"] == 1
+    # Once more, if the first poll has ended before the last worker's time.
+    assert dispatching.engine.polls["org-1/customize:x86_64"] <= 2
 
 
 @ensure_deferred
@@ -152,8 +153,10 @@ async def test_attempts_without_rows_are_ended_and_delay_nobody(dispatching: Dis
 
 
 @ensure_deferred
-async def test_a_lost_job_goes_to_another_worker(reactor: EPollReactor, tmp_path: Path) -> None:
-    dispatching = Dispatching.open(reactor, tmp_path, heartbeat_seconds=0.05)
+async def test_a_lost_job_goes_to_another_worker(
+    reactor: EPollReactor, open_dispatching: OpenDispatching
+) -> None:
+    dispatching = open_dispatching(heartbeat_seconds=0.05)
     job = await dispatching.queue()
     first = await dispatching.dispatcher.poll(wanted())
     assert first is not None
@@ -166,8 +169,8 @@ async def test_a_lost_job_goes_to_another_worker(reactor: EPollReactor, tmp_path
 
 
 @ensure_deferred
-async def test_an_unavailable_engine_costs_no_permit(reactor: EPollReactor, tmp_path: Path) -> None:
-    dispatching = Dispatching.open(reactor, tmp_path, max_running=1)
+async def test_an_unavailable_engine_costs_no_permit(open_dispatching: OpenDispatching) -> None:
+    dispatching = open_dispatching(max_running=1)
     await dispatching.queue()
     dispatching.engine.error = EngineUnavailable("away")
     with pytest.raises(EngineUnavailable):
@@ -179,9 +182,9 @@ async def test_an_unavailable_engine_costs_no_permit(reactor: EPollReactor, tmp_
 
 @ensure_deferred
 async def test_a_job_for_a_client_that_has_left_goes_to_the_next(
-    reactor: EPollReactor, tmp_path: Path
+    reactor: EPollReactor, open_dispatching: OpenDispatching
 ) -> None:
-    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=30)
+    dispatching = open_dispatching(poll_seconds=30)
     compose = dispatching.add("org-1")
     await dispatching.actions.queue_job(compose.id, "customize")
     left = start(dispatching, wanted("org-1"))
@@ -202,8 +205,10 @@ async def test_a_job_for_a_client_that_has_left_goes_to_the_next(
 
 
 @ensure_deferred
-async def test_a_kept_job_that_has_ended_is_dropped(reactor: EPollReactor, tmp_path: Path) -> None:
-    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=1)
+async def test_a_kept_job_that_has_ended_is_dropped(
+    reactor: EPollReactor, open_dispatching: OpenDispatching
+) -> None:
+    dispatching = open_dispatching(poll_seconds=1)
     compose = dispatching.add()
     await dispatching.actions.queue_job(compose.id, "customize")
     left = start(dispatching, wanted())
@@ -233,8 +238,10 @@ async def abort_polls(reactor: EPollReactor, dispatching: Dispatching, number: i
 
 @pytest.mark.parametrize("number", [100, pytest.param(1000, marks=pytest.mark.soak)])
 @ensure_deferred
-async def test_aborted_polls_lose_no_job(reactor: EPollReactor, tmp_path: Path, number: int) -> None:
-    dispatching = Dispatching.open(reactor, tmp_path, poll_seconds=3)
+async def test_aborted_polls_lose_no_job(
+    reactor: EPollReactor, open_dispatching: OpenDispatching, number: int
+) -> None:
+    dispatching = open_dispatching(poll_seconds=3)
     await abort_polls(reactor, dispatching, number)
     while (handed := await dispatching.dispatcher.poll(wanted(None))) is not None:
         dispatching.rows.jobs.finish(handed.job.id)

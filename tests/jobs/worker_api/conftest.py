@@ -16,18 +16,17 @@ from image_service.jobs.worker_api.api import WorkerApi
 from image_service.management.authentication import RequestGuard
 from image_service.management.messages import ApiRequest
 from image_service.management.resource import ApiSite
-from tests.jobs.dispatch.dispatching import Dispatching
 from tests.jobs.fixtures import upstream_document
 from tests.jobs.worker_api.conformance import ConformanceClient
 from tests.pytwisted import async_fixture
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.jobs.artifacts.contents import Contents
+    from tests.jobs.dispatch.dispatching import Dispatching, OpenDispatching
 
 BASE = "/api/image-builder-worker/v1/"
 PRINCIPALS = {
@@ -59,8 +58,8 @@ class Serving:
 
 
 @async_fixture
-async def serving(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[Serving]:
-    dispatching = Dispatching.open(reactor, tmp_path)
+async def serving(reactor: EPollReactor, open_dispatching: OpenDispatching) -> AsyncIterator[Serving]:
+    dispatching = open_dispatching()
     contents = cast("Contents", dispatching.contents)
     api = WorkerApi(dispatching.rows, dispatching.dispatcher, dispatching.attempts, contents)
     front = ApiFront(NamedPrincipals(), [api])
