@@ -14,7 +14,7 @@ An LZ4 block is a sequence of
 MicroLZMA, as erofs stores it, is LZMA without a header; the complement of the properties replaces the first
 byte, which is always 0.
 
-`DecompressedStream` reads what is too long for memory: gzip, xz, zstd, bzip2, and LZ4's "legacy" frames, as
+`DecompressedStream` reads content too long for memory: gzip, xz, zstd, bzip2, and LZ4's "legacy" frames, as
 the kernel reads them:
 
     4   02 21 4c 18
@@ -265,7 +265,7 @@ class DecompressedStream:
 
     def __init__(self, read_at: ReadAt, start: int, limit: int, where: str) -> None:
         self.position = start
-        """The offset after what was read; after the iteration, that after the stream."""
+        """The offset after the bytes read so far; after the iteration, that after the stream."""
         self.length = 0
         """Bytes of the content so far."""
         self._read_at = read_at

@@ -79,7 +79,7 @@ class PartitionTable:
         uuid: of the disk, in lower case.
         is_hybrid: the MBR beside a GPT has further partitions, which are not listed.
         active: numbers of the MBR's partitions that are marked for booting.
-        faults: what is wrong, although the partitions are known.
+        faults: of the table, although the partitions are known.
     """
 
     scheme: str

@@ -106,7 +106,7 @@ class _Qcow2Tables:
         """Find the extents of an L2 table, whose clusters ``used`` gets.
 
         An image may have millions of clusters, none of them behind the one before. So there is little to do
-        for each, and `walk` checks what is not plainly right.
+        for each, and `walk` checks the entries in doubt.
         """
         cluster, wrong_bits = self._cluster, self._wrong_bits
         width = 2 if self._header.extended else 1

@@ -9,7 +9,7 @@
     attribute          length of the name (1), its prefix (1), offset of the value from the first
                        attribute (2), unused (4), length of the value (4), hash (4), name; zeros end the list
 
-With metadata_csum all checksums of what is read are checked. The journal is not replayed; see
+With metadata_csum the checksum of each structure that is read is checked. The journal is not replayed; see
 `Ext4.needs_recovery`.
 """
 
@@ -80,7 +80,7 @@ class Ext4:
 
     @property
     def needs_recovery(self) -> bool:
-        """Return True if the journal wants replay: files may be older than what was written."""
+        """Return True if the journal needs replay: files may lack the latest writes."""
         return "needs_recovery" in self.features
 
 
@@ -167,7 +167,7 @@ class Ext4Node:
         return find_mapped_blocks(self._map, first, last, volume.superblock.block_size, volume.read_block)
 
     def _find_inline_rest(self) -> bytes:
-        """Return the content after what is in the place of the map: the attribute ``system.data``."""
+        """Return the content after the bytes in the place of the map: the attribute ``system.data``."""
         if not self._attributes.startswith(_ATTRIBUTES_MAGIC):
             return b""
         attributes = self._attributes[len(_ATTRIBUTES_MAGIC) :]

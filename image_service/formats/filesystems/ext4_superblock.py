@@ -16,7 +16,7 @@ offset  size  from the start of the superblock, at 1024; all numbers little-endi
 260     4     with meta_bg: first block of descriptors that lies in its own group
 588     8     with sparse_super2: the groups with a backup of the superblock
 624     4     with metadata_csum_seed: the seed of checksums; else CRC-32C of the UUID
-1020    4     with metadata_csum: CRC-32C of what is before
+1020    4     with metadata_csum: CRC-32C of the bytes before
 """
 
 from __future__ import annotations
