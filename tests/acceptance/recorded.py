@@ -156,7 +156,12 @@ def check_alerts(
         "promql_expr_test": [{**query, "exp_samples": expected}],
     }
     file = directory / "alerts.json"
-    document = {"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": [test]}
+    document = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": interval,
+        "group_eval_order": [group["name"] for group in yaml.safe_load(RULES.read_text())["groups"]],
+        "tests": [test],
+    }
     file.write_text(json.dumps(document))
     run_client("promtool", "test", "rules", file)
 
