@@ -24,6 +24,7 @@ LAYERS = (
     ("errors",),
     ("command_line",),
     ("formats",),
+    ("transfer",),
     ("coreos",),
     ("files",),
     ("settings",),
@@ -52,11 +53,11 @@ LAYERS = (
     ("__main__",),
 )
 POSITIONS = {name: position for position, layer in enumerate(LAYERS) for name in layer}
-PURE = {"errors", "command_line", "formats", "coreos", "images", "http", "imaging"}
+PURE = {"errors", "command_line", "formats", "coreos", "images", "http", "transfer", "imaging"}
 # A leaf imports only these packages of the service, and of all packages only `cli` imports it.
 LEAVES: dict[str, set[str]] = {
     "loadtest": set(),
-    "imaging": {"__version__", "errors", "command_line", "formats", "coreos"},
+    "imaging": {"__version__", "errors", "command_line", "formats", "transfer", "coreos"},
     "worker": {"__version__", "errors", "command_line", "concurrency"},
 }
 LOOSE_MODULES = {"__main__", "errors", "tap"}

@@ -28,9 +28,9 @@ from image_service.imaging.dependencies import (
 from image_service.imaging.disks.digest import sha256_of
 from image_service.imaging.disks.opening import open_image
 from image_service.imaging.transfer.fetch import FetchOptions, fetch_parts, read_manifest
-from image_service.imaging.transfer.manifest import parse_import_manifest
 from image_service.imaging.transfer.object_store import BucketLocation
 from image_service.imaging.transfer.publish import PublishOptions, publish_object, publish_parts
+from image_service.transfer.manifest import parse_import_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

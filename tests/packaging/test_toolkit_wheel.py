@@ -20,7 +20,7 @@ from tests.s3_server import BUCKET, running_s3_server
 if TYPE_CHECKING:
     from pathlib import Path
 
-PACKAGES = ("command_line", "coreos", "formats", "imaging")
+PACKAGES = ("command_line", "coreos", "formats", "imaging", "transfer")
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from image_service.command_line.values import parse_bytes, parse_seconds
 from image_service.errors import FormatError, Unprocessable
 from image_service.imaging.commands.arguments import add_common_arguments, open_workspace
 from image_service.imaging.dependencies import CRYPTOGRAPHY, DEPENDENCIES_OF_VERBS, require
-from image_service.imaging.transfer.bundle_manifest import is_bundle
 from image_service.imaging.transfer.fetch import FetchOptions, delete_parts, fetch_parts, read_manifest
-from image_service.imaging.transfer.manifest import parse_import_manifest
-from image_service.imaging.transfer.origins import UrlOrigin, parse_origin
+from image_service.transfer.bundle_manifest import is_bundle
+from image_service.transfer.manifest import parse_import_manifest
+from image_service.transfer.origins import UrlOrigin, parse_origin
 
 if TYPE_CHECKING:
     from image_service.command_line.parser import AddParser

@@ -25,18 +25,18 @@ from image_service.errors import FormatError, TransferFailed, Unprocessable
 from image_service.formats.disk.model import DiskFormat
 from image_service.imaging.disks.opening import open_image
 from image_service.imaging.transfer.bundle_keys import BundleKeys
-from image_service.imaging.transfer.bundle_manifest import parse_bundle_manifest
 from image_service.imaging.transfer.fetch import check_size, describe_image
-from image_service.imaging.transfer.http_client import TransientFailure
-from image_service.imaging.transfer.origins import public_url
 from image_service.imaging.transfer.parallel import TransferMeter, run_one
+from image_service.transfer.bundle_manifest import parse_bundle_manifest
+from image_service.transfer.http_client import TransientFailure
+from image_service.transfer.origins import public_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.imaging.transfer.bundle_manifest import BundleManifest, BundlePart
     from image_service.imaging.transfer.fetch import FetchedImage, FetchOptions, ManifestSource
     from image_service.imaging.workspace.workspace import Workspace
+    from image_service.transfer.bundle_manifest import BundleManifest, BundlePart
 
 MAX_PART_BYTES = 64 << 20
 _BLOCK = 1 << 20

@@ -18,7 +18,7 @@ from image_service.errors import Unprocessable, UnsafeImage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.imaging.transfer.bundle_manifest import BundleManifest
+    from image_service.transfer.bundle_manifest import BundleManifest
 
 _AES_KEY = re.compile(b"[0-9a-fA-F]{32}")
 

@@ -16,21 +16,21 @@ import attrs
 from image_service.errors import ImageServiceError, NoRoom, TransferFailed, UnsafeImage
 from image_service.imaging.disks.digest import sha256_of
 from image_service.imaging.disks.opening import open_image
-from image_service.imaging.transfer.bundle_manifest import is_bundle
-from image_service.imaging.transfer.http_client import TransferClient, TransferTimes
-from image_service.imaging.transfer.origins import AllowedOrigins, origin_of_url, public_url
 from image_service.imaging.transfer.parallel import TransferMeter, run_one, run_parallel
 from image_service.imaging.transfer.parts import download_part, is_unchanged, md5_of
 from image_service.imaging.transfer.resume import KeptParts
-from image_service.imaging.transfer.xml_values import MAX_MANIFEST_BYTES
+from image_service.transfer.bundle_manifest import is_bundle
+from image_service.transfer.http_client import TransferClient, TransferTimes
+from image_service.transfer.origins import AllowedOrigins, origin_of_url, public_url
+from image_service.transfer.xml_values import MAX_MANIFEST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from image_service.formats.disk.model import DiskFormat
-    from image_service.imaging.transfer.manifest import ImportManifest, ManifestPart
-    from image_service.imaging.transfer.origins import UrlOrigin
     from image_service.imaging.workspace.workspace import Workspace
+    from image_service.transfer.manifest import ImportManifest, ManifestPart
+    from image_service.transfer.origins import UrlOrigin
 
 _Result = TypeVar("_Result")
 

@@ -15,8 +15,8 @@ import attrs
 
 from image_service.errors import TransferFailed
 from image_service.imaging.dependencies import BOTOCORE, require
-from image_service.imaging.transfer.origins import public_url
 from image_service.imaging.transfer.parallel import THREADS
+from image_service.transfer.origins import public_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.imaging.transfer.http_client import TransientFailure
+from image_service.transfer.http_client import TransientFailure
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from image_service.imaging.transfer.http_client import ReceivedResponse, TransferClient
-    from image_service.imaging.transfer.manifest import ManifestPart
     from image_service.imaging.transfer.parallel import TransferMeter
+    from image_service.transfer.http_client import ReceivedResponse, TransferClient
+    from image_service.transfer.manifest import ManifestPart
 
 _STRONG_ETAG = re.compile(r'"[!#-~]+"')
 _MD5_ETAG = re.compile(r'"([0-9a-fA-F]{32})"')

@@ -13,15 +13,15 @@ import attrs
 from image_service.errors import ImageServiceError, TransferFailed, Unprocessable
 from image_service.formats.disk.model import DiskFormat
 from image_service.formats.reading import read_exactly
-from image_service.imaging.transfer.manifest import (
+from image_service.imaging.transfer.object_store import ANSWER_SECONDS, MAX_EXPIRES_SECONDS, ObjectStore
+from image_service.imaging.transfer.parallel import TransferMeter, run_one, run_parallel
+from image_service.transfer.manifest import (
     GIB,
     ImportManifest,
     ManifestPart,
     render_import_manifest,
 )
-from image_service.imaging.transfer.object_store import ANSWER_SECONDS, MAX_EXPIRES_SECONDS, ObjectStore
-from image_service.imaging.transfer.parallel import TransferMeter, run_one, run_parallel
-from image_service.imaging.transfer.xml_values import MAX_PARTS
+from image_service.transfer.xml_values import MAX_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

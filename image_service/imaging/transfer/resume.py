@@ -10,14 +10,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from image_service.errors import TransferFailed
-from image_service.imaging.transfer.origins import public_url
 from image_service.imaging.transfer.parts import VerifiedPart
+from image_service.transfer.origins import public_url
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from image_service.imaging.transfer.manifest import ManifestPart
+    from image_service.transfer.manifest import ManifestPart
 
 
 class KeptParts:

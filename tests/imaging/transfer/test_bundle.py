@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from image_service.errors import FormatError
-from image_service.imaging.transfer.bundle_manifest import parse_bundle_manifest
+from image_service.transfer.bundle_manifest import parse_bundle_manifest
 from tests.imaging.measured_calls import measured_calls
 from tests.imaging.transfer.bundles import BundleMaker, RsaKey, encrypt, gzip, sha1_of, tar_of
 from tests.nginx import running_nginx

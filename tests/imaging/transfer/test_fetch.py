@@ -17,15 +17,15 @@ from image_service.imaging.transfer.fetch import (
     fetch_parts,
     read_manifest,
 )
-from image_service.imaging.transfer.http_client import TransferTimes
-from image_service.imaging.transfer.manifest import parse_import_manifest, render_import_manifest
-from image_service.imaging.transfer.origins import parse_origin
 from image_service.imaging.workspace.limits import Limits
 from image_service.imaging.workspace.progress import Progress
 from image_service.imaging.workspace.workspace import Workspace
+from image_service.transfer.http_client import TransferTimes
+from image_service.transfer.manifest import parse_import_manifest, render_import_manifest
+from image_service.transfer.origins import parse_origin
 from tests.catalog.origin import Origin, Reply, Resource, running
-from tests.imaging.transfer.manifests import PART_BYTES, SECRET, make_manifest, serve_parts
 from tests.origin_faults import FAULTS, FaultyResource, corrupt
+from tests.transfer.manifests import PART_BYTES, SECRET, make_manifest, serve_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.imaging.transfer.manifest import render_import_manifest
+from image_service.transfer.manifest import render_import_manifest
 from tests.acceptance.clients import needs_client
 from tests.catalog.origin import Origin, Reply, running
 from tests.imaging.transfer.bundles import BundleMaker, RsaKey, tar_of
-from tests.imaging.transfer.manifests import make_manifest, serve_parts
 from tests.s3_server import BUCKET
+from tests.transfer.manifests import make_manifest, serve_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

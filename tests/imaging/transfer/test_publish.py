@@ -16,7 +16,7 @@ import pytest
 
 from image_service.errors import TransferFailed
 from image_service.imaging.transfer import object_store
-from image_service.imaging.transfer.manifest import parse_import_manifest
+from image_service.transfer.manifest import parse_import_manifest
 from tests.acceptance.clients import run_client
 from tests.s3_server import BUCKET, SECRET_KEY, S3Server, running_s3_server
 

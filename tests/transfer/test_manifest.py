@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from image_service.errors import FormatError
 from image_service.formats.disk.model import DiskFormat
-from image_service.imaging.transfer.manifest import (
+from image_service.transfer.manifest import (
     ManifestPart,
     parse_import_manifest,
     render_import_manifest,
 )
-from image_service.imaging.transfer.xml_values import MAX_PARTS
-from tests.imaging.transfer.manifests import SECRET, make_manifest
+from image_service.transfer.xml_values import MAX_PARTS
+from tests.transfer.manifests import SECRET, make_manifest
 
 SIZE = 1000
 MANIFEST = make_manifest("https://store.example", SIZE, 400)

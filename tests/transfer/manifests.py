@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from image_service.formats.disk.model import DiskFormat
-from image_service.imaging.transfer.manifest import ImportManifest, ManifestPart
+from image_service.transfer.manifest import ImportManifest, ManifestPart
 from tests.catalog.origin import Resource
 
 if TYPE_CHECKING:

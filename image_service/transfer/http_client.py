@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.errors import TransferFailed
-from image_service.imaging.transfer.origins import public_url
+from image_service.transfer.origins import public_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from image_service.imaging.transfer.origins import AllowedOrigins, UrlOrigin
+    from image_service.transfer.origins import AllowedOrigins, UrlOrigin
 
 _Result = TypeVar("_Result")
 

@@ -26,7 +26,7 @@ import attrs
 from image_service import __version__
 from image_service.errors import FormatError
 from image_service.formats.disk.model import DiskFormat
-from image_service.imaging.transfer.xml_values import (
+from image_service.transfer.xml_values import (
     MAX_PARTS,
     number_of,
     only_child,

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.errors import FormatError
-from image_service.imaging.transfer.xml_values import (
+from image_service.transfer.xml_values import (
     MAX_PARTS,
     number_of,
     only_child,

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from image_service.errors import FormatError
-from image_service.imaging.dependencies import DEFUSEDXML, require
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -29,9 +28,7 @@ def parse_xml(text: bytes, name: str, max_elements: int) -> Element:
 
     Raises:
         FormatError: it is too large, not well-formed, or has a DTD or entities.
-        MissingDependency: defusedxml is not installed.
     """
-    require((DEFUSEDXML,))
     # Imported here because it is an extra of the package.
     from xml.etree.ElementTree import TreeBuilder  # noqa: PLC0415 - the parser is defusedxml's
 
