@@ -91,9 +91,9 @@ class JobsSettings:
     """Jobs: APIs, listeners, limits."""
 
     apis: frozenset[str] = setting("JOBS_APIS", parse=_parse_apis, absent=frozenset(), default=",".join(APIS))
-    """The APIs that this process serves, separated by commas: `composer`, `worker` and `ec2` (no routes
-    yet). Without `worker`, the process only queues and lists composes; without `composer`, it only hands
-    out queued jobs."""
+    """The APIs that this process serves, separated by commas: `composer`, `worker` and `ec2`, which is
+    served if there is an `EC2_CREDENTIALS_FILE`. Without `worker`, the process only queues and lists
+    composes; without `composer`, it only hands out queued jobs."""
     listen: tuple[JobsAddress, ...] = setting(
         "JOBS_LISTEN", parse=_parse_listen, absent=(), default=f"unix:{DATA_DIR}/jobs.sock,127.0.0.1:8091"
     )

@@ -18,6 +18,7 @@ from image_service.settings.base_images import (
     StreamSettings,
 )
 from image_service.settings.database import DatabaseSettings
+from image_service.settings.jobs.ec2 import Ec2Settings
 from image_service.settings.jobs.engine import EngineSettings
 from image_service.settings.jobs.jobs import JobsSettings
 from image_service.settings.jobs.tenants import TenantSettings
@@ -40,6 +41,7 @@ class JobsRoleSettings:
     jobs: JobsSettings = attrs.field(factory=JobsSettings)
     engine: EngineSettings = attrs.field(factory=EngineSettings)
     tenants: TenantSettings = attrs.field(factory=TenantSettings)
+    ec2: Ec2Settings = attrs.field(factory=Ec2Settings)
     tls: TlsSettings = attrs.field(factory=TlsSettings)
     proxies: ProxySettings = attrs.field(factory=ProxySettings)
     database: DatabaseSettings = attrs.field(factory=DatabaseSettings)
@@ -84,6 +86,7 @@ class JobsRoleSettings:
         for group in (
             self.engine,
             self.tenants,
+            self.ec2,
             self.tls,
             self.catalog,
             self.download,

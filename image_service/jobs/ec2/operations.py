@@ -1,0 +1,50 @@
+"""The interface between EC2's protocol and the operations: callers and handlers."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+
+@attrs.frozen
+class Ec2Caller:
+    """The sender of a request whose signature is verified.
+
+    Args:
+        tenant: to which the access key belongs.
+        access_key: its name, which is not secret.
+        operations: that the access key may call; ``*`` stands for any characters.
+        buckets: to which it may export; same.
+        request_digest: SHA-256, in hexadecimal, of the signature: the same for a repeated request.
+    """
+
+    tenant: str
+    access_key: str
+    operations: tuple[str, ...]
+    buckets: tuple[str, ...]
+    request_digest: str
+
+    def may_call(self, operation: str) -> bool:
+        """Return True if the access key may call an operation."""
+        return any(fnmatchcase(operation, pattern) for pattern in self.operations)
+
+    def may_export_to(self, bucket: str) -> bool:
+        """Return True if the access key may export to a bucket."""
+        return any(fnmatchcase(bucket, pattern) for pattern in self.buckets)
+
+
+OperationHandler: TypeAlias = "Callable[[Ec2Caller, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]"
+"""Carries out an operation.
+
+Parameters and result have the members of the operation's input and output in botocore's model of EC2, such
+as ``{"ConversionTaskId": "import-vol-1234abcd"}`` and ``{"Return": True}``. The parameters fit the model, and
+the caller may call the operation.
+
+Raises:
+    Ec2Error: the request is refused, or only a trial (``DryRun``).
+"""
