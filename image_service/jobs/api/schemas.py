@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from image_service.http.openapi import reference
 
+if TYPE_CHECKING:
     from jsonschema import ValidationError
 
-    from image_service.jobs.model import Json
-
-Schemas: TypeAlias = "Mapping[str, Json]"
-"""JSON Schemas (2020-12) by name; they refer to each other by ``#/components/schemas/NAME``."""
-
-
-def reference(name: str) -> Json:
-    """Return a reference to a schema."""
-    return {"$ref": f"#/components/schemas/{name}"}
+    from image_service.http.openapi import Schemas
 
 
 class SchemaCheck:

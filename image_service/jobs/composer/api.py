@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.jobs.api.operations import ApiDescription, ApiOperation, openapi_document, routes
+from image_service.http.openapi import ApiDescription, openapi_document
 from image_service.jobs.composer.errors import BASE_PATH, COMPOSER_ERRORS
 from image_service.jobs.composer.reply_schemas import REPLY_SCHEMAS
 from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
 from image_service.management.messages import json_response
+from image_service.management.operations import ApiOperation, routes
 from image_service.management.router import ApiRouter
 
 if TYPE_CHECKING:

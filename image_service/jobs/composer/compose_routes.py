@@ -11,7 +11,6 @@ from twisted.logger import Logger
 
 from image_service.errors import NotFound, StoreFailed
 from image_service.jobs.api.api_error import ApiError
-from image_service.jobs.api.operations import ApiOperation
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.paging import COMPOSE_FILTERS, PAGE, parse_filter, parse_page
@@ -20,6 +19,7 @@ from image_service.jobs.composer.requests import parse_request
 from image_service.jobs.metadata.composes import ComposeFilter
 from image_service.jobs.model import ComposeState
 from image_service.management.messages import json_response
+from image_service.management.operations import ApiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.jobs.api.schemas import reference
+from image_service.http.openapi import reference
 
 if TYPE_CHECKING:
-    from image_service.jobs.api.schemas import Schemas
+    from image_service.http.openapi import Schemas
     from image_service.jobs.model import Json
 
 _STRING: Json = {"type": "string"}

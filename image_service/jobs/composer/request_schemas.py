@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.jobs.api.schemas import reference
+from image_service.http.openapi import reference
 from image_service.jobs.model import ImageType
 from image_service.jobs.plans.plan import LOCAL, S3
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.jobs.api.schemas import Schemas
+    from image_service.http.openapi import Schemas
     from image_service.jobs.model import Json
 
 _MAX_UPLOADS = 16

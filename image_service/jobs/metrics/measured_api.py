@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import CancelledError
 
 from image_service.errors import ImageServiceError
-from image_service.jobs.api.operations import path_pattern
+from image_service.http.openapi import path_pattern
 from image_service.jobs.metrics.jobs_metrics import MeasuredRequest
 from image_service.jobs.model import DEFAULT_TENANT
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from image_service.jobs.api.front import ServedApi
-    from image_service.jobs.api.operations import ApiOperation
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
     from image_service.management.messages import ApiRequest, ApiResponse
+    from image_service.management.operations import ApiOperation
 
 OTHER = "other"
 """The path of requests without a route, and methods that no route has: clients make up any number."""

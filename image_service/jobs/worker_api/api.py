@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from image_service.errors import Forbidden, InvalidRequest
+from image_service.http.openapi import ApiDescription, openapi_document
 from image_service.jobs.api.api_error import ApiError
-from image_service.jobs.api.operations import ApiDescription, ApiOperation, openapi_document, routes
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import MAX_RESULT_BYTES, WorkerResult, parse_progress
@@ -24,6 +24,7 @@ from image_service.jobs.worker_api.errors import (
 )
 from image_service.jobs.worker_api.schemas import WORKER_SCHEMAS
 from image_service.management.messages import ApiResponse, json_response, parse_json_object
+from image_service.management.operations import ApiOperation, routes
 from image_service.management.router import ApiRouter
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class WorkerApi:
                 "RequestJob",
                 "Request a job; waits for one, and replies with 204 if there is none",
                 self._request_job,
-                201,
+                status=201,
                 reply="RequestJobResponse",
                 body="RequestJobRequest",
             ),
@@ -147,7 +148,7 @@ class WorkerApi:
                 "postWorkers",
                 "Register a worker",
                 self._add_worker,
-                201,
+                status=201,
                 reply="PostWorkersResponse",
                 body="PostWorkersRequest",
             ),

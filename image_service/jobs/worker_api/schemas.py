@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.jobs.api.schemas import reference
+from image_service.http.openapi import reference
 from image_service.jobs.model import JobType
 
 if TYPE_CHECKING:
-    from image_service.jobs.api.schemas import Schemas
+    from image_service.http.openapi import Schemas
     from image_service.jobs.model import Json
 
 ANY_TENANT = "ANY"

@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.api.schemas import SchemaCheck, reference
+from image_service.http.openapi import reference
+from image_service.jobs.api.schemas import SchemaCheck
 
 if TYPE_CHECKING:
-    from image_service.jobs.api.schemas import Schemas
+    from image_service.http.openapi import Schemas
 
 SCHEMAS: Schemas = {
     "Outer": {

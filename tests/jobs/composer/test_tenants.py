@@ -18,7 +18,7 @@ from tests.jobs.tenants.test_authenticator import authenticator
 from tests.jobs.tenants.tokens import RSA, STRANGER
 
 if TYPE_CHECKING:
-    from image_service.jobs.api.operations import ApiOperation
+    from image_service.management.operations import ApiOperation
 
 UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 PUBLIC = {"getErrorList", "getError", "getOpenapi"}

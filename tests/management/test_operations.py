@@ -6,14 +6,9 @@ import pytest
 from openapi_spec_validator import validate
 
 from image_service.errors import MethodNotAllowed, NotFound
-from image_service.jobs.api.operations import (
-    ApiDescription,
-    ApiOperation,
-    QueryParameter,
-    openapi_document,
-    routes,
-)
+from image_service.http.openapi import ApiDescription, QueryParameter, openapi_document
 from image_service.management.messages import ApiRequest, ApiResponse, json_response
+from image_service.management.operations import ApiOperation, routes
 from image_service.management.router import ApiRouter
 from tests.pytwisted import ensure_deferred
 
