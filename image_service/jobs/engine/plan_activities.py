@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -80,7 +81,9 @@ async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
     except NotFound as error:
         raise ApplicationError(error.detail, type=PLAN_GONE, non_retryable=True) from None
     except (StoreFailed, Unavailable, CancelledError) as error:
-        raise ApplicationError(str(error), type=type(error).__name__) from None
+        raise ApplicationError(
+            str(error), type=type(error).__name__, next_retry_delay=_retry_delay(error)
+        ) from None
     except ImageServiceError as error:
         raise ApplicationError(error.detail, type=error.code, non_retryable=True) from None
     except Exception as error:  # noqa: BLE001 - any other error ends the plan
@@ -89,6 +92,12 @@ async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
         raise ApplicationError(f"internal error ({type(error).__name__})", non_retryable=True) from None
     finally:
         beats.cancel()
+
+
+def _retry_delay(error: Exception) -> timedelta | None:
+    """Return the time after which an error says that a retry may succeed; None: as the engine decides."""
+    seconds = error.retry_after_seconds if isinstance(error, ImageServiceError) else None
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 async def _beat() -> None:

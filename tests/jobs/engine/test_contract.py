@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import NotFound, StoreFailed
+from image_service.errors import NotFound, StoreFailed, Unavailable
 from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
 from image_service.jobs.model import JobError, JobType, Step
 from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, UPLOAD, Driver
@@ -88,6 +88,16 @@ def test_step_is_repeated_while_the_database_is_unavailable(driver: Driver) -> N
     compose = driver.begin(FETCH)
     assert driver.end(compose) == (None, False)
     assert driver.actions.calls[compose.id] == [("begin",)] * 3 + [("act", "fetch"), ("finish",)]
+
+
+def test_step_waits_as_long_as_its_error_says_and_is_cancelled_meanwhile(driver: Driver) -> None:
+    driver.actions.errors = [Unavailable("the upload is awaited", retry_after_seconds=3600)]
+    compose = driver.begin(FETCH)
+    driver.wait_until(lambda: bool(driver.actions.calls[compose.id]))
+    driver.wait(2)  # the engine's own first delay is 1 s
+    assert driver.actions.calls[compose.id] == [("begin",)]
+    driver.call(driver.engine.cancel_plan(compose.id))
+    assert driver.end(compose) == (None, True)
 
 
 def test_deleted_compose_ends_its_plan(driver: Driver) -> None:
