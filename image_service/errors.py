@@ -106,7 +106,7 @@ class RequestTimeout(ImageServiceError):
 
 
 class Conflict(ImageServiceError):
-    """assisted-service cannot answer for the infra-env in its present state."""
+    """The request cannot be carried out in the present state of its infra-env, or of its image."""
 
     code = "conflict"
 

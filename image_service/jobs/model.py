@@ -7,6 +7,7 @@ from datetime import datetime  # noqa: TC003 - same
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
+from uuid import UUID, uuid5
 
 import attrs
 
@@ -17,6 +18,8 @@ DEFAULT_TENANT = ""
 """The tenant of requests without authentication. Others are ``org-`` and the value of a claim."""
 
 _NOTHING: Json = MappingProxyType({})
+_BASE_IMAGES = UUID("6f0cbe4c-8c5c-4e0b-9b0c-3d0f3c7c5b8e")  # the namespace of their ids
+_ALIAS_DIGITS = 17
 
 
 class ImageType(StrEnum):
@@ -172,6 +175,16 @@ class ComposeBase:
         """Return the base that the arguments of a step name."""
         return cls(**{field.name: str(arguments[field.name]) for field in attrs.fields(cls)})
 
+    @property
+    def image_id(self) -> str:
+        """The id of a disk image in the image catalog: the same in each replica, and after each start."""
+        return str(uuid5(_BASE_IMAGES, "/".join(attrs.astuple(self))))
+
+    @property
+    def instance_alias(self) -> str:
+        """The id under which EC2's API exports a disk image."""
+        return instance_alias(self.image_id)
+
 
 @attrs.frozen
 class ComposeRequest:
@@ -206,7 +219,7 @@ class Step:
         arguments: without secrets; a worker gets those of its job.
         inputs: of a job: their sources, by the names under which the worker fetches them: ``base``
             (the base disk), ``ignition``, ``kernel-arguments`` (JSON list), ``image`` (the composed image),
-            or ``STEP/NAME``: the artifact NAME of an earlier step.
+            ``image:ID`` (an image of the catalog), or ``STEP/NAME``: the artifact NAME of an earlier step.
         after: names of the steps that must have succeeded before.
     """
 
@@ -365,12 +378,21 @@ class CatalogImage:
     @property
     def instance_alias(self) -> str:
         """The id under which EC2's API exports it."""
-        return f"i-{self.id.replace('-', '')[:17]}"
+        return instance_alias(self.id)
 
     @property
     def volume_alias(self) -> str:
         """The id of its volume in EC2's API."""
-        return f"vol-{self.id.replace('-', '')[:17]}"
+        return f"vol-{_alias_digits(self.id)}"
+
+
+def instance_alias(image_id: str) -> str:
+    """Return the id of an image in EC2's API."""
+    return f"i-{_alias_digits(image_id)}"
+
+
+def _alias_digits(image_id: str) -> str:
+    return image_id.replace("-", "")[:_ALIAS_DIGITS]
 
 
 @attrs.frozen

@@ -9,6 +9,7 @@ import attrs
 
 from image_service.jobs.composer.api import ComposerApi
 from image_service.jobs.composer.compose_routes import ComposeRoutes
+from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
 from image_service.jobs.dispatch.actions import JobPlanActions
@@ -86,7 +87,10 @@ def _build_composer_api(
     upload_url = settings.jobs.upload_s3_url
     place = None if upload_url is None else UploadPlace.parse(upload_url)
     limits = ComposeLimits(settings.jobs.max_queued, place)
-    service = ComposeService(rows.composes, engine, artifacts.bases, rows.in_thread, time.time, limits)
+    service = ComposeService(
+        rows.composes, rows.images, engine, artifacts.bases, rows.in_thread, time.time, limits
+    )
     links = S3Links(settings.s3)
     routes = ComposeRoutes(service, rows.composes, rows.jobs, artifacts.contents, rows.in_thread, links)
-    return ComposerApi(routes, ReferenceRoutes(artifacts.bases))
+    images = ImageRoutes(artifacts.catalog, service, artifacts.contents, rows.in_thread)
+    return ComposerApi(routes, images, ReferenceRoutes(artifacts.bases))

@@ -83,7 +83,7 @@ class Bases:
 
     def disk(self, base: ComposeBase) -> OsImage:
         """Return the entry of a disk image; UnknownBaseImage if it is not configured any more."""
-        for found, entry in self._all_disks():
+        for found, entry in self.all_disks():
             if found == base:
                 return entry
         raise UnknownBaseImage(
@@ -100,10 +100,20 @@ class Bases:
             return ""
         return f"{self._byte_server_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
 
+    def all_disks(self) -> Iterator[tuple[ComposeBase, OsImage]]:
+        """Yield the disk images with their entries: the configured ones, then those of streams."""
+        for entry in self._disks:
+            yield ComposeBase(entry.version, entry.cpu_architecture, METAL, _RAW), entry
+        for desired in self._streams.desired:
+            release = desired.release
+            for disk in release.disks:
+                base = ComposeBase(release.version, release.architecture, disk.platform, disk.format)
+                yield base, desired.disk_entry(disk)
+
     @property
     def disk_names(self) -> set[str]:
         """The names of the files of all disk images that are offered."""
-        return {entry.file_name for _, entry in self._all_disks()}
+        return {entry.file_name for _, entry in self.all_disks()}
 
     def _names(self) -> set[tuple[str, str]]:
         """Return all OpenShift versions and streams, each with an architecture."""
@@ -119,7 +129,7 @@ class Bases:
         if image_type.is_disk:
             offered = [
                 (base, entry)
-                for base, entry in self._all_disks()
+                for base, entry in self.all_disks()
                 if base.architecture == architecture
                 and base.platform in {image_type.platform, METAL}
                 and (name in entry.openshift_versions)
@@ -137,16 +147,6 @@ class Bases:
         except UnknownBaseImage:
             return None
         return ComposeBase(entry.version, architecture) if name in entry.openshift_versions else None
-
-    def _all_disks(self) -> Iterator[tuple[ComposeBase, OsImage]]:
-        """Yield the disk images: first the configured ones, then those of streams' releases."""
-        for entry in self._disks:
-            yield ComposeBase(entry.version, entry.cpu_architecture, METAL, _RAW), entry
-        for desired in self._streams.desired:
-            release = desired.release
-            for disk in release.disks:
-                base = ComposeBase(release.version, release.architecture, disk.platform, disk.format)
-                yield base, desired.disk_entry(disk)
 
 
 def _distribution(name: str) -> str:

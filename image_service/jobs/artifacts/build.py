@@ -19,6 +19,7 @@ from image_service.jobs.artifacts.bases import Bases
 from image_service.jobs.artifacts.composed_images import ComposedImages
 from image_service.jobs.artifacts.contents import Contents
 from image_service.jobs.artifacts.disk_images import DiskImages
+from image_service.jobs.artifacts.image_catalog import ImageCatalog
 from image_service.serving.digests import Digests
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ArtifactParts:
     """The parts of this package for its users."""
 
     bases: Bases
+    catalog: ImageCatalog
     contents: Contents
     actions: ArtifactActions
 
@@ -98,6 +100,6 @@ def build_artifacts(  # noqa: PLR0913 - the inputs of all parts
 
     parts.call_every(COLLECT_SECONDS, remove_superseded)
     composed = ComposedImages(in_thread, bases, isos.derived, composes)
-    contents = Contents(in_thread, bases, disk_images, composed, digests, composes, jobs, store)
+    contents = Contents(in_thread, bases, disk_images, composed, digests, composes, jobs, images, store)
     actions = ArtifactActions(in_thread, bases, disk_images, composed, digests, jobs, images, store)
-    return ArtifactParts(bases, contents, actions)
+    return ArtifactParts(bases, ImageCatalog(images, bases), contents, actions)

@@ -16,7 +16,14 @@ from image_service.http.response import render_fields
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, FileExtent, Literal
 from image_service.jobs.model import ComposeBase
-from image_service.jobs.plans.plan import BASE, IGNITION, IMAGE, KERNEL_ARGUMENTS, find_artifact
+from image_service.jobs.plans.plan import (
+    BASE,
+    CATALOG_IMAGE,
+    IGNITION,
+    IMAGE,
+    KERNEL_ARGUMENTS,
+    find_artifact,
+)
 from image_service.management.messages import ApiResponse
 from image_service.serving.digests import BLOCK_BYTES, read_block, repr_digest
 
@@ -29,8 +36,9 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.composed_images import ComposedImages
     from image_service.jobs.artifacts.disk_images import DiskImages
     from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.images import ImageRepository
     from image_service.jobs.metadata.jobs import JobRepository
-    from image_service.jobs.model import Artifact, Compose
+    from image_service.jobs.model import Artifact, CatalogImage, Compose
     from image_service.management.messages import ApiRequest
     from image_service.objects.store import ObjectStorage
     from image_service.serving.digests import Digests
@@ -89,6 +97,7 @@ class Contents:
         digests: of composed images; none is computed here.
         composes: have the customizations of images.
         jobs: whose artifacts are inputs of others.
+        images: the image catalog.
         store: of artifacts.
     """
 
@@ -99,6 +108,7 @@ class Contents:
     _digests: Digests
     _composes: ComposeRepository
     _jobs: JobRepository
+    _images: ImageRepository
     _store: ObjectStorage
 
     async def open_input(self, compose: Compose, source: str) -> Content:
@@ -116,11 +126,13 @@ class Contents:
         """
         match source:
             case _ if source == BASE:
-                return self._open_base(compose)
+                return self.open_catalog_image(ComposeBase.from_arguments(compose.plan.steps[0].arguments))
             case _ if source == IMAGE:
                 return await self._open_composed(compose)
             case _ if source in {IGNITION, KERNEL_ARGUMENTS}:
                 return await self._open_customization(compose, source)
+            case _ if source.startswith(CATALOG_IMAGE):
+                return await self._open_source_image(compose, source.removeprefix(CATALOG_IMAGE))
         artifact = find_artifact(
             await self._in_thread(partial(self._jobs.find_of_compose, compose.id)), source
         )
@@ -134,6 +146,20 @@ class Contents:
             raise NotFound("the compose has no image")
         return self._open_artifact(compose.image, f"{compose.id}-{compose.plan.file_name}")
 
+    def open_catalog_image(self, image: CatalogImage | ComposeBase) -> Content:
+        """Open a stored image or a base disk, for downloads and jobs.
+
+        Raises:
+            Unavailable: the base is being fetched; has the time of a retry.
+            UnknownBaseImage: the base is not offered any more.
+        """
+        file_name = f"{image.instance_alias}.{image.format}"
+        if not isinstance(image, ComposeBase):
+            return self._open_artifact(image.artifact, file_name)
+        disk = self._disks.get_ready(self._bases.disk(image))
+        extents = ExtentMap((FileExtent(disk.file, 0, disk.file.size),) if disk.file.size else ())
+        return _content(extents, file_name, disk.sha256)
+
     def respond(self, content: Content, request: ApiRequest) -> ApiResponse:
         """Return the response to a GET or HEAD request: 200, 206, 304, 412 or 416, sent while it is read."""
         digest = content.sha256 and repr_digest(bytes.fromhex(content.sha256))
@@ -145,12 +171,12 @@ class Contents:
         stream = ExtentStream(_read_blocks(response.body), self._in_thread)
         return ApiResponse(response.status, fields=response.field_lines, stream=stream)
 
-    def _open_base(self, compose: Compose) -> Content:
-        """Open the base disk, which the arguments of the first step name."""
-        base = ComposeBase.from_arguments(compose.plan.steps[0].arguments)
-        disk = self._disks.get_ready(self._bases.disk(base))
-        extents = ExtentMap((FileExtent(disk.file, 0, disk.file.size),) if disk.file.size else ())
-        return _content(extents, BASE, disk.sha256)
+    async def _open_source_image(self, compose: Compose, image_id: str) -> Content:
+        """Open the image of the catalog that a job reads; it is in use until its compose ends."""
+        image = await self._in_thread(partial(self._images.find, compose.tenant, image_id))
+        if image is None:
+            raise NotFound(f"there is no image {image_id}")
+        return self.open_catalog_image(image)
 
     async def _open_composed(self, compose: Compose) -> Content:
         representation = await self._composed.get(compose)

@@ -5,11 +5,14 @@
     GET DELETE  /composes/{id}                                                      200
     POST        /composes/{id}/cancel                                               200
     GET         /composes/{id}/{metadata,logs,manifests,sboms,provenance,download}  200
+    GET         /images                                                             200
+    GET DELETE  /images/{id}                                                        200
+    GET         /images/{id}/download                                               200
     GET         /distributions, /distributions/{name}                               200
     GET         /errors, /errors/{id}                                               200
     GET         /openapi                                                            200
 
-`cancel`, `provenance` and the parameters of the list are ours, the others osbuild-composer's.
+`cancel`, `provenance`, images and the parameters of the list are ours, the others osbuild-composer's.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from image_service.management.router import ApiRouter
 if TYPE_CHECKING:
     from image_service.errors import ImageServiceError
     from image_service.jobs.composer.compose_routes import ComposeRoutes
+    from image_service.jobs.composer.image_routes import ImageRoutes
     from image_service.jobs.composer.reference_routes import ReferenceRoutes
     from image_service.jobs.model import Json
     from image_service.management.messages import ApiRequest, ApiResponse
@@ -47,6 +51,7 @@ class ComposerApi:
 
     Args:
         composes: the operations on composes.
+        images: the operations on the image catalog.
         reference: the operations that describe the API.
 
     Attributes:
@@ -57,11 +62,11 @@ class ComposerApi:
     base_paths: tuple[str, ...] = (BASE_PATH,)
     max_body_bytes: int = MAX_BODY_BYTES
 
-    def __init__(self, composes: ComposeRoutes, reference: ReferenceRoutes) -> None:
+    def __init__(self, composes: ComposeRoutes, images: ImageRoutes, reference: ReferenceRoutes) -> None:
         show = ApiOperation(
             "GET", "/openapi", "getOpenapi", "show this document", self._show_openapi, reply="OpenAPI"
         )
-        self.operations = (*composes.operations, *reference.operations, show)
+        self.operations = (*composes.operations, *images.operations, *reference.operations, show)
         schemas = {**REQUEST_SCHEMAS, **REPLY_SCHEMAS, "OpenAPI": {"type": "object"}}
         self.document: Json = openapi_document(_DESCRIPTION, self.operations, schemas)
         self._router = ApiRouter(routes(BASE_PATH, self.operations))

@@ -1,4 +1,4 @@
-"""The errors of the composer API: osbuild-composer's numbers, and three of ours, named like their status."""
+"""The errors of the composer API: osbuild-composer's numbers, and five of ours, named like their status."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ UNSUPPORTED_CUSTOMIZATION = 35
 UNSUPPORTED_UPLOAD = 38
 BLUEPRINT_AND_CUSTOMIZATIONS = 39
 BAD_REQUEST = 42
+UNKNOWN_IMAGE = 404
+IMAGE_IN_USE = 409
 ARTIFACT_NOT_FOUND = 1022
 UNSPECIFIED = 10000
 
@@ -55,6 +57,8 @@ _ENTRIES = (
     ErrorEntry(BLUEPRINT_AND_CUSTOMIZATIONS, 400, "a request has a blueprint or customizations, not both"),
     ErrorEntry(BAD_REQUEST, 400, "the request is invalid"),
     ErrorEntry(401, 401, "the token is missing or invalid"),
+    ErrorEntry(UNKNOWN_IMAGE, 404, "there is no image with this id"),
+    ErrorEntry(IMAGE_IN_USE, 409, "the image cannot be deleted now"),
     ErrorEntry(413, 413, "the content is too large"),
     ErrorEntry(429, 429, "too many composes of this tenant have not ended"),
     ErrorEntry(503, 503, "the service cannot answer now"),
@@ -77,6 +81,7 @@ COMPOSER_ERRORS = ErrorList(
         errors.InvalidRequest: BAD_REQUEST,
         errors.MisdirectedRequest: BAD_REQUEST,
         errors.Unauthorized: 401,
+        errors.Conflict: IMAGE_IN_USE,
         errors.ContentTooLarge: 413,
         errors.TooManyQueued: 429,
         errors.Unavailable: 503,

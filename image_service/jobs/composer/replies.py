@@ -14,7 +14,15 @@ from image_service.jobs.plans.plan import FILE_NAMES, S3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from image_service.jobs.model import Compose, ImageType, Job, Json, UploadResult
+    from image_service.jobs.model import (
+        CatalogImage,
+        Compose,
+        ComposeBase,
+        ImageType,
+        Job,
+        Json,
+        UploadResult,
+    )
 
 CONTENT_TYPE = "application/octet-stream"
 
@@ -161,6 +169,39 @@ def describe_provenance(compose: Compose, jobs: Sequence[Job]) -> Json:
 
 def _describe_part(kind: str, compose: Compose, part: str, **members: object) -> Json:
     return describe_object(kind, compose.id, f"/composes/{compose.id}/{part}", **members)
+
+
+def describe_image(image: CatalogImage) -> Json:
+    """Return a ``CatalogImage``."""
+    return describe_object(
+        "CatalogImage",
+        image.id,
+        f"/images/{image.id}",
+        instance_id=image.instance_alias,
+        volume_id=image.volume_alias,
+        name=image.name,
+        architecture=image.architecture,
+        format=image.format,
+        source=image.source,
+        created_at=image.created_at.isoformat(),
+        size=image.artifact.size,
+        virtual_size=image.virtual_size,
+        sha256=image.artifact.sha256,
+    )
+
+
+def describe_base_image(base: ComposeBase) -> Json:
+    """Return the ``CatalogImage`` of a base disk, whose size is not known before it is fetched."""
+    return describe_object(
+        "CatalogImage",
+        base.image_id,
+        f"/images/{base.image_id}",
+        instance_id=base.instance_alias,
+        name=f"{base.version} {base.platform}",
+        architecture=base.architecture,
+        format=base.format,
+        source="base",
+    )
 
 
 def describe_distributions(distributions: Mapping[str, Mapping[str, tuple[ImageType, ...]]]) -> Json:

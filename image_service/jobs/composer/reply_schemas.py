@@ -123,6 +123,23 @@ REPLY_SCHEMAS: Schemas = {
             }
         }
     ),
+    "ImageList": _page_of("CatalogImage"),
+    "CatalogImage": _named(
+        {
+            "instance_id": {**_STRING, "description": "its id in EC2's API"},
+            "volume_id": _STRING,
+            "name": _STRING,
+            "architecture": _STRING,
+            "format": {"enum": ["raw", "qcow2", "vmdk", "vhd", "ova"]},
+            "source": {**_STRING, "description": "compose:ID, import:ID or base"},
+            "created_at": _TIME,
+            "size": {**_INTEGER, "description": "bytes of the file"},
+            "virtual_size": {**_INTEGER, "description": "bytes of the disk"},
+            "sha256": {**_STRING, "description": "of the file"},
+        },
+        *("volume_id", "created_at", "size", "virtual_size", "sha256"),
+    ),
+    "ImageDeleteStatus": reference("ObjectReference"),
     "DistributionList": {
         "type": "object",
         "description": "repositories, of which there are none, by distribution, architecture and image type",

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.model import ComposeRequest
+    from image_service.jobs.metadata.images import ImageRepository
+    from image_service.jobs.model import CatalogImage, ComposeRequest
 
 _log = Logger()
 
@@ -52,6 +53,7 @@ class ComposeService:
 
     Args:
         composes: their rows.
+        images: the image catalog.
         engine: carries out their plans.
         bases: of which images are made.
         in_thread: calls the rows in a thread.
@@ -60,6 +62,7 @@ class ComposeService:
     """
 
     _composes: ComposeRepository
+    _images: ImageRepository
     _engine: Engine
     _bases: Bases
     _in_thread: InThread
@@ -108,6 +111,15 @@ class ComposeService:
         _log.info("deleted compose {compose}", compose=compose.id, tenant=compose.tenant)
         if not compose.state.is_final:
             await self._cancel_plan(compose)
+
+    async def delete_image(self, image: CatalogImage) -> None:
+        """Delete an image of the catalog, and the compose that made it."""
+        kind, _, compose_id = image.source.partition(":")
+        if kind == "compose":
+            await self._in_thread(partial(self._composes.delete, compose_id))
+        else:
+            await self._in_thread(partial(self._images.delete, image))
+        _log.info("deleted image {image}", image=image.id, tenant=image.tenant)
 
     async def _start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
         try:

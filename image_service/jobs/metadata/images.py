@@ -6,32 +6,52 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.jobs.metadata.tables import IMAGES
+from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.metadata.tables import ARTIFACTS, DISCARDED, IMAGES
 from image_service.jobs.metadata.values import IMAGE_COLUMNS, row_of, to_image
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
     from image_service.database.database import Database
     from image_service.jobs.model import CatalogImage
 
+_SELECT = sa.select(*IMAGE_COLUMNS).order_by(IMAGES.c.created_at, IMAGES.c.id)
+
 
 class ImageRepository:
-    """Finished disk images, for EC2's API. Deleting a compose deletes its image.
+    """Finished disk images. Deleting a compose deletes its image.
 
     Args:
         database: see ``open_database``.
+        now: in UTC.
 
     Raises:
         StoreFailed: of each method: the database does not answer.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, now: Callable[[], datetime] = utc_now) -> None:
         self._database = database
+        self._now = now
 
     def add(self, image: CatalogImage) -> None:
         """Add an image, unless there is one with its source."""
         row = {**row_of(image), "alias": image.instance_alias.partition("-")[2]}
         insert = self._database.insert(IMAGES).values(row).on_conflict_do_nothing()
         self._database.transact(lambda connection: connection.execute(insert).close())
+
+    def delete(self, image: CatalogImage) -> None:
+        """Delete an image, and discard its object."""
+        key = image.artifact.key
+        discarded = self._database.insert(DISCARDED).values(key=key, after=self._now())
+
+        def work(connection: sa.Connection) -> None:
+            if connection.execute(sa.delete(IMAGES).where(IMAGES.c.id == image.id)).rowcount:
+                connection.execute(sa.delete(ARTIFACTS).where(ARTIFACTS.c.key == key))
+                connection.execute(discarded.on_conflict_do_nothing())
+
+        self._database.transact(work)
 
     def find(self, tenant: str | None, name: str) -> CatalogImage | None:
         """Return an image by its id or an alias; None: there is none, or it is of another tenant."""
@@ -40,12 +60,24 @@ class ImageRepository:
         images = self._find(tenant, IMAGES.c.alias == digits if is_alias else IMAGES.c.id == name)
         return images[0] if images else None
 
+    def find_page(self, tenant: str, offset: int, limit: int) -> tuple[list[CatalogImage], int]:
+        """Return images of a tenant, oldest first, and how many it has in all."""
+        of_tenant = IMAGES.c.tenant == tenant
+        page = _SELECT.where(of_tenant).offset(offset).limit(limit)
+        count = sa.select(sa.func.count()).select_from(IMAGES).where(of_tenant)
+
+        def work(connection: sa.Connection) -> tuple[list[CatalogImage], int]:
+            images = [to_image(row) for row in connection.execute(page).mappings()]
+            return images, connection.execute(count).scalar_one()
+
+        return self._database.transact(work)
+
     def find_all(self, tenant: str | None) -> list[CatalogImage]:
         """Return the images of a tenant, oldest first; None: of all."""
         return self._find(tenant)
 
     def _find(self, tenant: str | None, *conditions: sa.ColumnElement[bool]) -> list[CatalogImage]:
-        select = sa.select(*IMAGE_COLUMNS).where(*conditions).order_by(IMAGES.c.created_at, IMAGES.c.id)
+        select = _SELECT.where(*conditions)
         if tenant is not None:
             select = select.where(IMAGES.c.tenant == tenant)
         rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())

@@ -24,6 +24,8 @@ IGNITION = "ignition"
 KERNEL_ARGUMENTS = "kernel-arguments"
 IMAGE = "image"
 """The sources of inputs that are no artifacts; see `Step.inputs`. Jobs know them by the same names."""
+CATALOG_IMAGE = "image:"
+"""With the id of an image: the source of an input from the image catalog."""
 
 S3 = "aws.s3"
 LOCAL = "local"

@@ -142,6 +142,7 @@ class Artifacts:
             self.digests,
             self.rows.composes,
             self.rows.jobs,
+            self.images,
             self.store,
         )
 

@@ -11,20 +11,23 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.errors import EngineUnavailable, ImageServiceError, NotFound
+from image_service.jobs.artifacts.image_catalog import ImageCatalog
 from image_service.jobs.composer.api import ComposerApi
 from image_service.jobs.composer.compose_routes import ComposeRoutes
 from image_service.jobs.composer.errors import BASE_PATH
+from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
+from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.model import ComposeBase, ImageType, Principal
 from image_service.management.messages import ApiRequest, ApiResponse
 from image_service.objects.s3_links import S3Links
 from image_service.settings.remote import S3Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
-    from image_service.jobs.model import Compose
+    from image_service.jobs.model import CatalogImage, Compose
     from image_service.jobs.plans.plan import UploadPlace
     from tests.jobs.metadata.composing import Rows
 
@@ -32,6 +35,7 @@ T = TypeVar("T")
 
 ORG_1, ORG_2 = Principal("org-1"), Principal("org-2")
 IGNITION = b'{"ignition": {"version": "3.4.0"}, "s3cr3t": 1}'
+BASE_DISK = ComposeBase("419.1", "x86_64", "metal", "raw")
 DISTRIBUTIONS = {
     name: {"x86_64": tuple(ImageType), "aarch64": (ImageType.LIVE_INSTALLER,)}
     for name in ("rhcos-4.19", "debian-12")
@@ -89,6 +93,9 @@ class FixedBases:
     def distributions(self) -> Mapping[str, Mapping[str, tuple[ImageType, ...]]]:
         return DISTRIBUTIONS
 
+    def all_disks(self) -> Iterator[tuple[ComposeBase, None]]:
+        yield BASE_DISK, None
+
     def find(self, distribution: str, architecture: str, image_type: ImageType) -> ComposeBase:
         assert image_type in DISTRIBUTIONS[distribution][architecture]
         return ComposeBase("419.1", architecture, *(["metal", "raw"] if image_type.is_disk else []))
@@ -104,6 +111,9 @@ class TextContents:
         if self.are_gone:
             raise NotFound("the image was deleted")
         return compose.id
+
+    def open_catalog_image(self, image: CatalogImage | ComposeBase) -> str:
+        return image.instance_alias
 
     def respond(self, content: str, request: ApiRequest) -> ApiResponse:
         del request
@@ -138,8 +148,10 @@ class Composer:
         self.contents = TextContents()
         parts: Any = self.engine, FixedBases(), self.contents
         engine, bases, contents = parts
+        self.images = ImageRepository(rows.database, rows.clock)
         service = ComposeService(
             rows.composes,
+            self.images,
             engine,
             bases,
             at_once,
@@ -151,6 +163,7 @@ class Composer:
         )
         self.api = ComposerApi(
             ComposeRoutes(service, rows.composes, rows.jobs, contents, at_once, links),
+            ImageRoutes(ImageCatalog(self.images, bases), service, contents, at_once),
             ReferenceRoutes(bases),
         )
 

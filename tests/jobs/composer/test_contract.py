@@ -21,11 +21,19 @@ from image_service.jobs.model import (
 )
 from tests.jobs.composer.composing import compose_request
 from tests.jobs.fixtures import upstream_document
+from tests.jobs.metadata.composing import make_image
 
 if TYPE_CHECKING:
     from tests.jobs.composer.composing import Composer
 
-OURS = {("/composes/{}/cancel", "post"), ("/composes/{}/provenance", "get")}
+OURS = {
+    ("/composes/{}/cancel", "post"),
+    ("/composes/{}/provenance", "get"),
+    ("/images", "get"),
+    ("/images/{}", "get"),
+    ("/images/{}", "delete"),
+    ("/images/{}/download", "get"),
+}
 THEIRS = {
     ("/composes/{}/clone", "post"),
     ("/clones/{}", "get"),
@@ -84,13 +92,18 @@ def replies_of(composer: Composer) -> list[tuple[tuple[str, str], int, Any]]:
 
     def ask(method: str, path: str, call: str, document: object = None) -> None:
         reply = composer(method.upper(), call, document)
-        if path != "/composes/{}/download":
+        if not path.endswith("/download"):
             found.append(((path, method), reply.status, reply.document))
 
     ask("post", "/compose", "/compose", compose_request())
     for path in ("/composes/", "/distributions", "/errors", "/openapi"):
         ask("get", path, path)
     ask("get", "/errors/{}", "/errors/15")
+    composer.images.add(make_image(1))
+    ask("get", "/images", "/images")
+    for image in composer("GET", "/images").document["items"]:
+        ask("get", "/images/{}", f"/images/{image['id']}")
+        ask("delete", "/images/{}", f"/images/{image['id']}")
     ask("get", "/distributions/{}", "/distributions/rhcos-4.19")
     for compose in composer("GET", "/composes/").document:
         for part in ("", "/metadata", "/logs", "/manifests", "/sboms", "/provenance", "/download"):
@@ -116,7 +129,7 @@ def test_replies_match_the_own_document(many: Composer) -> None:
         schema = {**content["schema"], "components": document["components"]}
         Draft202012Validator(schema).validate(reply)
         answered.add(operation)
-    assert described.keys() - answered == {("/composes/{}/download", "get")}
+    assert described.keys() - answered == {("/composes/{}/download", "get"), ("/images/{}/download", "get")}
 
 
 def test_operations_are_those_of_osbuild_composer(composer: Composer, upstream: Any) -> None:

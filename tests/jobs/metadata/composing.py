@@ -12,6 +12,7 @@ from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.jobs import JobRepository
 from image_service.jobs.model import (
     Artifact,
+    CatalogImage,
     Compose,
     ComposePlan,
     ComposeState,
@@ -83,6 +84,25 @@ def make_compose(**values: Any) -> Compose:
 def make_artifact(job_id: str, attempt: int = 1, name: str = "disk.raw") -> Artifact:
     """Return an artifact of an attempt."""
     return Artifact(name, 2**33, "cd" * 32, f"jobs/{job_id}/{attempt}/{uuid4()}/{name}")
+
+
+def make_image(number: int, tenant: str = "org-1", **values: Any) -> CatalogImage:
+    """Return an image of the catalog; a higher number is made later."""
+    image_id = str(uuid4())
+    return CatalogImage(
+        **{
+            "id": image_id,
+            "tenant": tenant,
+            "name": "name",
+            "architecture": "x86_64",
+            "format": "vmdk",
+            "virtual_size": 2**34,
+            "artifact": make_artifact(image_id, name="disk.vmdk"),
+            "source": f"compose:{number}",
+            "created_at": NOW + timedelta(seconds=number),
+            **values,
+        }
+    )
 
 
 @attrs.define

@@ -10,20 +10,10 @@ import attrs
 
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.metadata.workers import WorkerRepository
-from image_service.jobs.model import CatalogImage
-from tests.jobs.metadata.composing import NOW, make_artifact
+from tests.jobs.metadata.composing import NOW, make_image
 
 if TYPE_CHECKING:
     from tests.jobs.metadata.composing import Rows
-
-
-def make_image(number: int, tenant: str = "org-1") -> CatalogImage:
-    image_id = str(uuid4())
-    artifact = make_artifact(image_id, name="disk.vmdk")
-    created_at = NOW + timedelta(seconds=number)
-    return CatalogImage(
-        image_id, tenant, "name", "x86_64", "vmdk", 2**34, artifact, f"compose:{number}", created_at
-    )
 
 
 def test_image_is_found_by_its_id_and_aliases(rows: Rows) -> None:
