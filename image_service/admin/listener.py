@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from image_service.admin.api import api_routes
 from image_service.admin.monitoring import PROBES, Monitoring
 from image_service.errors import ConfigurationError
 from image_service.files.reloaded import Reloaded
@@ -15,9 +16,10 @@ from image_service.management.router import ApiRouter
 from image_service.settings.admin import read_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from image_service.admin.api import AdminApi
     from image_service.admin.state import ServiceState
     from image_service.concurrency.parts import PartsStack
     from image_service.management.router import Handlers
@@ -43,7 +45,9 @@ def start_admin(
     parts: PartsStack,
     settings: AdminConfiguration,
     state: ServiceState,
-    routes: Mapping[str, Handlers] = MappingProxyType({}),
+    *,
+    apis: Sequence[AdminApi] = (),
+    pages: Mapping[str, Handlers] = MappingProxyType({}),
 ) -> None:
     """Listen on ``ADMIN_LISTEN`` until the parts stop; do nothing if it is not set.
 
@@ -51,7 +55,8 @@ def start_admin(
         parts: see `PartsStack`.
         settings: of the role.
         state: of the role.
-        routes: beside those of monitoring.
+        apis: beside that of monitoring.
+        pages: routes that are not of an API.
 
     Raises:
         ConfigurationError: the address cannot be listened on; the token, key or certificate cannot be read.
@@ -61,7 +66,7 @@ def start_admin(
         return
     token = None if token_file is None else _reload_token(token_file, reactor.seconds)
     guard = RequestGuard(token, any_host=token is not None, public_paths=PROBES)
-    router = ApiRouter({**Monitoring(state).routes(), **routes})
+    router = ApiRouter({**pages, **api_routes([Monitoring(state), *apis])})
     site = ApiSite(ApiResource(guard, router.respond), reactor, MAX_BODY_BYTES)
     ApiListener(parts, "ADMIN_LISTEN", "admin", site).listen(listen, settings.tls)
 

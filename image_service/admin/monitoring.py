@@ -1,4 +1,4 @@
-"""Routes for monitoring: probes, metrics and the states of base images."""
+"""Operations for monitoring: probes, metrics and the states of base images."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
 from image_service.errors import Unavailable
 from image_service.management.messages import ApiResponse
+from image_service.management.operations import ApiOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from image_service.admin.state import ServiceState
+    from image_service.http.openapi import Schemas
     from image_service.management.messages import ApiRequest
-    from image_service.management.router import Handlers
 
 PROBES = frozenset({"/health", "/live"})
 """Paths that orchestrators request, which have no token."""
 RETRY_SECONDS = 1
+_TEXT = "text/plain"
 
 
 @attrs.frozen
@@ -27,23 +28,47 @@ class Monitoring:
 
     _state: ServiceState
 
-    def routes(self) -> Mapping[str, Handlers]:
-        """Return the handlers by path, for `ApiRouter`."""
-        return {
-            "/live": {"GET": self._live},
-            "/health": {"GET": self._health},
-            "/metrics": {"GET": self._metrics},
-            "/images": {"GET": self._images},
-        }
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """See `AdminApi`."""
+        return (
+            ApiOperation(
+                "GET",
+                "/live",
+                "getLive",
+                "respond while the process does",
+                self._live,
+                content_type=_TEXT,
+            ),
+            ApiOperation(
+                "GET",
+                "/health",
+                "getHealth",
+                "respond with 503 and the reason while no request can be served",
+                self._health,
+                content_type=_TEXT,
+            ),
+            ApiOperation(
+                "GET", "/metrics", "getMetrics", "show the metrics", self._metrics, content_type=_TEXT
+            ),
+            ApiOperation(
+                "GET", "/images", "getBaseImages", "list base images", self._images, reply="BaseImages"
+            ),
+        )
+
+    @property
+    def schemas(self) -> Schemas:
+        """See `AdminApi`."""
+        return BASE_IMAGE_SCHEMAS
 
     async def _live(self, _: ApiRequest) -> ApiResponse:
-        return ApiResponse(200, b"ok\n", "text/plain")
+        return ApiResponse(200, b"ok\n", _TEXT)
 
     async def _health(self, _: ApiRequest) -> ApiResponse:
         if reason := await self._state.unready_reason():
             raise Unavailable(reason, retry_after_seconds=RETRY_SECONDS)
         impairment = await self._state.describe_impairment()
-        return ApiResponse(200, f"ok\n{impairment}\n".encode() if impairment else b"ok\n", "text/plain")
+        return ApiResponse(200, f"ok\n{impairment}\n".encode() if impairment else b"ok\n", _TEXT)
 
     async def _metrics(self, _: ApiRequest) -> ApiResponse:
         return ApiResponse(200, *await self._state.render_metrics())

@@ -86,7 +86,8 @@ class OperationDescription:
 
 def path_pattern(path: str) -> str:
     """Return the regular expression of a path with parameters, which are its named groups."""
-    return _PARAMETER.sub(r"(?P<\1>[^/]+)", path)
+    parts = enumerate(_PARAMETER.split(path))
+    return "".join(f"(?P<{text}>[^/]+)" if index % 2 else re.escape(text) for index, text in parts)
 
 
 def reference(name: str) -> Json:

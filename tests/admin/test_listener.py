@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from openapi_spec_validator import validate
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
@@ -113,6 +114,13 @@ async def test_pages_are_those_of_the_state(admin: Admin) -> None:
     assert metrics.field("Cache-Control") == "no-store"
     assert parsedate_to_datetime(metrics.field("Date") or "").tzinfo is UTC
     assert metrics.field("Server") is None
+
+
+@ensure_deferred
+async def test_openapi_document_is_valid_and_names_the_paths(admin: Admin) -> None:
+    document = json.loads(await admin.get("/openapi.json"))
+    validate(document)
+    assert {"/health", "/live", "/metrics", "/images", "/openapi.json"} == set(document["paths"])
 
 
 @ensure_deferred

@@ -24,6 +24,7 @@ async def replace(request: ApiRequest, thing_id: str) -> ApiResponse:
 
 OPERATIONS = [
     ApiOperation("GET", "/things/{thing_id}", "getThing", "show a thing", show, reply="Thing"),
+    ApiOperation("GET", "/things.json", "getThings", "show all things", show, reply="Thing"),
     ApiOperation(
         "PUT",
         "/things/{thing_id}",
@@ -51,6 +52,7 @@ async def test_handler_gets_the_segment() -> None:
         ("GET", "/api/v1/things/", NotFound),
         ("GET", "/api/v1/things/a/b", NotFound),
         ("DELETE", "/api/v1/things/a", MethodNotAllowed),
+        ("GET", "/api/v1/thingsXjson", NotFound),
     ],
 )
 @ensure_deferred

@@ -76,7 +76,7 @@ class JobsService(RoleService):
         parts.push_async_callback(engine.connection.stop)
         self._start_upkeep(rows, store, engine.engine)
         state = JobsState(rows, engine, bases.isos.catalog, metrics.render)
-        start_admin(parts, settings, state, StatusPage(rows).routes())
+        start_admin(parts, settings, state, pages=StatusPage(rows).routes())
         operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
         authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
         self._listen(ApiFront(authenticator, jobs.apis))
