@@ -366,6 +366,12 @@ class TooManyQueued(ImageServiceError):
     code = "too-many-queued"
 
 
+class TaskLimitReached(ImageServiceError):
+    """A tenant has reached its limit of unfinished imports and exports, or of imported bytes."""
+
+    code = "task-limit-reached"
+
+
 class TenantMissing(ImageServiceError):
     """The token of a request names no tenant."""
 

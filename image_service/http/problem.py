@@ -34,6 +34,7 @@ _STATUSES: dict[type[ImageServiceError], int] = {
     errors.MisdirectedRequest: 421,
     errors.Unprocessable: 422,
     errors.TooManyQueued: 429,
+    errors.TaskLimitReached: 429,
     errors.HeadTooLarge: 431,
     errors.ImageServiceError: 500,
     errors.NotImplementedMethod: 501,

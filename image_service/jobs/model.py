@@ -22,6 +22,11 @@ _BASE_IMAGES = UUID("6f0cbe4c-8c5c-4e0b-9b0c-3d0f3c7c5b8e")  # the namespace of 
 _ALIAS_DIGITS = 17
 
 
+def alias_digits(image_id: str) -> str:
+    """Return the digits of the aliases ``i-…`` and ``vol-…`` of an image in EC2's API."""
+    return image_id.replace("-", "")[:_ALIAS_DIGITS]
+
+
 class ImageType(StrEnum):
     """The type of an image, by the names of osbuild-composer's API; ``openstack`` is an addition."""
 
@@ -59,9 +64,18 @@ _PLATFORMS = {
 }
 
 
+class ComposeOrigin(StrEnum):
+    """The API that a compose was requested by, and its purpose there."""
+
+    COMPOSER = "composer"
+    IMPORT = "import"  # of EC2's API
+    EXPORT = "export"  # same
+
+
 class JobType(StrEnum):
     """The type of a job."""
 
+    IMPORT = "import"
     CUSTOMIZE = "customize"
     CONVERT = "convert"
     UPLOAD = "upload"
@@ -183,7 +197,7 @@ class ComposeBase:
     @property
     def instance_alias(self) -> str:
         """The id under which EC2's API exports a disk image."""
-        return instance_alias(self.image_id)
+        return f"i-{alias_digits(self.image_id)}"
 
 
 @attrs.frozen
@@ -219,7 +233,8 @@ class Step:
         arguments: without secrets; a worker gets those of its job.
         inputs: of a job: their sources, by the names under which the worker fetches them: ``base``
             (the base disk), ``ignition``, ``kernel-arguments`` (JSON list), ``image`` (the composed image),
-            ``image:ID`` (an image of the catalog), or ``STEP/NAME``: the artifact NAME of an earlier step.
+            ``image:ID`` (a catalog image), ``manifest:N`` (the pinned manifest of disk N of an import, from
+            0), or ``STEP/NAME``: the artifact NAME of an earlier step.
         after: names of the steps that must have succeeded before.
     """
 
@@ -241,8 +256,8 @@ class ComposePlan:
 
     Args:
         steps: those of `JobType` become jobs.
-        result: ``STEP/NAME`` of the artifact that is the finished image; None: it is composed while it is
-            read, and not stored.
+        result: ``STEP/NAME`` of the artifact that is the finished image, of an import that of its first
+            disk; None: it is composed while it is read, and not stored, or it is exported.
         file_name: of a download.
     """
 
@@ -284,6 +299,7 @@ class Job:
     Args:
         id: UUID; the id of the engine's activity.
         attempt: from 1; 0: not started.
+        seen_at: its last heartbeat; later than `finished_at`: its worker has stopped it after a cancellation.
     """
 
     id: str
@@ -303,6 +319,7 @@ class Job:
     worker: str = ""
     queued_at: datetime | None = None
     started_at: datetime | None = None
+    seen_at: datetime | None = None
     finished_at: datetime | None = None
 
 
@@ -323,10 +340,13 @@ class UploadResult:
 
 @attrs.frozen
 class Compose:
-    """A compose as it is stored.
+    """A unit of work as it is stored: a compose, an import or an export.
 
     Args:
         id: UUID; the id of the engine's workflow.
+        distribution: "" of an import and an export.
+        architecture: of the workers that do its jobs; also of the image, except of imports and exports.
+        image_type: None of an import and an export.
         request: the request's JSON, Ignition blanked.
         plan: its steps.
         image: the finished image; None: there is none, or it is composed while it is read.
@@ -334,13 +354,15 @@ class Compose:
         ignition_sha256: None: it has no config.
         provenance: facts that steps have reported, by step.
         started_at: the time when the engine got its plan; None: not yet.
+        origin: the API that it belongs to.
+        source_image: id of the catalog image that its jobs read, which stays until it has ended.
     """
 
     id: str
     tenant: str
     distribution: str
     architecture: str
-    image_type: ImageType
+    image_type: ImageType | None
     request: Json = attrs.field(repr=False)
     plan: ComposePlan = attrs.field(repr=False)
     state: ComposeState
@@ -353,46 +375,8 @@ class Compose:
     uploads: tuple[UploadResult, ...] = ()
     ignition_sha256: str | None = None
     provenance: Json = attrs.field(default=_NOTHING, repr=False)
-
-
-@attrs.frozen
-class CatalogImage:
-    """A finished disk image in the image catalog.
-
-    Args:
-        id: UUID; its aliases ``i-…`` and ``vol-…`` have the first 17 hex digits of it.
-        format: ``raw``, ``qcow2``, ``vmdk``, ``vhd``, ``ova``.
-        source: ``compose:ID``, later also ``import:ID``.
-    """
-
-    id: str
-    tenant: str
-    name: str
-    architecture: str
-    format: str
-    virtual_size: int
-    artifact: Artifact
-    source: str
-    created_at: datetime
-
-    @property
-    def instance_alias(self) -> str:
-        """The id under which EC2's API exports it."""
-        return instance_alias(self.id)
-
-    @property
-    def volume_alias(self) -> str:
-        """The id of its volume in EC2's API."""
-        return f"vol-{_alias_digits(self.id)}"
-
-
-def instance_alias(image_id: str) -> str:
-    """Return the id of an image in EC2's API."""
-    return f"i-{_alias_digits(image_id)}"
-
-
-def _alias_digits(image_id: str) -> str:
-    return image_id.replace("-", "")[:_ALIAS_DIGITS]
+    origin: ComposeOrigin = ComposeOrigin.COMPOSER
+    source_image: str | None = None
 
 
 @attrs.frozen

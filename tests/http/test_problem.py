@@ -101,6 +101,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("engine-unavailable", 503),
         ("tenant-missing", 400),
         ("too-many-queued", 429),
+        ("task-limit-reached", 429),
         ("upstream-timeout", 504),
     }
 

@@ -14,6 +14,7 @@ from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.metadata.tasks import TaskRepository
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.snapshots.encryption import load_or_create_secret
 
@@ -39,6 +40,7 @@ class JobsRows:
     composes: ComposeRepository
     jobs: JobRepository
     images: ImageRepository
+    tasks: TaskRepository
     workers: WorkerRepository
     secrets: Sequence[bytes] = attrs.field(repr=False)
     in_thread: InThread
@@ -61,10 +63,12 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     parts.callback(database.close)
     if isinstance(database, PostgresqlDatabase):
         parts.call_every(CHECK_SECONDS, partial(database.abort, ABORT_SECONDS))
+    composes = ComposeRepository(database, secrets)
     return JobsRows(
-        ComposeRepository(database, secrets),
+        composes,
         JobRepository(database),
         ImageRepository(database),
+        TaskRepository(database, composes),
         WorkerRepository(database),
         secrets,
         parts.in_thread_pool(_THREADS, "rows"),

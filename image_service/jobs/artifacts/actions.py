@@ -14,9 +14,10 @@ from image_service.formats.disk.model import DiskFormat
 from image_service.formats.disk.ova import read_ova
 from image_service.formats.disk.reading_disks import read_disk
 from image_service.formats.reading import SpanReader
+from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.metadata.statements import utc_now
-from image_service.jobs.model import CatalogImage, ComposeBase, JobError, JobErrorId
+from image_service.jobs.model import ComposeBase, JobError, JobErrorId
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE, find_artifact
 
 if TYPE_CHECKING:

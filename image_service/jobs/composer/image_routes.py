@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
+    from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.composer.service import ComposeService
-    from image_service.jobs.model import CatalogImage, Json
+    from image_service.jobs.model import Json
     from image_service.management.messages import ApiRequest, ApiResponse
 
 _ONE = "/images/{image_id}"

@@ -14,8 +14,8 @@ from image_service.jobs.plans.plan import FILE_NAMES, S3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.model import (
-        CatalogImage,
         Compose,
         ComposeBase,
         ImageType,
@@ -58,7 +58,7 @@ def describe_status(compose: Compose, jobs: Sequence[Job], sign: Callable[[Uploa
         image_statuses=[image_status],
         distribution=compose.distribution,
         architecture=compose.architecture,
-        image_type=compose.image_type.value,
+        image_type=compose.image_type,
         **{name: time.isoformat() for name, time in times.items() if time is not None},
     )
 
@@ -142,7 +142,7 @@ def describe_manifests(compose: Compose) -> Json:
     manifest = {
         "distribution": compose.distribution,
         "architecture": compose.architecture,
-        "image_type": compose.image_type.value,
+        "image_type": compose.image_type,
         "file_name": compose.plan.file_name,
         "ignition_sha256": compose.ignition_sha256,
         "steps": steps,

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.bases import Bases
+    from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.images import ImageRepository
-    from image_service.jobs.model import CatalogImage, ComposeRequest
+    from image_service.jobs.model import ComposeRequest
 
 _log = Logger()
 
@@ -86,7 +87,7 @@ class ComposeService:
         _log.info(
             "added compose {compose}: {image_type} of {distribution}",
             compose=compose.id,
-            image_type=compose.image_type.value,
+            image_type=request.image_type.value,
             distribution=compose.distribution,
             tenant=tenant,
         )
@@ -118,7 +119,7 @@ class ComposeService:
         if kind == "compose":
             await self._in_thread(partial(self._composes.delete, compose_id))
         else:
-            await self._in_thread(partial(self._images.delete, image))
+            await self._in_thread(partial(self._images.delete, image.id))
         _log.info("deleted image {image}", image=image.id, tenant=image.tenant)
 
     async def _start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> None:

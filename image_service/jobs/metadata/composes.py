@@ -6,6 +6,7 @@ database, when it reads.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,28 +14,30 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.errors import TooManyQueued
-from image_service.jobs.metadata.sealing import CustomizationCipher
-from image_service.jobs.metadata.statements import discard, lock_tenant, unless_set, utc_now
-from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, CUSTOMIZATIONS, IMAGES, JOBS
+from image_service.jobs.conversion_task import ImportSource
+from image_service.jobs.metadata.sealing import SecretsCipher
+from image_service.jobs.metadata.statements import (
+    IMAGES_IN_USE,
+    UNFINISHED,
+    delete_image,
+    discard,
+    lock_tenant,
+    unless_set,
+    use_image,
+    utc_now,
+)
+from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
 from image_service.jobs.metadata.values import COMPOSE_COLUMNS, row_of, to_compose, to_uploads
-from image_service.jobs.model import ComposeState, Job, JobState, JobType
+from image_service.jobs.model import ComposeOrigin, ComposeState, ImageCustomization, Job, JobState, JobType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from image_service.database.database import Database
-    from image_service.jobs.model import (
-        Artifact,
-        Compose,
-        ImageCustomization,
-        ImageType,
-        JobError,
-        Json,
-        UploadResult,
-    )
+    from image_service.jobs.metadata.sealing import ComposeSecrets
+    from image_service.jobs.model import Artifact, Compose, ImageType, JobError, Json, UploadResult
 
-_UNFINISHED = COMPOSES.c.state.not_in([state for state in ComposeState if state.is_final])
 _SELECT = sa.select(*COMPOSE_COLUMNS)
 
 
@@ -46,14 +49,15 @@ class ComposeFilter:
     states: Collection[ComposeState] | None = None
     distribution: str | None = None
     image_type: ImageType | None = None
+    origin: ComposeOrigin | None = None
 
 
 class ComposeRepository:
-    """Composes, and the customizations of their images.
+    """Composes, and their secrets.
 
     Args:
         database: see ``open_database``.
-        secrets: of the instance, 32 bytes each; the first seals customizations, all open them.
+        secrets: of the instance, 32 bytes each; the first seals the secrets of composes, all open them.
         now: in UTC.
 
     Raises:
@@ -64,7 +68,7 @@ class ComposeRepository:
         self, database: Database, secrets: Sequence[bytes], now: Callable[[], datetime] = utc_now
     ) -> None:
         self._database = database
-        self._cipher = CustomizationCipher(secrets)
+        self._cipher = SecretsCipher(secrets)
         self._now = now
 
     def add(self, compose: Compose, customization: ImageCustomization, max_queued: int) -> dict[str, str]:
@@ -75,24 +79,36 @@ class ComposeRepository:
 
         Raises:
             TooManyQueued: its tenant has `max_queued` composes that have not ended.
+            NotFound: the catalog image that it uses is not there any more.
         """
-        jobs = _jobs_of(compose)
-        rows = [{**row_of(job), "number": number} for number, job in enumerate(jobs)]
-        sealed = self._cipher.seal(compose.id, customization)
 
-        def work(connection: sa.Connection) -> None:
+        def work(connection: sa.Connection) -> dict[str, str]:
             lock_tenant(self._database, connection, compose.tenant)
-            unfinished = sa.select(sa.func.count()).where(COMPOSES.c.tenant == compose.tenant, _UNFINISHED)
+            unfinished = sa.select(sa.func.count()).where(
+                COMPOSES.c.tenant == compose.tenant, COMPOSES.c.origin == ComposeOrigin.COMPOSER, UNFINISHED
+            )
             if connection.execute(unfinished).scalar_one() >= max_queued:
                 raise TooManyQueued(
                     f"JOBS_MAX_QUEUED: this tenant has {max_queued} composes that have not ended"
                 )
-            connection.execute(sa.insert(COMPOSES), row_of(compose))
-            connection.execute(sa.insert(CUSTOMIZATIONS), {"compose_id": compose.id, "sealed": sealed})
-            if rows:
-                connection.execute(sa.insert(JOBS), rows)
+            return self.insert(connection, compose, customization)
 
-        self._database.transact(work)
+        return self._database.transact(work)
+
+    def insert(
+        self, connection: sa.Connection, compose: Compose, secrets: ComposeSecrets | None
+    ) -> dict[str, str]:
+        """Add a compose in a transaction of the caller; returns and raises as `add`, without a limit."""
+        jobs = _jobs_of(compose)
+        if compose.source_image is not None:
+            use_image(connection, compose.tenant, compose.source_image)
+        connection.execute(sa.insert(COMPOSES), row_of(compose))
+        if secrets is not None:
+            sealed = self._cipher.seal(compose.id, secrets)
+            connection.execute(sa.insert(SECRETS), {"compose_id": compose.id, "sealed": sealed})
+        if jobs:
+            rows = [{**row_of(job), "number": number} for number, job in enumerate(jobs)]
+            connection.execute(sa.insert(JOBS), rows)
         return {job.step: job.id for job in jobs}
 
     def find(self, compose_id: str, tenant: str | None = None) -> Compose | None:
@@ -118,10 +134,20 @@ class ComposeRepository:
         return self._database.transact(work)
 
     def customization(self, compose_id: str) -> ImageCustomization | None:
-        """Return the customization of the image; None: it was erased."""
-        sealed = sa.select(CUSTOMIZATIONS.c.sealed).where(CUSTOMIZATIONS.c.compose_id == compose_id)
-        found = self._database.transact(lambda connection: connection.scalar(sealed))
-        return None if found is None else self._cipher.unseal(compose_id, found)
+        """Return the customization of the image; None: there is none, or it was erased."""
+        found = self._secrets(compose_id)
+        return found if isinstance(found, ImageCustomization) else None
+
+    def import_source(self, compose_id: str) -> ImportSource | None:
+        """Return the source of an import; None: it is none, or its source was erased."""
+        found = self._secrets(compose_id)
+        return found if isinstance(found, ImportSource) else None
+
+    def pin_manifests(self, compose_id: str, source: ImportSource) -> None:
+        """Replace the source of an import that has not ended by one with the contents of its manifests."""
+        sealed = self._cipher.seal(compose_id, source)
+        update = sa.update(SECRETS).where(SECRETS.c.compose_id == compose_id).values(sealed=sealed)
+        self._database.transact(lambda connection: connection.execute(update).close())
 
     def mark_started(self, compose_id: str) -> None:
         """Record that the engine has the plan of the compose."""
@@ -157,42 +183,63 @@ class ComposeRepository:
         """End a compose, once: later calls change nothing. False: it is not there, or has ended.
 
         Jobs that have not ended become cancelled. Uploads that have not ended become successes or failures.
-        All artifacts but `image` are discarded. The customization is erased, unless the image is composed
-        while it is read.
+        All artifacts but `image` and those of catalog images are discarded; a compose without success has no
+        catalog images. The secrets are erased, unless the image is composed while it is read.
         """
+        end = partial(
+            self.end, compose_id=compose_id, state=state, error=error, image=image, provenance=provenance
+        )
+        return self._database.transact(end)
+
+    def end(  # noqa: PLR0913 - the columns of an end
+        self,
+        connection: sa.Connection,
+        compose_id: str,
+        state: ComposeState,
+        *,
+        error: JobError | None = None,
+        image: Artifact | None = None,
+        provenance: Json | None = None,
+    ) -> bool:
+        """End a compose in a transaction of the caller; see `finish`."""
         now = self._now()
         kept = () if image is None else (image.key,)
-
-        def work(connection: sa.Connection) -> bool:
-            if (uploads := _lock(connection, compose_id)) is None:
-                return False
-            values = {
-                "state": state,
-                "error": error,
-                "image": image,
-                "uploads": [_ended(upload, state) for upload in uploads],
-                "provenance": provenance or {},
-                "finished_at": now,
-            }
-            connection.execute(_of(compose_id).values(values))
-            connection.execute(
-                sa.update(JOBS)
-                .where(JOBS.c.compose_id == compose_id, JOBS.c.finished_at.is_(None))
-                .values(state=JobState.CANCELLED, finished_at=now)
-            )
-            discard(self._database, connection, now, _made_for(compose_id), except_keys=kept)
-            if image is not None or state is not ComposeState.SUCCESS:
-                connection.execute(sa.delete(CUSTOMIZATIONS).where(CUSTOMIZATIONS.c.compose_id == compose_id))
-            return True
-
-        return self._database.transact(work)
+        if (uploads := _lock(connection, compose_id)) is None:
+            return False
+        values = {
+            "state": state,
+            "error": error,
+            "image": image,
+            "uploads": [_ended(upload, state) for upload in uploads],
+            "provenance": provenance or {},
+            "finished_at": now,
+        }
+        connection.execute(_of(compose_id).values(values))
+        connection.execute(
+            sa.update(JOBS)
+            .where(JOBS.c.compose_id == compose_id, JOBS.c.finished_at.is_(None))
+            .values(state=JobState.CANCELLED, finished_at=now)
+        )
+        if state is not ComposeState.SUCCESS:
+            made = sa.select(ARTIFACTS.c.key).where(_made_for(compose_id))
+            connection.execute(sa.delete(IMAGES).where(IMAGES.c.key.in_(made)))
+        discard(self._database, connection, now, _made_for(compose_id), except_keys=kept)
+        if image is not None or state is not ComposeState.SUCCESS:
+            connection.execute(sa.delete(SECRETS).where(SECRETS.c.compose_id == compose_id))
+        return True
 
     def delete(self, compose_id: str) -> bool:
-        """Delete a compose with its jobs and its catalog image, and discard its artifacts; False: none."""
+        """Delete a compose with its jobs and its catalog image, and discard its artifacts; False: none.
+
+        The catalog images of an import stay.
+
+        Raises:
+            Conflict: a compose that has not ended uses its image.
+        """
         now = self._now()
 
         def work(connection: sa.Connection) -> bool:
-            connection.execute(sa.delete(IMAGES).where(IMAGES.c.source == f"compose:{compose_id}"))
+            delete_image(self._database, connection, now, IMAGES.c.source == f"compose:{compose_id}")
             discard(self._database, connection, now, _made_for(compose_id))
             return connection.execute(sa.delete(COMPOSES).where(COMPOSES.c.id == compose_id)).rowcount > 0
 
@@ -200,7 +247,7 @@ class ComposeRepository:
 
     def find_unstarted(self, before: datetime, limit: int) -> list[Compose]:
         """Return composes that were added before that time and are not marked as started, oldest first."""
-        is_unstarted = _UNFINISHED & COMPOSES.c.started_at.is_(None) & (COMPOSES.c.created_at < before)
+        is_unstarted = UNFINISHED & COMPOSES.c.started_at.is_(None) & (COMPOSES.c.created_at < before)
         return self._select(_SELECT.where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit))
 
     def find_unfinished(self, after_id: str, limit: int) -> list[str]:
@@ -210,14 +257,14 @@ class ComposeRepository:
             after_id: ids up to this one are left out.
             limit: of how many are returned.
         """
-        is_wanted = _UNFINISHED & COMPOSES.c.started_at.is_not(None) & (COMPOSES.c.id > after_id)
+        is_wanted = UNFINISHED & COMPOSES.c.started_at.is_not(None) & (COMPOSES.c.id > after_id)
         select = sa.select(COMPOSES.c.id).where(is_wanted).order_by(COMPOSES.c.id).limit(limit)
         return list(self._database.transact(lambda connection: connection.scalars(select).all()))
 
     def find_ended(self, before: datetime, limit: int) -> list[str]:
-        """Return ids of composes that ended before that time, oldest first."""
-        has_ended = COMPOSES.c.finished_at < before
-        select = sa.select(COMPOSES.c.id).where(has_ended).order_by(COMPOSES.c.finished_at).limit(limit)
+        """Return ids of composes that ended before that time and whose image is not in use, oldest first."""
+        is_wanted = (COMPOSES.c.finished_at < before) & COMPOSES.c.id.not_in(IMAGES_IN_USE)
+        select = sa.select(COMPOSES.c.id).where(is_wanted).order_by(COMPOSES.c.finished_at).limit(limit)
         return list(self._database.transact(lambda connection: connection.scalars(select).all()))
 
     def count_by_state(self) -> Mapping[ComposeState, int]:
@@ -225,6 +272,11 @@ class ComposeRepository:
         count = sa.select(COMPOSES.c.state, sa.func.count()).group_by(COMPOSES.c.state)
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return {ComposeState(state): number for state, number in rows}
+
+    def _secrets(self, compose_id: str) -> ComposeSecrets | None:
+        sealed = sa.select(SECRETS.c.sealed).where(SECRETS.c.compose_id == compose_id)
+        found = self._database.transact(lambda connection: connection.scalar(sealed))
+        return None if found is None else self._cipher.unseal(compose_id, found)
 
     def _select(self, select: sa.Select[Any]) -> list[Compose]:
         rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
@@ -237,7 +289,7 @@ class ComposeRepository:
 
 def _of(compose_id: str) -> sa.Update:
     """Update a compose that has not ended."""
-    return sa.update(COMPOSES).where(COMPOSES.c.id == compose_id, _UNFINISHED)
+    return sa.update(COMPOSES).where(COMPOSES.c.id == compose_id, UNFINISHED)
 
 
 def _lock(connection: sa.Connection, compose_id: str) -> Sequence[UploadResult] | None:
@@ -279,7 +331,7 @@ def _ended(upload: UploadResult, state: ComposeState) -> UploadResult:
 
 def _conditions(wanted: ComposeFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
-    for column in (COMPOSES.c.tenant, COMPOSES.c.distribution, COMPOSES.c.image_type):
+    for column in (COMPOSES.c.tenant, COMPOSES.c.distribution, COMPOSES.c.image_type, COMPOSES.c.origin):
         value: Any = getattr(wanted, column.name)
         if value is not None:
             conditions.append(column == value)

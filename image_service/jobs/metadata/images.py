@@ -1,4 +1,7 @@
-"""The image catalog. Every call blocks: not for the reactor's thread."""
+"""The image catalog. Every call blocks: not for the reactor's thread.
+
+A transaction that begins to use an image, or deletes it, first locks its row.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,24 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.jobs.metadata.statements import utc_now
-from image_service.jobs.metadata.tables import ARTIFACTS, DISCARDED, IMAGES
+from image_service.jobs.metadata.statements import IMAGES_IN_USE, delete_image, utc_now
+from image_service.jobs.metadata.tables import IMAGES
 from image_service.jobs.metadata.values import IMAGE_COLUMNS, row_of, to_image
+from image_service.jobs.model import alias_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
     from image_service.database.database import Database
-    from image_service.jobs.model import CatalogImage
+    from image_service.jobs.catalog_image import CatalogImage
 
+_IS_IMPORTED = IMAGES.c.source.startswith("import:")
 _SELECT = sa.select(*IMAGE_COLUMNS).order_by(IMAGES.c.created_at, IMAGES.c.id)
 
 
 class ImageRepository:
-    """Finished disk images. Deleting a compose deletes its image.
+    """Finished disk images. The image of a compose is deleted with it; an imported one has no compose.
 
     Args:
         database: see ``open_database``.
@@ -37,21 +42,9 @@ class ImageRepository:
 
     def add(self, image: CatalogImage) -> None:
         """Add an image, unless there is one with its source."""
-        row = {**row_of(image), "alias": image.instance_alias.partition("-")[2]}
+        row = {**row_of(image), "alias": alias_digits(image.id), "key": image.artifact.key}
         insert = self._database.insert(IMAGES).values(row).on_conflict_do_nothing()
         self._database.transact(lambda connection: connection.execute(insert).close())
-
-    def delete(self, image: CatalogImage) -> None:
-        """Delete an image, and discard its object."""
-        key = image.artifact.key
-        discarded = self._database.insert(DISCARDED).values(key=key, after=self._now())
-
-        def work(connection: sa.Connection) -> None:
-            if connection.execute(sa.delete(IMAGES).where(IMAGES.c.id == image.id)).rowcount:
-                connection.execute(sa.delete(ARTIFACTS).where(ARTIFACTS.c.key == key))
-                connection.execute(discarded.on_conflict_do_nothing())
-
-        self._database.transact(work)
 
     def find(self, tenant: str | None, name: str) -> CatalogImage | None:
         """Return an image by its id or an alias; None: there is none, or it is of another tenant."""
@@ -75,6 +68,21 @@ class ImageRepository:
     def find_all(self, tenant: str | None) -> list[CatalogImage]:
         """Return the images of a tenant, oldest first; None: of all."""
         return self._find(tenant)
+
+    def find_imported(self, before: datetime) -> list[CatalogImage]:
+        """Return images that were imported before that time and are not in use, oldest first."""
+        return self._find(None, _IS_IMPORTED, IMAGES.c.created_at < before, IMAGES.c.id.not_in(IMAGES_IN_USE))
+
+    def delete(self, image_id: str) -> bool:
+        """Delete an image, and discard its object; False: there is none.
+
+        Raises:
+            Conflict: a job of a compose that has not ended reads it.
+        """
+        now = self._now()
+        return self._database.transact(
+            lambda connection: delete_image(self._database, connection, now, IMAGES.c.id == image_id)
+        )
 
     def _find(self, tenant: str | None, *conditions: sa.ColumnElement[bool]) -> list[CatalogImage]:
         select = _SELECT.where(*conditions)

@@ -1,11 +1,11 @@
-"""Encryption of customizations, which hold secrets of their requests."""
+"""Encryption of the secrets of composes: customizations of images, and sources of imports."""
 
 from __future__ import annotations
 
-import base64
 import json
+from base64 import b64decode, b64encode
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 from cryptography.exceptions import InvalidTag
@@ -14,18 +14,21 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from image_service.errors import StoreFailed
+from image_service.jobs.conversion_task import ImportSource
 from image_service.jobs.model import ImageCustomization
 from image_service.snapshots.encryption import decrypt, encrypt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ComposeSecrets: TypeAlias = ImageCustomization | ImportSource
+
 _KEY_BYTES = 32
 
 
 @attrs.frozen
-class CustomizationCipher:
-    """Seals customizations with AES-256-GCM, each for its compose alone.
+class SecretsCipher:
+    """Seals the secrets of composes with AES-256-GCM, each for its compose alone.
 
     Args:
         secrets: of the instance; the first seals, all open.
@@ -33,36 +36,37 @@ class CustomizationCipher:
 
     _secrets: Sequence[bytes] = attrs.field(repr=False)
 
-    def seal(self, compose_id: str, customization: ImageCustomization) -> bytes:
-        """Encrypt a customization."""
-        ignition = customization.ignition
-        document = {
-            "ignition": None if ignition is None else base64.b64encode(ignition).decode(),
-            "firstboot_url": customization.firstboot_url,
-            "kernel_arguments": customization.kernel_arguments,
-        }
-        return encrypt(_cipher(self._secrets[0]), json.dumps(document).encode(), compose_id.encode())
+    def seal(self, compose_id: str, value: ComposeSecrets) -> bytes:
+        """Encrypt the secrets of a compose."""
+        document = json.dumps(attrs.asdict(value), default=lambda content: b64encode(content).decode())
+        return encrypt(_cipher(self._secrets[0]), document.encode(), compose_id.encode())
 
-    def unseal(self, compose_id: str, sealed: bytes) -> ImageCustomization:
-        """Decrypt a customization that `seal` encrypted for the same compose.
+    def unseal(self, compose_id: str, sealed: bytes) -> ComposeSecrets:
+        """Decrypt what `seal` encrypted for the same compose.
 
         Raises:
             StoreFailed: no secret opens it, or it is of another compose.
         """
         for secret in self._secrets:
             with suppress(InvalidTag, ValueError):
-                document = json.loads(decrypt(_cipher(secret), sealed, compose_id.encode()))
-                ignition = document["ignition"]
-                return ImageCustomization(
-                    ignition=None if ignition is None else base64.b64decode(ignition),
-                    firstboot_url=document["firstboot_url"],
-                    kernel_arguments=tuple(document["kernel_arguments"]),
-                )
+                return _to_value(json.loads(decrypt(_cipher(secret), sealed, compose_id.encode())))
         raise StoreFailed(
-            f"the customization of compose {compose_id} cannot be decrypted: damaged, or sealed with a secret"
-            " that INSTANCE_SECRET_FILE does not hold any more"
+            f"the secrets of compose {compose_id} cannot be decrypted: damaged, or sealed with a secret that"
+            " INSTANCE_SECRET_FILE does not hold any more"
         )
 
 
+def _to_value(document: dict[str, Any]) -> ComposeSecrets:
+    if "manifest_urls" in document:
+        manifests = tuple(map(b64decode, document["manifests"]))
+        return ImportSource(tuple(document["manifest_urls"]), manifests)
+    ignition = document["ignition"]
+    return ImageCustomization(
+        ignition=None if ignition is None else b64decode(ignition),
+        firstboot_url=document["firstboot_url"],
+        kernel_arguments=tuple(document["kernel_arguments"]),
+    )
+
+
 def _cipher(secret: bytes) -> AESGCM:
-    return AESGCM(HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"customization").derive(secret))
+    return AESGCM(HKDF(SHA256(), _KEY_BYTES, salt=None, info=b"compose secrets").derive(secret))

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.jobs.metadata.tables import ARTIFACTS, DISCARDED, TENANTS
+from image_service.errors import Conflict, NotFound
+from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, DISCARDED, IMAGES, TENANTS
+from image_service.jobs.model import ComposeState
 
 if TYPE_CHECKING:
     from image_service.database.database import Database
+
+UNFINISHED = COMPOSES.c.state.not_in([state for state in ComposeState if state.is_final])
+"""Matches composes that have not ended."""
+IMAGES_IN_USE = sa.select(COMPOSES.c.source_image).where(COMPOSES.c.source_image.is_not(None), UNFINISHED)
+"""The ids of catalog images that jobs may read."""
 
 
 def utc_now() -> datetime:
@@ -41,9 +48,44 @@ def discard(
     *,
     except_keys: tuple[str, ...] = (),
 ) -> None:
-    """Remove artifacts, and record that their objects are to be deleted after that time."""
-    removed = artifacts & ARTIFACTS.c.key.not_in(except_keys)
+    """Remove artifacts, and record that their objects are to be deleted after that time.
+
+    The objects of catalog images stay.
+    """
+    in_catalog = ARTIFACTS.c.key.in_(sa.select(IMAGES.c.key))
+    removed = artifacts & ARTIFACTS.c.key.not_in(except_keys) & ~in_catalog
     keys = sa.select(ARTIFACTS.c.key, sa.literal(after, DISCARDED.c.after.type)).where(removed)
     insert = database.insert(DISCARDED).from_select([DISCARDED.c.key, DISCARDED.c.after], keys)
     connection.execute(insert.on_conflict_do_nothing())
     connection.execute(sa.delete(ARTIFACTS).where(removed))
+
+
+def use_image(connection: sa.Connection, tenant: str, image_id: str) -> None:
+    """Lock a catalog image until the transaction ends, which adds a compose that uses it.
+
+    Raises:
+        NotFound: there is none, or it is of another tenant.
+    """
+    lock = sa.update(IMAGES).where(IMAGES.c.id == image_id, IMAGES.c.tenant == tenant).values(id=image_id)
+    if not connection.execute(lock).rowcount:
+        raise NotFound(f"there is no image {image_id}")
+
+
+def delete_image(
+    database: Database, connection: sa.Connection, now: datetime, wanted: sa.ColumnElement[bool]
+) -> bool:
+    """Delete the one catalog image that matches, and discard its object; False: there is none.
+
+    Raises:
+        Conflict: a compose that has not ended uses it.
+    """
+    if not connection.execute(sa.update(IMAGES).where(wanted).values(id=IMAGES.c.id)).rowcount:
+        return False
+    image = connection.execute(sa.select(IMAGES.c.id, IMAGES.c.key).where(wanted)).one()
+    if image.id in connection.scalars(IMAGES_IN_USE.where(COMPOSES.c.source_image == image.id)).all():
+        raise Conflict(f"image {image.id} is in use by a compose that has not ended")
+    connection.execute(sa.delete(IMAGES).where(IMAGES.c.id == image.id))
+    connection.execute(sa.delete(ARTIFACTS).where(ARTIFACTS.c.key == image.key))
+    discarded = database.insert(DISCARDED).values(key=image.key, after=now)
+    connection.execute(discarded.on_conflict_do_nothing())
+    return True

@@ -70,7 +70,7 @@ COMPOSES = sa.Table(
     sa.Column("tenant", sa.Text, nullable=False),
     sa.Column("distribution", sa.Text, nullable=False),
     sa.Column("architecture", sa.Text, nullable=False),
-    sa.Column("image_type", sa.Text, nullable=False),
+    sa.Column("image_type", sa.Text),
     sa.Column("request", Document, nullable=False),
     sa.Column("plan", Document, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
@@ -83,16 +83,19 @@ COMPOSES = sa.Table(
     sa.Column("uploads", Document, nullable=False),
     sa.Column("ignition_sha256", sa.Text),
     sa.Column("provenance", Document, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("source_image", sa.Text, index=True),
     sa.Index("ix_composes_tenant", "tenant", "state"),
     sa.Index("ix_composes_state", "state", "started_at"),
     sa.Index("ix_composes_created_at", "created_at", "id"),
 )
-CUSTOMIZATIONS = sa.Table(
-    "customizations",
+SECRETS = sa.Table(
+    "compose_secrets",
     TABLES,
     sa.Column("compose_id", sa.ForeignKey(COMPOSES.c.id, ondelete="CASCADE"), primary_key=True),
     sa.Column("sealed", sa.LargeBinary, nullable=False),
 )
+"""Customizations of images, and sources of imports."""
 JOBS = sa.Table(
     "jobs",
     TABLES,
@@ -161,6 +164,34 @@ IMAGES = sa.Table(
     sa.Column("format", sa.Text, nullable=False),
     sa.Column("virtual_size", sa.BigInteger, nullable=False),
     sa.Column("artifact", Document, nullable=False),
+    sa.Column("key", sa.Text, nullable=False, index=True),  # of the artifact
     sa.Column("source", sa.Text, nullable=False, unique=True),
-    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("created_at", Instant, nullable=False, index=True),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("platform", sa.Text, nullable=False),
+    sa.Column("layout", sa.Text, nullable=False),
+    sa.Column("volume_bytes", sa.BigInteger, nullable=False),
+    sa.Column("launch_specification", Document, nullable=False),
 )
+TASKS = sa.Table(
+    "conversion_tasks",
+    TABLES,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("compose_id", sa.ForeignKey(COMPOSES.c.id, ondelete="CASCADE"), nullable=False, unique=True),
+    sa.Column("tenant", sa.Text, nullable=False, index=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("request", Document, nullable=False),
+    sa.Column("tags", Document, nullable=False),
+    sa.Column("volume_bytes", sa.BigInteger, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant, nullable=False),
+    sa.Column("cancel_reason", sa.Text, nullable=False),
+)
+ANSWERS = sa.Table(
+    "ec2_answers",
+    TABLES,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("output", Document, nullable=False),
+    sa.Column("created_at", Instant, nullable=False, index=True),
+)
+"""The answers to changing requests, for those that come again with the same signature."""

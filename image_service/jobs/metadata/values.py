@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.jobs.metadata.tables import COMPOSES, IMAGES, JOBS
+from image_service.jobs.catalog_image import CatalogImage, DiskLayout
+from image_service.jobs.conversion_task import ConversionTask, TaskKind
+from image_service.jobs.metadata.tables import COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.model import (
     Artifact,
-    CatalogImage,
     Compose,
+    ComposeOrigin,
     ComposePlan,
     ComposeState,
     ImageType,
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
 COMPOSE_COLUMNS = [COMPOSES.c[field.name] for field in attrs.fields(Compose)]
 JOB_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(Job)]
 IMAGE_COLUMNS = [IMAGES.c[field.name] for field in attrs.fields(CatalogImage)]
+TASK_COLUMNS = [TASKS.c[field.name] for field in attrs.fields(ConversionTask)]
 
 
-def row_of(value: Compose | Job | CatalogImage) -> dict[str, Any]:
+def row_of(value: Compose | Job | CatalogImage | ConversionTask) -> dict[str, Any]:
     """Return the columns of a value's row; ``Document`` writes the values in them."""
     return attrs.asdict(value, recurse=False)
 
@@ -44,7 +47,8 @@ def to_compose(row: sa.RowMapping) -> Compose:
     return Compose(
         **{
             **row,
-            "image_type": ImageType(row["image_type"]),
+            "image_type": row["image_type"] and ImageType(row["image_type"]),
+            "origin": ComposeOrigin(row["origin"]),
             "state": ComposeState(row["state"]),
             "plan": _to_plan(row["plan"]),
             "error": row["error"] and JobError(**row["error"]),
@@ -77,7 +81,14 @@ def to_job(row: sa.RowMapping) -> Job:
 
 def to_image(row: sa.RowMapping) -> CatalogImage:
     """Return the catalog image of a row with `IMAGE_COLUMNS`."""
-    return CatalogImage(**{**row, "artifact": Artifact(**row["artifact"])})
+    return CatalogImage(
+        **{**row, "artifact": Artifact(**row["artifact"]), "layout": DiskLayout(row["layout"])}
+    )
+
+
+def to_task(row: sa.RowMapping) -> ConversionTask:
+    """Return the task of a row with `TASK_COLUMNS`."""
+    return ConversionTask(**{**row, "kind": TaskKind(row["kind"])})
 
 
 def _to_plan(document: Json) -> ComposePlan:

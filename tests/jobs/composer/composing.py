@@ -27,7 +27,8 @@ from image_service.settings.remote import S3Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
-    from image_service.jobs.model import CatalogImage, Compose
+    from image_service.jobs.catalog_image import CatalogImage
+    from image_service.jobs.model import Compose
     from image_service.jobs.plans.plan import UploadPlace
     from tests.jobs.metadata.composing import Rows
 

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import attrs
 
+from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.jobs import JobRepository
 from image_service.jobs.model import (
     Artifact,
-    CatalogImage,
     Compose,
     ComposePlan,
     ComposeState,

@@ -11,10 +11,10 @@ import attrs
 import pytest
 
 from image_service.errors import StoreFailed, TooManyQueued
+from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.metadata.composes import ComposeFilter, ComposeRepository
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.model import (
-    CatalogImage,
     ComposePlan,
     ComposeState,
     ImageType,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.errors import StoreFailed
-from image_service.jobs.metadata.sealing import CustomizationCipher
+from image_service.jobs.metadata.sealing import SecretsCipher
 from image_service.jobs.metadata.tables import Document, Instant
 from image_service.jobs.model import ComposeState, ImageCustomization, JobError, UploadResult, UploadTarget
 
@@ -62,7 +62,7 @@ def test_value_without_a_form_in_json_is_refused() -> None:
 def test_customization_is_opened_for_its_compose_alone(
     customization: ImageCustomization, compose_id: str
 ) -> None:
-    cipher = CustomizationCipher([b"a" * 32])
+    cipher = SecretsCipher([b"a" * 32])
     sealed = cipher.seal(compose_id, customization)
     assert cipher.unseal(compose_id, sealed) == customization
     for other_id, damaged in ((compose_id[:-1], sealed), (compose_id, sealed[:-1]), (compose_id, b"")):

@@ -1,0 +1,181 @@
+"""The rows of EC2's tasks, and the answers to changing requests. Every call blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import sqlalchemy as sa
+
+from image_service.errors import TaskLimitReached
+from image_service.jobs.metadata.statements import UNFINISHED, lock_tenant, utc_now
+from image_service.jobs.metadata.tables import ANSWERS, COMPOSES, IMAGES, JOBS, TASKS
+from image_service.jobs.metadata.values import (
+    COMPOSE_COLUMNS,
+    JOB_COLUMNS,
+    TASK_COLUMNS,
+    row_of,
+    to_compose,
+    to_job,
+    to_task,
+)
+from image_service.jobs.model import ComposeState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from datetime import datetime
+
+    from image_service.database.database import Database
+    from image_service.jobs.conversion_task import (
+        ConversionTask,
+        ImportSource,
+        TaskAnswer,
+        TaskKind,
+        TaskLimits,
+    )
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.model import Compose, Job, Json
+
+
+@attrs.frozen
+class TaskRecord:
+    """A task with the rows that do its work."""
+
+    task: ConversionTask
+    compose: Compose
+    jobs: tuple[Job, ...] = ()
+
+
+class TaskRepository:
+    """Tasks, and the answers to changing requests.
+
+    Args:
+        database: see ``open_database``.
+        composes: in the same database.
+        now: in UTC.
+
+    Raises:
+        StoreFailed: of each method: the database does not answer.
+    """
+
+    def __init__(
+        self, database: Database, composes: ComposeRepository, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._database = database
+        self._composes = composes
+        self._now = now
+
+    def add(
+        self, record: TaskRecord, source: ImportSource | None, limits: TaskLimits, answer: TaskAnswer
+    ) -> tuple[Json, dict[str, str] | None]:
+        """Add a task, its compose and the answer to its request, in one transaction.
+
+        Returns:
+            the answer, and the ids of the compose's jobs by step. If a request with this signature was
+            answered before: that answer, and None, and nothing is added.
+
+        Raises:
+            TaskLimitReached: the tenant has too many tasks, or too many bytes.
+            NotFound: the catalog image that the compose uses is not there any more.
+        """
+        task = record.task
+
+        def work(connection: sa.Connection) -> tuple[Json, dict[str, str] | None]:
+            lock_tenant(self._database, connection, task.tenant)
+            if (first := _find_answer(connection, answer.digest)) is not None:
+                return first, None
+            _check_limits(connection, task, limits)
+            job_ids = self._composes.insert(connection, record.compose, source)
+            connection.execute(sa.insert(TASKS), row_of(task))
+            self._add_answer(connection, answer)
+            return answer.output, job_ids
+
+        return self._database.transact(work)
+
+    def cancel(self, task: ConversionTask, reason: str, answer: TaskAnswer) -> Json | None:
+        """Cancel a task, and record the answer to its request, in one transaction.
+
+        Returns:
+            the answer, of the first request with this signature; None: the task has ended before.
+        """
+
+        def work(connection: sa.Connection) -> Json | None:
+            if not self._composes.end(connection, task.compose_id, ComposeState.CANCELLED):
+                return _find_answer(connection, answer.digest)
+            update = sa.update(TASKS).where(TASKS.c.id == task.id).values(cancel_reason=reason)
+            connection.execute(update)
+            self._add_answer(connection, answer)
+            return answer.output
+
+        return self._database.transact(work)
+
+    def find_answer(self, digest: str) -> Json | None:
+        """Return the answer to the request with a signature; None: there was none."""
+        return self._database.transact(lambda connection: _find_answer(connection, digest))
+
+    def find(
+        self, tenant: str, kinds: Collection[TaskKind], ids: Collection[str] | None = None
+    ) -> list[TaskRecord]:
+        """Return tasks of a tenant, oldest first.
+
+        Args:
+            tenant: whose tasks.
+            kinds: that are wanted.
+            ids: None: all.
+        """
+        conditions = [TASKS.c.tenant == tenant, TASKS.c.kind.in_(kinds)]
+        if ids is not None:
+            conditions.append(TASKS.c.id.in_(ids))
+        tasks = sa.select(*TASK_COLUMNS).where(*conditions).order_by(TASKS.c.created_at, TASKS.c.id)
+        compose_ids = sa.select(TASKS.c.compose_id).where(*conditions)
+        composes = sa.select(*COMPOSE_COLUMNS).where(COMPOSES.c.id.in_(compose_ids))
+        jobs = sa.select(*JOB_COLUMNS).where(JOBS.c.compose_id.in_(compose_ids)).order_by(JOBS.c.number)
+
+        def work(connection: sa.Connection) -> list[TaskRecord]:
+            found = [to_task(row) for row in connection.execute(tasks).mappings()]
+            by_id = {row["id"]: to_compose(row) for row in connection.execute(composes).mappings()}
+            of_compose: dict[str, list[Job]] = {}
+            for row in connection.execute(jobs).mappings():
+                of_compose.setdefault(row["compose_id"], []).append(to_job(row))
+            return [
+                TaskRecord(task, by_id[task.compose_id], tuple(of_compose.get(task.compose_id, ())))
+                for task in found
+                if task.compose_id in by_id  # not deleted since
+            ]
+
+        return self._database.transact(work)
+
+    def forget_answers(self, before: datetime) -> None:
+        """Delete answers that were given before that time."""
+        delete = sa.delete(ANSWERS).where(ANSWERS.c.created_at < before)
+        self._database.transact(lambda connection: connection.execute(delete).close())
+
+    def _add_answer(self, connection: sa.Connection, answer: TaskAnswer) -> None:
+        row = {"digest": answer.digest, "output": answer.output, "created_at": self._now()}
+        connection.execute(sa.insert(ANSWERS), row)
+
+
+def _find_answer(connection: sa.Connection, digest: str) -> Json | None:
+    found: Json | None = connection.scalar(sa.select(ANSWERS.c.output).where(ANSWERS.c.digest == digest))
+    return found
+
+
+def _check_limits(connection: sa.Connection, task: ConversionTask, limits: TaskLimits) -> None:
+    """Refuse a task above a limit of its tenant, whose row is locked."""
+    unfinished = (
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(TASKS.c.volume_bytes), 0))
+        .join(COMPOSES, COMPOSES.c.id == TASKS.c.compose_id)
+        .where(TASKS.c.tenant == task.tenant, UNFINISHED)
+    )
+    number, reserved = connection.execute(unfinished).one()
+    if number >= limits.max_tasks:
+        raise TaskLimitReached(f"EC2_MAX_TASKS: {number} tasks have not ended, of at most {limits.max_tasks}")
+    stored = sa.select(sa.func.coalesce(sa.func.sum(IMAGES.c.volume_bytes), 0)).where(
+        IMAGES.c.tenant == task.tenant
+    )
+    used = int(reserved) + int(connection.execute(stored).scalar_one())
+    if task.volume_bytes and used + task.volume_bytes > limits.max_bytes:
+        raise TaskLimitReached(
+            f"EC2_MAX_BYTES: imported volumes have {used} bytes, and this import {task.volume_bytes}; at most"
+            f" {limits.max_bytes} are allowed"
+        )
