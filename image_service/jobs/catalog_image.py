@@ -45,7 +45,7 @@ class CatalogImage:
     created_at: datetime
     description: str = ""
     platform: str = ""
-    layout: DiskLayout = DiskLayout.DISK
+    layout: DiskLayout = attrs.field(default=DiskLayout.DISK, converter=DiskLayout)
     volume_bytes: int = 0
     launch_specification: Json = attrs.field(factory=lambda: MappingProxyType({}), repr=False)
 

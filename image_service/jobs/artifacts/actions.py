@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
@@ -110,26 +110,28 @@ class ArtifactActions:
         return StepResult({"provenance": facts})
 
     async def register_image(self, compose: Compose, step: Step) -> StepResult:
-        """Add the finished disk image to the catalog, under the compose's own id."""
-        artifact = await self._in_thread(partial(self._find_result, compose))
-        image_format = str(step.arguments["format"])
-        image = CatalogImage(
-            id=compose.id,
-            tenant=compose.tenant,
-            name=f"{compose.distribution} {compose.image_type}",
-            architecture=compose.architecture,
-            format=image_format,
-            virtual_size=await self._in_thread(partial(self._virtual_size, artifact, image_format)),
-            artifact=artifact,
-            source=f"compose:{compose.id}",
-            created_at=compose.created_at,
-        )
-        await self._in_thread(partial(self._images.add, image))
-        return StepResult({"image": image.id})
+        """Add the finished disk images to the catalog."""
+        images = await self._in_thread(partial(self._register, compose, step))
+        return StepResult({"images": [image.id for image in images]})
 
-    def _find_result(self, compose: Compose) -> Artifact:
-        """Return the artifact that the plan names as the finished image."""
-        return find_artifact(self._jobs.find_of_compose(compose.id), compose.plan.result or "")
+    def _register(self, compose: Compose, step: Step) -> list[CatalogImage]:
+        jobs = self._jobs.find_of_compose(compose.id)
+        described: Any = step.arguments["images"]
+        images = []
+        for facts in described:
+            artifact = find_artifact(jobs, facts["artifact"])
+            image = CatalogImage(
+                **{
+                    **facts,
+                    "tenant": compose.tenant,
+                    "virtual_size": self._virtual_size(artifact, facts["format"]),
+                    "artifact": artifact,
+                    "created_at": self._now(),
+                }
+            )
+            self._images.add(image)
+            images.append(image)
+        return images
 
     def _virtual_size(self, artifact: Artifact, image_format: str) -> int:
         """Return the bytes of the disk; FormatError if the artifact is no image of that format."""

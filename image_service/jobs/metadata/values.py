@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.jobs.catalog_image import CatalogImage, DiskLayout
+from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.conversion_task import ConversionTask, TaskKind
 from image_service.jobs.metadata.tables import COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.model import (
@@ -81,9 +81,7 @@ def to_job(row: sa.RowMapping) -> Job:
 
 def to_image(row: sa.RowMapping) -> CatalogImage:
     """Return the catalog image of a row with `IMAGE_COLUMNS`."""
-    return CatalogImage(
-        **{**row, "artifact": Artifact(**row["artifact"]), "layout": DiskLayout(row["layout"])}
-    )
+    return CatalogImage(**{**row, "artifact": Artifact(**row["artifact"])})
 
 
 def to_task(row: sa.RowMapping) -> ConversionTask:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 FETCH_BASE = "fetch-base"
 CHECK_IMAGE = "check-image"
 REGISTER_IMAGE = "register-image"
-"""The actions of steps that this service carries out."""
+"""The actions of steps that this service carries out.
+
+``register-image`` has the argument ``images``: a list of objects with members of `CatalogImage`, and with the
+source of its ``artifact``, as in `Step.inputs`.
+"""
 
 BASE = "base"
 IGNITION = "ignition"
@@ -89,8 +93,15 @@ def make_plan(
     if place is not None:
         steps += _upload_steps(compose_id, request, place, result or IMAGE, made)
     if is_disk:
-        arguments = {"format": _format_of(file_name)}
-        steps.append(Step("register", REGISTER_IMAGE, arguments, after=(steps[-1].name,)))
+        image = {
+            "id": compose_id,
+            "name": f"{request.distribution} {request.image_type}",
+            "architecture": request.architecture,
+            "format": _format_of(file_name),
+            "artifact": result,
+            "source": f"compose:{compose_id}",
+        }
+        steps.append(Step("register", REGISTER_IMAGE, {"images": [image]}, after=(steps[-1].name,)))
     return ComposePlan(tuple(steps), result, file_name)
 
 

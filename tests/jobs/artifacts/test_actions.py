@@ -129,7 +129,7 @@ async def test_image_is_registered_once(artifacts: Artifacts, tmp_path: Path) ->
     compose, artifact = finish_convert(artifacts, bytes(8192), ImageType.AWS)
     for _ in range(2):
         result = await artifacts.actions.register_image(compose, compose.plan.steps[-1])
-        assert result.value == {"image": compose.id}
+        assert result.value == {"images": [compose.id]}
     (image,) = artifacts.images.find_all(compose.tenant)
     assert (image.format, image.virtual_size, image.artifact) == ("raw", 8192, artifact)
     assert (image.source, image.name) == (f"compose:{compose.id}", "rhcos-4.19 aws")

@@ -83,7 +83,15 @@ def test_disk_is_fetched_customized_converted_and_registered() -> None:
         "size": None,
     }
     assert convert.inputs == {"image": "customize/customized.raw"}
-    assert named(made, "register").arguments == {"format": "vmdk"}
+    image = {
+        "id": "c0ffee",
+        "name": "rhcos-4.19 vsphere",
+        "architecture": "x86_64",
+        "format": "vmdk",
+        "artifact": "convert/disk.vmdk",
+        "source": "compose:c0ffee",
+    }
+    assert named(made, "register").arguments == {"images": [image]}
     assert (made.result, made.file_name) == ("convert/disk.vmdk", "disk.vmdk")
 
 

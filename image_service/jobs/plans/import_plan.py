@@ -1,0 +1,103 @@
+"""Turns an import into the steps that store its disks in the image catalog. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run time
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.jobs.model import ComposePlan, JobType, Step
+from image_service.jobs.plans.plan import REGISTER_IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from image_service.jobs.model import Json
+
+AWAIT_UPLOAD = "await-upload"
+"""The action that waits for manifests and parts, and pins the manifests.
+
+Its arguments: ``expires_at``, in seconds since 1970; ``disks``, a list of objects with ``format``, ``bytes``
+and ``volume_bytes``, as in `ImportedDisk`.
+"""
+DELETE_UPLOAD = "delete-upload"
+"""The action that deletes the parts and the manifests; it has no arguments."""
+MANIFEST = "manifest:"
+MANIFEST_URL = "manifest-url:"
+"""With the number of a disk, from 0: the sources of the inputs ``manifest`` and ``manifest-url`` of its job.
+
+The second is the URL of the manifest, to which the names of a bundle's parts are relative.
+"""
+
+FILE_NAME = "disk.qcow2"
+"""Of an imported disk; the catalog keeps all in this format."""
+_FORMAT = "qcow2"
+
+
+@attrs.frozen
+class ImportedDisk:
+    """A disk of an import, as the request describes it.
+
+    Args:
+        format: ``VMDK``, ``VHD``, ``RAW`` or ``QCOW2``.
+        bytes: of the image, by the request.
+        volume_bytes: the maximum of its virtual size.
+        facts: members of its `CatalogImage`; the step that registers it adds the others.
+    """
+
+    format: str
+    bytes: int
+    volume_bytes: int
+    facts: Json
+
+
+def make_import_plan(
+    disks: Sequence[ImportedDisk], object_stores: Collection[str], expires_at: datetime
+) -> ComposePlan:
+    """Return the steps of an import.
+
+    Args:
+        disks: at least one.
+        object_stores: the origins from which the worker may fetch.
+        expires_at: until when the upload must be complete.
+    """
+    imports = tuple(_import_steps(disks, sorted(object_stores)))
+    images = [
+        {**disk.facts, "format": _FORMAT, "artifact": f"{step.name}/{FILE_NAME}"}
+        for disk, step in zip(disks, imports, strict=True)
+    ]
+    awaited = [
+        {"format": disk.format, "bytes": disk.bytes, "volume_bytes": disk.volume_bytes} for disk in disks
+    ]
+    arguments = {"expires_at": expires_at.timestamp(), "disks": awaited}
+    register = Step(
+        "register", REGISTER_IMAGE, {"images": images}, after=tuple(step.name for step in imports)
+    )
+    return ComposePlan(
+        (
+            Step("await-upload", AWAIT_UPLOAD, arguments),
+            *imports,
+            register,
+            Step("delete-upload", DELETE_UPLOAD, after=(register.name,)),
+        ),
+        result=f"{imports[0].name}/{FILE_NAME}",
+        file_name=FILE_NAME,
+    )
+
+
+def _import_steps(disks: Sequence[ImportedDisk], object_stores: list[str]) -> Iterator[Step]:
+    for number, disk in enumerate(disks):
+        yield Step(
+            "import" if number == 0 else f"import-{number + 1}",
+            JobType.IMPORT,
+            {
+                "object_stores": object_stores,
+                "format": _FORMAT,
+                "output": FILE_NAME,
+                "fetched_bytes": disk.bytes,
+                "volume_bytes": disk.volume_bytes,
+            },
+            {"manifest": f"{MANIFEST}{number}", "manifest-url": f"{MANIFEST_URL}{number}"},
+            ("await-upload",),
+        )
