@@ -100,8 +100,9 @@ def _customize(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
 def _convert(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
     disk, output = files.inputs[arguments["input"]], files.output(arguments)
     options = [f"--input-format={arguments['input_format']}", f"--format={arguments['format']}"]
-    if size := arguments.get("size"):
-        options.append(f"--size={size}")
+    options += [f"--{name}={arguments[name]}" for name in ("size", "subformat") if arguments.get(name)]
+    if arguments.get("wrap_partition"):
+        options.append("--wrap-partition")
     return ToolkitCall(("convert", str(disk), str(output), *options), output)
 
 

@@ -88,7 +88,7 @@ def _build_composer_api(
     place = None if upload_url is None else UploadPlace.parse(upload_url)
     limits = ComposeLimits(settings.jobs.max_queued, place)
     service = ComposeService(
-        rows.composes, rows.images, engine, artifacts.bases, rows.in_thread, time.time, limits
+        rows.composes, artifacts.catalog, engine, artifacts.bases, rows.in_thread, time.time, limits
     )
     links = S3Links(settings.s3)
     routes = ComposeRoutes(service, rows.composes, rows.jobs, artifacts.contents, rows.in_thread, links)

@@ -18,7 +18,7 @@ from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import ComposeBase, JobError, JobErrorId
-from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE, find_artifact
+from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE, find_artifact
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -76,6 +76,7 @@ class ArtifactActions:
         return {
             FETCH_BASE: partial(self._with_limit, self.fetch_base),
             CHECK_IMAGE: partial(self._with_limit, self.check_image),
+            FIND_IMAGE: self.find_image,
             REGISTER_IMAGE: self.register_image,
         }
 
@@ -107,6 +108,19 @@ class ArtifactActions:
         facts = {"base": base.name, "base_version": base.version, "base_sha256": base.sha256}
         with suppress(NotFound):  # the base stays at its origin, and not all of it was read
             facts["sha256"] = (await self._digests.get(image)).hex()
+        return StepResult({"provenance": facts})
+
+    async def find_image(self, compose: Compose, step: Step) -> StepResult:
+        """Report the image of the catalog that jobs of the compose read; NotFound if it is not there."""
+        image_id = str(step.arguments["image"])
+        image = await self._in_thread(partial(self._images.find, compose.tenant, image_id))
+        if image is None:
+            raise NotFound(f"there is no image {image_id}")
+        facts = {
+            "base": image.name,
+            "base_version": image.instance_alias,
+            "base_sha256": image.artifact.sha256,
+        }
         return StepResult({"provenance": facts})
 
     async def register_image(self, compose: Compose, step: Step) -> StepResult:

@@ -41,5 +41,9 @@ class ImageCatalog:
         images, total = self._images.find_page(tenant, max(offset - len(bases), 0), limit - len(shown))
         return [*shown, *images], len(bases) + total
 
+    def delete(self, image: CatalogImage) -> None:
+        """Delete an image that was imported; Conflict: a compose that has not ended uses it."""
+        self._images.delete(image.id)
+
     def _base_disks(self) -> list[ComposeBase]:
         return list(dict.fromkeys(base for base, _ in self._bases.all_disks()))

@@ -113,6 +113,8 @@ def _base_facts(compose: Compose) -> Mapping[str, object]:
 
 def _base_uri(compose: Compose) -> str:
     arguments = compose.plan.steps[0].arguments
+    if "image" in arguments:
+        return f"{_URN}:image:{arguments['image']}"
     kind = arguments.get("platform") or "live-iso"
     return f"{_URN}:base:{arguments['version']}:{arguments['architecture']}:{kind}"
 

@@ -17,7 +17,7 @@ from image_service.jobs.composer.paging import COMPOSE_FILTERS, PAGE, parse_filt
 from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
 from image_service.jobs.composer.requests import parse_request
 from image_service.jobs.metadata.composes import ComposeFilter
-from image_service.jobs.model import ComposeState
+from image_service.jobs.model import ComposeOrigin, ComposeState
 from image_service.management.messages import json_response
 from image_service.management.operations import ApiOperation
 
@@ -133,7 +133,9 @@ class ComposeRoutes:
         return await self._in_thread(list_)
 
     def _list_all(self, request: ApiRequest) -> ApiResponse:
-        composes, _ = self._composes.find_page(ComposeFilter(request.principal.tenant))
+        composes, _ = self._composes.find_page(
+            ComposeFilter(request.principal.tenant, origin=ComposeOrigin.COMPOSER)
+        )
         return json_response([self._describe_listed(compose) for compose in composes])
 
     def _list_page(self, request: ApiRequest) -> ApiResponse:
@@ -219,7 +221,7 @@ class ComposeRoutes:
         if not _UUID.fullmatch(compose_id.lower()):
             raise ApiError(number=errors.MALFORMED_ID)
         compose = self._composes.find(compose_id.lower(), request.principal.tenant)
-        if compose is None:
+        if compose is None or compose.origin is not ComposeOrigin.COMPOSER:
             raise ApiError("job does not exist", number=errors.UNKNOWN_COMPOSE)  # composer-cli looks for it
         return compose
 

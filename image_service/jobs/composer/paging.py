@@ -11,7 +11,7 @@ from image_service.http.openapi import QueryParameter
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors
 from image_service.jobs.metadata.composes import ComposeFilter
-from image_service.jobs.model import ComposeState, ImageType
+from image_service.jobs.model import ComposeOrigin, ComposeState, ImageType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,6 +86,7 @@ def parse_filter(query: Mapping[str, str], tenant: str) -> ComposeFilter:
         None if status is None else _STATES[status],
         distribution,
         None if image_type is None else ImageType(image_type),
+        ComposeOrigin.COMPOSER,
     )
 
 

@@ -14,9 +14,10 @@ from twisted.logger import Logger
 
 from image_service.errors import EngineUnavailable, StoreFailed
 from image_service.jobs.api.api_error import ApiError
+from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.composer.errors import WRONG_STATE
 from image_service.jobs.composer.requests import check_available
-from image_service.jobs.model import Compose, ComposeState, UploadResult
+from image_service.jobs.model import Compose, ComposeState, ImageType, UploadResult
 from image_service.jobs.plans.plan import UploadPlace, make_plan
 
 if TYPE_CHECKING:
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.bases import Bases
-    from image_service.jobs.catalog_image import CatalogImage
+    from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.metadata.images import ImageRepository
-    from image_service.jobs.model import ComposeRequest
+    from image_service.jobs.model import ComposeBase, ComposeRequest
 
 _log = Logger()
 
+_ALIAS = "i-"  # of an image of the catalog
+_DISK_TYPES = tuple(image_type for image_type in ImageType if image_type.is_disk)
 _CONCURRENT_STARTS = 4  # the engine starts 100 a second one by one
 
 
@@ -54,7 +56,7 @@ class ComposeService:
 
     Args:
         composes: their rows.
-        images: the image catalog.
+        catalog: disk images.
         engine: carries out their plans.
         bases: of which images are made.
         in_thread: calls the rows in a thread.
@@ -63,7 +65,7 @@ class ComposeService:
     """
 
     _composes: ComposeRepository
-    _images: ImageRepository
+    _catalog: ImageCatalog
     _engine: Engine
     _bases: Bases
     _in_thread: InThread
@@ -81,7 +83,8 @@ class ComposeService:
             TooManyQueued: the tenant has too many that have not ended.
             StoreFailed: the database does not answer.
         """
-        compose = self._make_compose(tenant, request)
+        base = await self._find_base(tenant, request)
+        compose = self._make_compose(tenant, request, base)
         add = partial(self._composes.add, compose, request.customization, self.limits.max_queued)
         job_ids = await self._in_thread(add)
         _log.info(
@@ -119,7 +122,7 @@ class ComposeService:
         if kind == "compose":
             await self._in_thread(partial(self._composes.delete, compose_id))
         else:
-            await self._in_thread(partial(self._images.delete, image.id))
+            await self._in_thread(partial(self._catalog.delete, image))
         _log.info("deleted image {image}", image=image.id, tenant=image.tenant)
 
     async def _start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
@@ -140,9 +143,19 @@ class ComposeService:
                 "the engine still has compose {compose}: {reason}", compose=compose.id, reason=error.detail
             )
 
-    def _make_compose(self, tenant: str, request: ComposeRequest) -> Compose:
+    async def _find_base(self, tenant: str, request: ComposeRequest) -> ComposeBase | CatalogImage:
+        """Return the base of an image: a disk of the catalog by its alias, or that of a distribution."""
+        if request.distribution.startswith(_ALIAS):
+            image = await self._in_thread(partial(self._catalog.find, tenant, request.distribution))
+            if image is not None:
+                check_available(request, {request.distribution: {image.architecture: _DISK_TYPES}})
+                return image
         check_available(request, self._bases.distributions())
-        base = self._bases.find(request.distribution, request.architecture, request.image_type)
+        return self._bases.find(request.distribution, request.architecture, request.image_type)
+
+    def _make_compose(
+        self, tenant: str, request: ComposeRequest, base: ComposeBase | CatalogImage
+    ) -> Compose:
         compose_id = str(uuid4())
         now = datetime.fromtimestamp(self._clock(), UTC)
         ignition = request.customization.ignition
@@ -159,4 +172,5 @@ class ComposeService:
             size=request.size,
             uploads=tuple(UploadResult(target, "pending") for target in request.uploads),
             ignition_sha256=None if ignition is None else hashlib.sha256(ignition).hexdigest(),
+            source_image=base.id if isinstance(base, CatalogImage) else None,
         )

@@ -1,4 +1,4 @@
-"""Turns an export into the steps that convert an image and put it into a bucket of S3. Pure."""
+"""Turns an export into the steps that put an image into a bucket of S3. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from image_service.jobs.catalog_image import CatalogImage, DiskLayout
 from image_service.jobs.model import ComposeBase, ComposePlan, JobType, Step
 from image_service.jobs.plans.plan import BASE, CATALOG_IMAGE, FETCH_BASE, IMAGE
 
+_VHD = "vhd"
+_VHD_SUBFORMAT = "dynamic"  # of fixed size, the object would have all bytes of the disk
+
 
 def make_export_plan(
     image: CatalogImage | ComposeBase, *, file_format: str, bucket: str, key: str
 ) -> ComposePlan:
-    """Return the steps of an export.
+    """Return the steps of an export. An image that has the format already is uploaded as it is.
 
     Args:
         image: a stored image, or a base disk; an image of a partition becomes that of a disk.
@@ -20,38 +23,35 @@ def make_export_plan(
         bucket: of the file.
         key: of the file.
     """
-    output = f"disk.{file_format}"
     steps: list[Step] = []
-    source = BASE
-    is_partition = False
-    if isinstance(image, ComposeBase):
-        steps.append(Step("fetch", FETCH_BASE, attrs.asdict(image)))
+    source, is_partition = BASE, False
+    if isinstance(image, CatalogImage):
+        source, is_partition = f"{CATALOG_IMAGE}{image.id}", image.layout is DiskLayout.PARTITION
     else:
-        source = f"{CATALOG_IMAGE}{image.id}"
-        is_partition = image.layout is DiskLayout.PARTITION
-    conversion = {
-        "input": IMAGE,
-        "input_format": image.format,
-        "format": file_format,
-        "output": output,
-        "size": None,
-        "wrap_partition": is_partition,
-    }
-    convert = Step(
-        "convert", JobType.CONVERT, conversion, {IMAGE: source}, tuple(step.name for step in steps)
-    )
-    upload = Step(
-        "upload",
-        JobType.UPLOAD,
-        {
+        steps.append(Step("fetch", FETCH_BASE, attrs.asdict(image)))
+    output = f"disk.{file_format}"
+    if is_partition or image.format != file_format:
+        conversion = {
             "input": IMAGE,
-            "bucket": bucket,
-            "key": key,
-            "region": None,
-            "public": False,
-            "content_type": "application/octet-stream",
-        },
-        {IMAGE: f"convert/{output}"},
-        ("convert",),
-    )
-    return ComposePlan((*steps, convert, upload), result=None, file_name=output)
+            "input_format": image.format,
+            "format": file_format,
+            "output": output,
+            **({"subformat": _VHD_SUBFORMAT} if file_format == _VHD else {}),
+            **({"wrap_partition": True} if is_partition else {}),
+        }
+        steps.append(Step("convert", JobType.CONVERT, conversion, {IMAGE: source}, _last(steps)))
+        source = f"convert/{output}"
+    upload = {
+        "input": IMAGE,
+        "bucket": bucket,
+        "key": key,
+        "region": None,
+        "public": False,
+        "content_type": "application/octet-stream",
+    }
+    steps.append(Step("upload", JobType.UPLOAD, upload, {IMAGE: source}, _last(steps)))
+    return ComposePlan(tuple(steps), result=None, file_name=output)
+
+
+def _last(steps: list[Step]) -> tuple[str, ...]:
+    return tuple(step.name for step in steps[-1:])

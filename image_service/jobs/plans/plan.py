@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.errors import NotFound
-from image_service.jobs.model import ComposePlan, ImageType, JobType, Step
+from image_service.jobs.catalog_image import CatalogImage, DiskLayout
+from image_service.jobs.model import ComposePlan, ImageCustomization, ImageType, JobType, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 FETCH_BASE = "fetch-base"
 CHECK_IMAGE = "check-image"
+FIND_IMAGE = "find-image"
 REGISTER_IMAGE = "register-image"
 """The actions of steps that this service carries out.
 
@@ -75,19 +77,22 @@ class UploadPlace:
 
 
 def make_plan(
-    compose_id: str, request: ComposeRequest, base: ComposeBase, place: UploadPlace | None
+    compose_id: str, request: ComposeRequest, base: ComposeBase | CatalogImage, place: UploadPlace | None
 ) -> ComposePlan:
     """Return the steps of a compose.
 
     Args:
         compose_id: names the objects that are uploaded.
         request: as checked; it has targets of S3 only if there is a `place`.
-        base: of which the image is made.
+        base: of which the image is made; a disk if it is of the catalog.
         place: for targets of S3.
     """
     file_name = FILE_NAMES[request.image_type]
     is_disk = request.image_type.is_disk
-    steps = list(_disk_steps(request, base) if is_disk else _composed_steps(base))
+    if isinstance(base, CatalogImage):
+        steps = list(_catalog_disk_steps(request, base))
+    else:
+        steps = list(_base_disk_steps(request, base) if is_disk else _composed_steps(base))
     made = steps[-1].name
     result = f"{made}/{file_name}" if is_disk else None
     if place is not None:
@@ -120,20 +125,45 @@ def _composed_steps(base: ComposeBase) -> Iterator[Step]:
     yield Step("compose", CHECK_IMAGE, attrs.asdict(base))
 
 
-def _disk_steps(request: ComposeRequest, base: ComposeBase) -> Iterator[Step]:
-    """Yield the steps that make a disk image; the last one's artifact has the name of the image."""
-    file_name = FILE_NAMES[request.image_type]
+def _base_disk_steps(request: ComposeRequest, base: ComposeBase) -> Iterator[Step]:
+    """Yield the steps that make a disk image of a base; the last one's artifact has the name of the image."""
     yield Step("fetch", FETCH_BASE, attrs.asdict(base))
+    platform = request.image_type.platform
     disk = _Disk(BASE, base.format, "fetch")
-    if disk.format not in _CUSTOMIZABLE:
+    yield from _customization_steps(request, disk, None if platform == base.platform else platform)
+
+
+def _catalog_disk_steps(request: ComposeRequest, image: CatalogImage) -> Iterator[Step]:
+    """Yield the steps that make a disk image of one in the catalog, which is only converted if it may be.
+
+    Its disk need not be CoreOS, of which a customization or a platform would be.
+    """
+    yield Step("find", FIND_IMAGE, {"image": image.id})
+    is_partition = image.layout is DiskLayout.PARTITION
+    disk = _Disk(f"{CATALOG_IMAGE}{image.id}", image.format, "find", is_partition=is_partition)
+    if request.customization == ImageCustomization():
+        yield _conversion("convert", disk, FILE_NAMES[request.image_type], request.size)
+    else:
+        yield from _customization_steps(request, disk, request.image_type.platform)
+
+
+def _customization_steps(request: ComposeRequest, disk: _Disk, platform: str | None) -> Iterator[Step]:
+    """Yield the steps that customize a disk, and give it the form of the image.
+
+    Args:
+        request: of the image.
+        disk: to customize.
+        platform: to set; None: that of the disk stays.
+    """
+    file_name = FILE_NAMES[request.image_type]
+    if disk.format not in _CUSTOMIZABLE or disk.is_partition:
         is_raw = _format_of(file_name) == "raw"
         unpack = _conversion("unpack", disk, "unpacked.raw" if is_raw else "unpacked.qcow2")
         yield unpack
         disk = _Disk.made_by(unpack)
     is_converted = disk.format != _format_of(file_name) or request.size is not None
-    customize = _customization(
-        request, base, disk, f"customized.{disk.format}" if is_converted else file_name
-    )
+    output = f"customized.{disk.format}" if is_converted else file_name
+    customize = _customization(request, disk, platform, output)
     yield customize
     if is_converted:
         yield _conversion("convert", _Disk.made_by(customize), file_name, request.size)
@@ -146,11 +176,13 @@ class _Disk:
     Args:
         source: as in `Step.inputs`.
         step: that makes it.
+        is_partition: it has no partition table.
     """
 
     source: str
     format: str
     step: str
+    is_partition: bool = False
 
     @classmethod
     def made_by(cls, step: Step) -> _Disk:
@@ -158,13 +190,12 @@ class _Disk:
         return cls(f"{step.name}/{output}", _format_of(output), step.name)
 
 
-def _customization(request: ComposeRequest, base: ComposeBase, disk: _Disk, output: str) -> Step:
-    platform = request.image_type.platform
+def _customization(request: ComposeRequest, disk: _Disk, platform: str | None, output: str) -> Step:
     arguments = {
         "input": BASE,
         "input_format": disk.format,
         "output": output,
-        "platform": None if platform == base.platform else platform,
+        "platform": platform,
     }
     inputs = {BASE: disk.source}
     if request.customization.ignition is not None:
@@ -181,6 +212,7 @@ def _conversion(name: str, disk: _Disk, output: str, size: int | None = None) ->
         "format": _format_of(output),
         "output": output,
         "size": size,
+        **({"wrap_partition": True} if disk.is_partition else {}),
     }
     return Step(name, JobType.CONVERT, arguments, {IMAGE: disk.source}, (disk.step,))
 

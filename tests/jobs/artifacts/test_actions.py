@@ -10,11 +10,19 @@ import pytest
 
 from image_service.errors import FormatError, NotFound, Unavailable, UnknownBaseImage
 from image_service.jobs.artifacts.actions import MAX_PREPARATION
-from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
-from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, REGISTER_IMAGE
+from image_service.jobs.model import (
+    Artifact,
+    ComposeRequest,
+    ImageCustomization,
+    ImageType,
+    Step,
+    UploadTarget,
+)
+from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE
 from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.images.building import CONFIG, base_image, bytes_of
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry
+from tests.jobs.metadata.composing import make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -49,7 +57,7 @@ def finish_convert(artifacts: Artifacts, content: bytes, image_type: ImageType) 
 
 
 def test_all_actions_of_plans_are_there(artifacts: Artifacts) -> None:
-    assert set(artifacts.actions.by_name) == {FETCH_BASE, CHECK_IMAGE, REGISTER_IMAGE}
+    assert set(artifacts.actions.by_name) == {FETCH_BASE, CHECK_IMAGE, FIND_IMAGE, REGISTER_IMAGE}
 
 
 @ensure_deferred
@@ -151,3 +159,18 @@ async def test_image_without_artifact_is_not_registered(artifacts: Artifacts, tm
     compose, _ = artifacts.add(request(ImageType.GUEST_IMAGE))
     with pytest.raises(NotFound):
         await artifacts.actions.register_image(attrs.evolve(compose), compose.plan.steps[-1])
+
+
+@ensure_deferred
+async def test_image_of_the_catalog_is_described_by_its_alias_and_digest(artifacts: Artifacts) -> None:
+    image = make_image(1)
+    artifacts.images.add(image)
+    compose, step = make_compose(tenant=image.tenant), Step("find", FIND_IMAGE, {"image": image.id})
+    result = await artifacts.actions.find_image(compose, step)
+    assert result.value["provenance"] == {
+        "base": image.name,
+        "base_version": image.instance_alias,
+        "base_sha256": image.artifact.sha256,
+    }
+    with pytest.raises(NotFound):
+        await artifacts.actions.find_image(attrs.evolve(compose, tenant="org-2"), step)

@@ -150,9 +150,10 @@ class Composer:
         parts: Any = self.engine, FixedBases(), self.contents
         engine, bases, contents = parts
         self.images = ImageRepository(rows.database, rows.clock)
+        catalog = ImageCatalog(self.images, bases)
         service = ComposeService(
             rows.composes,
-            self.images,
+            catalog,
             engine,
             bases,
             at_once,
@@ -164,7 +165,7 @@ class Composer:
         )
         self.api = ComposerApi(
             ComposeRoutes(service, rows.composes, rows.jobs, contents, at_once, links),
-            ImageRoutes(ImageCatalog(self.images, bases), service, contents, at_once),
+            ImageRoutes(catalog, service, contents, at_once),
             ReferenceRoutes(bases),
         )
 

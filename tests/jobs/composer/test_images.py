@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.model import ImageType
-from tests.jobs.composer.composing import BASE_DISK, ORG_1, ORG_2
-from tests.jobs.metadata.composing import make_image
+from image_service.jobs.model import ComposeOrigin, ComposeState, ImageType
+from tests.jobs.composer.composing import BASE_DISK, ORG_1, ORG_2, compose_request
+from tests.jobs.metadata.composing import make_compose, make_image
 
 if TYPE_CHECKING:
     from tests.jobs.composer.composing import Composer, ComposerReply
@@ -79,3 +79,44 @@ def test_deleting_a_composed_image_deletes_its_compose(composer: Composer) -> No
     assert composer("DELETE", f"/images/{image.id}").status == 200
     assert number(composer("GET", f"/composes/{compose_id}")) == (404, "15")
     assert number(composer("GET", f"/images/{image.id}")) == (404, "404")
+
+
+def of_image(alias: str, image_type: ImageType = ImageType.VSPHERE, **members: object) -> dict[str, object]:
+    return {**compose_request(image_type, **members), "distribution": alias}
+
+
+def test_compose_of_an_image_keeps_the_image(composer: Composer) -> None:
+    image = make_image(1, source="import:1", format="qcow2")
+    composer.images.add(image)
+    reply = composer("POST", "/compose", of_image(image.instance_alias))
+    assert reply.status == 201, reply
+    assert number(composer("DELETE", f"/images/{image.id}")) == (409, "409")
+    composer.rows.composes.finish(reply.document["id"], ComposeState.FAILURE)
+    assert composer("DELETE", f"/images/{image.id}").status == 200
+    assert number(composer("POST", "/compose", of_image(image.instance_alias))) == (400, "4")
+
+
+def test_base_disk_is_a_distribution_by_its_alias(composer: Composer) -> None:
+    reply = composer("POST", "/compose", of_image(BASE_DISK.instance_alias))
+    assert reply.status == 201, reply
+    manifest = composer("GET", f"/composes/{reply.document['id']}/manifests").document["manifests"][0]
+    assert manifest["steps"][0]["arguments"]["version"] == BASE_DISK.version
+
+
+def test_image_has_one_architecture_and_only_disks(composer: Composer) -> None:
+    image = make_image(1, source="import:1", format="qcow2")
+    composer.images.add(image)
+    other = composer("POST", "/compose", of_image(image.instance_alias, architecture="aarch64"))
+    assert number(other) == (400, "5")
+    iso = composer("POST", "/compose", of_image(image.instance_alias, ImageType.LIVE_INSTALLER))
+    assert number(iso) == (400, "6")
+    foreign = composer("POST", "/compose", of_image(image.instance_alias), ORG_2)
+    assert number(foreign) == (400, "4")
+
+
+def test_imports_and_exports_are_no_composes(composer: Composer) -> None:
+    compose, _ = composer.rows.add(make_compose(origin=ComposeOrigin.EXPORT, image_type=None))
+    assert composer("GET", "/composes/").document == []
+    assert composer("GET", "/composes/", query={"size": "9"}).document["total"] == 0
+    assert number(composer("GET", f"/composes/{compose.id}")) == (404, "15")
+    assert number(composer("DELETE", f"/composes/{compose.id}")) == (404, "15")

@@ -69,7 +69,7 @@ def test_stored_image_is_converted_and_uploaded(layout: DiskLayout) -> None:
     convert, upload = made.steps
     assert convert.inputs == {"image": f"image:{image.id}"}
     assert convert.after == ()
-    assert convert.arguments["wrap_partition"] is (layout is DiskLayout.PARTITION)
+    assert convert.arguments.get("wrap_partition", False) is (layout is DiskLayout.PARTITION)
     assert (convert.arguments["input_format"], convert.arguments["output"]) == ("vmdk", "disk.ova")
     assert upload.inputs == {"image": "convert/disk.ova"}
     assert (upload.arguments["bucket"], upload.arguments["key"]) == ("b", "exports/export-i-1.ova")
