@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Mapping
 
 Page: TypeAlias = tuple[bytes, str]
 """Content and its media type."""
@@ -25,3 +25,10 @@ class ServiceState(Protocol):
 
     def render_images(self) -> Awaitable[str]:
         """Return the states of the base images as JSON."""
+
+
+class ServingState(ServiceState, Protocol):
+    """The state of all processes of a service that serves images."""
+
+    def describe_status(self) -> Awaitable[Mapping[str, Any]]:
+        """Return what works and what does not, as JSON: ``Status`` in `status_api`."""

@@ -15,6 +15,7 @@ from image_service.snapshots.image_builder import ImageBuilder
 if TYPE_CHECKING:
     from image_service.app.shared_resources import SharedResources
     from image_service.app.standalone_mode import StandIn
+    from image_service.assisted.failure_log import UpstreamHealth
     from image_service.catalog.build import BaseImages
     from image_service.concurrency.parts import PartsStack
     from image_service.database.monitor import DatabaseMonitor
@@ -35,17 +36,21 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     base_images: BaseImages,
     stand_in: StandIn | None,
     base_url: str,
-) -> tuple[BootImages, DatabaseMonitor | None]:
-    """Return boot images, and the monitor of the database that replicas share; None: they share none."""
+) -> tuple[BootImages, DatabaseMonitor | None, UpstreamHealth]:
+    """Return boot images, the monitor of the database that replicas share, and assisted-service's health.
+
+    The monitor is None if they share none.
+    """
 
     def fail(fault: ConfigurationError) -> None:
         _log.critical("{fault}", fault=fault.detail)
         stop_with_failure(parts.reactor, os.EX_CONFIG)
 
+    assisted = connect_assisted_service(parts, settings, stand_in, metrics, is_leader=shared.is_leader)
     images, monitor = await build_boot_images(
         parts,
         settings,
-        connect_assisted_service(parts, settings, stand_in, metrics, is_leader=shared.is_leader),
+        assisted,
         shared.coordination,
         make_builder=lambda in_thread: ImageBuilder(
             base_images.catalog, base_images.derived, in_thread, base_url
@@ -57,7 +62,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     )
     if monitor is not None:
         _add_gauges(metrics, monitor, is_leader=shared.is_leader)
-    return images, monitor
+    return images, monitor, assisted.health
 
 
 def _add_gauges(metrics: Metrics, monitor: DatabaseMonitor, *, is_leader: bool) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from image_service.app.administration.process_status import ProcessStatus
+from image_service.app.administration.state import ProcessState
 from image_service.app.boot_images import start_boot_images
 from image_service.app.gauges import add_gauges, add_leader_gauges
 from image_service.app.process_service import ProcessService
 from image_service.app.remote_gauges import add_remote_gauges
 from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
-from image_service.app.state import ProcessState
 from image_service.catalog.build import build_base_images
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import count_ready
@@ -108,7 +109,7 @@ class ImageService(ProcessService):
         stand_in = shared.stand_in
         if self._standalone and stand_in is None:
             stand_in = await start_stand_in(self._parts, settings, base_images.configured, base_url)
-        images, monitor = await start_boot_images(
+        images, monitor, upstream = await start_boot_images(
             self._parts,
             settings,
             shared,
@@ -118,7 +119,15 @@ class ImageService(ProcessService):
             base_url=base_url,
         )
         base_images.options.on_superseded = images.supersede
-        state = ProcessState(catalog, self._listeners, self.metrics, monitor)
+        certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
+        status = ProcessStatus(
+            upstream=upstream,
+            listeners=self._listeners,
+            database=monitor,
+            streams=sync.streams if shared.is_leader else None,
+            certificate=certificate,
+        )
+        state = ProcessState(catalog, self._listeners, self.metrics, status, monitor)
         has_admin = settings.admin.is_enabled
         main, plain = build_request_handlers(
             self._parts,
@@ -146,7 +155,6 @@ class ImageService(ProcessService):
         )
         if catalog.remote is not None:
             add_remote_gauges(self.metrics, self._parts, catalog.remote, is_leader=shared.is_leader)
-        certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
         if shared.is_leader:
             streams, quota = sync.streams, base_images.data_dir.quota
             add_leader_gauges(self.metrics, self._parts, settings, streams, quota, certificate=certificate)

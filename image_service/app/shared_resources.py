@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.admin.listener import start_admin
+from image_service.app.administration.listener import start_administration
 from image_service.concurrency.coordination import Coordination
 from image_service.observability.metrics import Metrics
 from image_service.transport.admission.counts import Counts
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.admin.state import ServiceState
+    from image_service.admin.state import ServingState
     from image_service.app.standalone_mode import StandIn
     from image_service.concurrency.parts import PartsStack
     from image_service.serving.request_handler import Page
@@ -34,6 +34,6 @@ class SharedResources:
     coordination: Coordination = attrs.field(factory=Coordination)
     stand_in: StandIn | None = None  # in another process; None: in standalone mode it is started here
     metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render  # of all processes
-    start_admin: Callable[[PartsStack, Settings, ServiceState], None] = start_admin
+    start_admin: Callable[[PartsStack, Settings, ServingState], None] = start_administration
     serving: Callable[[], None] = lambda: None  # is called when connections are accepted
     set_status: Callable[[str], None] | None = None  # for the service manager; None: this process notifies it

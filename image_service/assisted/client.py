@@ -33,7 +33,7 @@ from image_service.assisted.connections import (
     ApiConnections,
     raise_timeout,
 )
-from image_service.assisted.failure_log import FailureLog
+from image_service.assisted.failure_log import FailureLog, UpstreamHealth
 from image_service.assisted.failures import error_of_status
 from image_service.assisted.responses import (
     CompleteResponse,
@@ -114,6 +114,7 @@ class AssistedService:
         self._in_flight: set[Deferred[Any]] = set()
         server = Server.make(base_url, ca_file, insecure=insecure, proxies=proxies)
         self._failures = FailureLog(server, reactor)
+        self.health = UpstreamHealth(server.url.to_text())
         self._connections = ApiConnections(reactor, server, connect_timeout_seconds, silence_timeout_seconds)
 
     async def fetch_ignition(
@@ -209,10 +210,12 @@ class AssistedService:
         except ImageServiceError as error:
             self._record(call.kind.value, outcome_of(error).value, self._reactor.seconds() - started_at)
             self._failures.add(error, attempt)
+            self.health.record(error)
             raise error from None  # its context may quote the response
         finally:
             self._in_flight.discard(cancelable)
         self._record(call.kind.value, CallOutcome.OK.value, self._reactor.seconds() - started_at)
+        self.health.record(None)
         return result
 
     async def _exchange_and_parse(

@@ -1,17 +1,22 @@
-"""Log lines of failed calls: one each, at most so many of one cause."""
+"""Failed calls: a log line each, at most so many of one cause; and the health of the server."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import attrs
 from twisted.logger import Logger, LogLevel
 
 from image_service.concurrency.rate_limiter import RateLimiter
 from image_service.errors import IgnitionInvalid
 from image_service.http.problem import status_of
+from image_service.http.redaction import redact_detail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.assisted.calls import Attempt
@@ -69,3 +74,38 @@ class FailureLog:
 def _cause_of(error: ImageServiceError, attempt: Attempt) -> tuple[str, str]:
     """Return what equal failures of different infra-envs have in common."""
     return error.code, _NUMBER.sub("", error.detail.replace(attempt.call.resource, ""))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@attrs.define
+class UpstreamHealth:
+    """The last answer of assisted-service, and its last failure.
+
+    Args:
+        url: of assisted-service; has no credentials.
+        now: the present time, in UTC.
+
+    Attributes:
+        answered_at: time of the last answer; None: there was none.
+        failed_at: time of the last failure; None: there was none.
+        failure: its reason; empty: there was none.
+        failures: number of calls that failed since the last answer.
+    """
+
+    url: str
+    _now: Callable[[], datetime] = _now
+    answered_at: datetime | None = attrs.field(default=None, init=False)
+    failed_at: datetime | None = attrs.field(default=None, init=False)
+    failure: str = attrs.field(default="", init=False)
+    failures: int = attrs.field(default=0, init=False)
+
+    def record(self, error: ImageServiceError | None) -> None:
+        """Record the end of a call; an error of a status below 500 (401, 404, …) is an answer, too."""
+        if error is None or status_of(error) < _SERVER_ERRORS:
+            self.answered_at, self.failures = self._now(), 0
+        else:
+            self.failed_at, self.failure = self._now(), redact_detail(error.detail)
+            self.failures += 1

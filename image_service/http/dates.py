@@ -1,4 +1,4 @@
-"""HTTP-date (RFC 9110 section 5.6.7): one form to render, three to parse."""
+"""HTTP-date (RFC 9110 section 5.6.7): one form to render, three to parse; and times in JSON."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ def format_http_date(moment: datetime) -> str:
     utc = moment.astimezone(UTC)
     day, month = _DAYS[utc.weekday()], _MONTHS[utc.month - 1]
     return f"{day}, {utc.day:02} {month} {utc.year:04} {utc:%H:%M:%S} GMT"
+
+
+def format_rfc3339(moment: datetime) -> str:
+    """Return an aware datetime as in JSON, such as ``1994-11-06T08:49:37Z``."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_http_date(text: str, now: datetime | None = None) -> datetime | None:

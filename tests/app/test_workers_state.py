@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from image_service.admin.state import Page
 
 
+STATUS = {
+    "started_at": "2026-03-04T05:06:07Z",
+    "ready": False,
+    "connections": 2,
+    "requests": 1,
+    "upstream": {"answered_at": None, "failed_at": None},
+    "streams": [],
+}
+
+
 @attrs.define(eq=False)
 class FakeSlot:
     """A slot whose worker responds when the test says so."""
@@ -58,9 +68,9 @@ class World:
         self.slots = [FakeSlot(self.clock) for _ in range(3)]
         self.state = WorkersState(self.slots, render_metrics, lambda: self.is_running)  # type: ignore[arg-type] # a double
 
-    def start(self, work: Coroutine[Deferred[Any], Any, str]) -> list[str]:
+    def start(self, work: Coroutine[Deferred[Any], Any, Any]) -> list[Any]:
         """Start a query; its result is added to the list, its error as text."""
-        results: list[str] = []
+        results: list[Any] = []
         done = Deferred.fromCoroutine(work)
         done.addCallbacks(results.append, lambda failure: results.append(failure.getErrorMessage()))
         return results
@@ -116,6 +126,21 @@ def test_images_are_those_of_the_first_worker_that_responds(world: World) -> Non
     world.slots[1].queries.cancel()  # this worker has exited
     world.slots[2].respond("images")
     assert results == ["images"]
+
+
+def test_status_is_merged_of_the_workers_that_respond(world: World) -> None:
+    results = world.start(world.state.describe_status())
+    world.slots[0].respond(STATUS)
+    world.slots[2].respond({**STATUS, "ready": True})
+    world.clock.advance(TIMEOUT_SECONDS)
+    (merged,) = results
+    assert (merged["ready"], merged["workers"], merged["connections"]) == (True, 2, 4)
+
+
+def test_status_is_unavailable_if_no_worker_responds(world: World) -> None:
+    results = world.start(world.state.describe_status())
+    world.clock.advance(TIMEOUT_SECONDS)
+    assert results == [NO_RESPONSE]
 
 
 @ensure_deferred

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort
     from twisted.python.failure import Failure
 
-    from image_service.admin.state import ServiceState
+    from image_service.admin.state import ServingState
     from image_service.concurrency.parts import PartsStack
     from image_service.observability.metrics import Metrics
     from image_service.serving.request_handler import Page
@@ -119,7 +119,7 @@ class Worker:
                 body, content_type = page
                 each.callback((body.encode(), content_type))
 
-    def _state_received(self, _parts: PartsStack, _settings: Settings, state: ServiceState) -> None:
+    def _state_received(self, _parts: PartsStack, _settings: Settings, state: ServingState) -> None:
         """Keep the state, for which the supervisor sends queries: it has the administrative listener."""
         self._state = state
 

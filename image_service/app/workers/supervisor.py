@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import gatherResults
 from twisted.logger import Logger
 
-from image_service.admin.listener import start_admin
+from image_service.app.administration.listener import start_administration
 from image_service.app.process_service import ProcessService
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.standalone_mode import configured_images, start_stand_in
@@ -73,7 +73,7 @@ class Supervisor(ProcessService):
             images = configured_images(settings, standalone=True)
             stand_in = await start_stand_in(self._parts, settings, images, self.base_url)
         state = WorkersState(self._worker_slots, self._render_metrics, lambda: bool(self.running))
-        start_admin(self._parts, settings, state)
+        start_administration(self._parts, settings, state)
         memory = create_memory()
         self._memory = SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)

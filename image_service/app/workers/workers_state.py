@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
-from twisted.internet.defer import Deferred, FailureGroup, race
+from twisted.internet.defer import Deferred, DeferredList, FailureGroup, race
 
+from image_service.app.administration.process_status import merge_statuses
 from image_service.app.workers.queries import NO_RESPONSE
 from image_service.errors import Unavailable
 
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from image_service.admin.state import Page
+    from image_service.app.administration.process_status import StatusDocument
     from image_service.app.workers.worker_slot import WorkerSlot
 
 
 @attrs.frozen
 class WorkersState:
-    """The `ServiceState` of a service of several workers.
+    """The `ServingState` of a service of several workers.
 
     Args:
         slots: of the workers.
@@ -68,6 +70,16 @@ class WorkersState:
             with suppress(Unavailable):
                 return str(await slot.query("render_images"))
         raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
+
+    async def describe_status(self) -> StatusDocument:
+        """See `ServingState`: of all workers that respond."""
+        responses = await DeferredList(
+            [slot.query("describe_status") for slot in self._serving], consumeErrors=True
+        )
+        statuses = [status for has_responded, status in responses if has_responded]
+        if not statuses:
+            raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
+        return merge_statuses(statuses)
 
     @property
     def _serving(self) -> list[WorkerSlot]:

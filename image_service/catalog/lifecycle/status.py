@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.catalog.download.fetch_guard import public_url
+from image_service.http.dates import format_rfc3339
 from image_service.http.redaction import redact_detail
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
     if status.retry_seconds is not None:
         # The reactor's clock is monotonic, so its time is no date.
         moment = datetime.now(UTC) + timedelta(seconds=status.retry_seconds)
-        retry_at = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        retry_at = format_rfc3339(moment)
     return {
         "version": entry.version,
         "openshift_version": openshift_version,

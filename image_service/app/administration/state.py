@@ -10,6 +10,7 @@ from image_service.catalog.lifecycle.status import describe_unready, render_stat
 
 if TYPE_CHECKING:
     from image_service.admin.state import Page
+    from image_service.app.administration.process_status import ProcessStatus, StatusDocument
     from image_service.catalog.catalog import Catalog
     from image_service.database.monitor import DatabaseMonitor
     from image_service.observability.metrics import Metrics
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class ProcessState:
-    """The `ServiceState` of a service of one process, and of each worker."""
+    """The `ServingState` of a service of one process, and of each worker."""
 
     _catalog: Catalog
     _listeners: Listeners
     _metrics: Metrics
+    _status: ProcessStatus
     _database: DatabaseMonitor | None = None  # that replicas share
 
     @property
@@ -60,3 +62,7 @@ class ProcessState:
     async def render_images(self) -> str:
         """See `ServiceState`."""
         return self.images.decode()
+
+    async def describe_status(self) -> StatusDocument:
+        """See `ServingState`."""
+        return self._status.describe(self.unready, self.impairment)

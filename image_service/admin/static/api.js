@@ -1,0 +1,34 @@
+// Requests to the API, relative to the page: a proxy may serve both below a path.
+
+let clockOffset = 0;
+
+/** Return the time of the server, in ms since the epoch. */
+export function now() {
+  return Date.now() + clockOffset;
+}
+
+/** Return the JSON of a response, or null if it has none; throw an Error with the detail of a problem. */
+export async function request(path, method = "GET", body = undefined) {
+  const init = { method, cache: "no-store" };
+  if (body !== undefined) {
+    init.headers = { "Content-Type": "application/json" };
+    init.body = JSON.stringify(body);
+  }
+  let response;
+  try {
+    response = await fetch(path, init);
+  } catch {
+    throw new Error("the service does not respond");
+  }
+  const date = Date.parse(response.headers.get("Date"));
+  if (!Number.isNaN(date)) {
+    clockOffset = date - Date.now();
+  }
+  const text = await response.text();
+  const isJson = /json/.test(response.headers.get("Content-Type"));
+  const content = isJson && text ? JSON.parse(text) : null;
+  if (!response.ok) {
+    throw new Error(content?.detail ?? `status ${response.status}`);
+  }
+  return content;
+}

@@ -1,0 +1,38 @@
+// Numbers and times as text.
+
+import { now } from "./api.js";
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/** Return a number of bytes, such as "1.5 GiB". */
+export function bytes(number) {
+  let unit = 0;
+  while (number >= 1024 && unit < UNITS.length - 1) {
+    number /= 1024;
+    unit += 1;
+  }
+  return `${unit && number < 100 ? number.toFixed(1) : Math.round(number)} ${UNITS[unit]}`;
+}
+
+/** Return a part of a whole, such as "45 %"; it is 100 % only at the end. */
+export function percent(part, whole) {
+  return `${whole ? Math.floor((100 * part) / whole) : 0} %`;
+}
+
+/** Return a number of seconds, such as "3 min". */
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 120) {
+    return `${whole} s`;
+  }
+  if (whole < 7200) {
+    return `${Math.floor(whole / 60)} min`;
+  }
+  return whole < 172800 ? `${Math.floor(whole / 3600)} h` : `${Math.floor(whole / 86400)} days`;
+}
+
+/** Return the distance of an RFC 3339 time, such as "3 min ago" or "in 2 h". */
+export function relative(time) {
+  const seconds = (Date.parse(time) - now()) / 1000;
+  return seconds > 0 ? `in ${duration(seconds)}` : `${duration(-seconds)} ago`;
+}

@@ -1,0 +1,81 @@
+// Short links: a form that makes one, and the table of all.
+
+import { request } from "./api.js";
+import { relative } from "./format.js";
+import { parts, showCount } from "./sections.js";
+import { Table, element } from "./table.js";
+
+const PATH = "api/v1/links";
+const form = document.getElementById("link-form");
+const problem = document.getElementById("link-problem");
+const made = document.getElementById("link-made");
+const url = document.getElementById("link-url");
+const copied = document.getElementById("link-copied");
+
+/** Run work; show its error, and reload the page's content at its end. */
+async function attempt(work) {
+  problem.hidden = true;
+  try {
+    await work();
+  } catch (error) {
+    problem.textContent = error.message;
+    problem.hidden = false;
+  }
+  document.dispatchEvent(new Event("changed"));
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  attempt(async () => {
+    const fields = new FormData(form);
+    const link = await request(PATH, "POST", {
+      url: fields.get("url"),
+      expires_in: Number(fields.get("expires_in")),
+      label: fields.get("label"),
+      pinned: fields.has("pinned"),
+    });
+    form.reset();
+    url.value = link.url;
+    copied.textContent = "";
+    made.hidden = false;
+    url.focus();
+    url.select();
+  });
+});
+
+document.getElementById("link-copy").addEventListener("click", async () => {
+  url.select();
+  // Pages of plain HTTP beyond this machine have no clipboard, but the older command.
+  const isDone = navigator.clipboard
+    ? await navigator.clipboard.writeText(url.value).then(() => true, () => false)
+    : document.execCommand("copy");
+  copied.textContent = isDone ? "copied" : "press Ctrl+C";
+});
+
+function revokeButton(link) {
+  const name = link.label || link.id;
+  const button = element("button", "", "Revoke");
+  button.type = "button";
+  button.setAttribute("aria-label", `Revoke ${name}`);
+  button.addEventListener("click", () => {
+    if (confirm(`Revoke ${name}? Mounts that use it can read no more.`)) {
+      attempt(() => request(`${PATH}/${encodeURIComponent(link.id)}`, "DELETE"));
+    }
+  });
+  return button;
+}
+
+const linkParts = parts("links");
+const table = new Table(linkParts.table, {
+  Link: (link) => [link.label || "no label", element("span", "second", link.id)],
+  Expires: (link) => [relative(link.expires_at), element("span", "second", link.expires_at)],
+  Version: (link) => [link.pinned ? "pinned" : "the present one"],
+  Action: (link) => [revokeButton(link)],
+});
+
+function draw({ links: all }) {
+  showCount(linkParts, all.length);
+  table.update(all, (link) => link.id);
+}
+
+export const links = { id: "links", path: PATH, draw };

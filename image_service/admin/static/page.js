@@ -1,0 +1,75 @@
+// The status page: asks the API periodically, and at once when an event says that something has changed.
+
+import { request } from "./api.js";
+import { links } from "./links.js";
+import { failures, images, mounts, service } from "./sections.js";
+
+const POLL_MS = 10_000;
+const EVENT_MS = 2_000; // between two requests, however many events there are
+const DRAW_MS = 1_000; // ages grow between two requests
+
+class Section {
+  #content = null;
+  #drawn;
+  #loading = false;
+
+  /** @param description of a section: its element's id, the path of its JSON, and what draws it. */
+  constructor({ id, path, draw }) {
+    this.path = path;
+    this.draw = draw;
+    this.problem = document.querySelector(`#${id} > .problem:not([role])`);
+  }
+
+  async load() {
+    if (this.#loading) {
+      return;
+    }
+    this.#loading = true;
+    try {
+      this.#content = await request(this.path);
+      this.problem.hidden = true;
+    } catch (error) {
+      this.problem.textContent = `${this.path}: ${error.message}`;
+      this.problem.hidden = false;
+    }
+    this.#loading = false;
+    this.redraw();
+  }
+
+  redraw() {
+    if (this.#content !== null) {
+      this.draw(this.#content);
+    }
+  }
+}
+
+const sections = [service, images, mounts, links, failures].map((each) => new Section(each));
+let latest = -Infinity;
+let scheduled = false;
+
+function load() {
+  latest = performance.now();
+  scheduled = false;
+  sections.forEach((section) => section.load());
+}
+
+function loadSoon() {
+  if (!scheduled && !document.hidden) {
+    scheduled = true;
+    setTimeout(load, Math.max(0, latest + EVENT_MS - performance.now()));
+  }
+}
+
+function redraw() {
+  if (!document.hidden) {
+    sections.forEach((section) => section.redraw());
+  }
+}
+
+new EventSource("api/v1/events").onmessage = loadSoon;
+document.addEventListener("visibilitychange", loadSoon);
+document.addEventListener("changed", loadSoon);
+document.getElementById("mounts-filter").addEventListener("input", redraw);
+setInterval(loadSoon, POLL_MS);
+setInterval(redraw, DRAW_MS);
+load();

@@ -1,0 +1,197 @@
+// What the sections show of the API's JSON.
+
+import { now } from "./api.js";
+import { bytes, duration, percent, relative } from "./format.js";
+import { Table, bar, element } from "./table.js";
+
+const MAX_MOUNTS = 100;
+const STAGES = [
+  "probed",
+  "firmware",
+  "boot loader",
+  "kernel",
+  "initrd",
+  "ignition",
+  "root file system",
+  "done",
+];
+const GOOD_STATES = new Set(["ready"]);
+const BAD_STATES = new Set(["failed", "refused"]);
+
+/** Return the elements of a section by their use. */
+export function parts(id) {
+  const find = (selector) => document.querySelector(`#${id} > ${selector}`);
+  return { table: find("table"), empty: find(".empty"), more: find(".more"), count: find("h2 > .count") };
+}
+
+/** Show how many items there are, and the table only if there are some. */
+export function showCount({ table, empty, count }, number) {
+  count.textContent = number ? `(${number})` : "";
+  table.hidden = number === 0;
+  empty.hidden = number !== 0;
+}
+
+const second = (text) => element("span", "second", text);
+const badge = (text, className) => element("span", `badge ${className}`, text);
+
+// Service
+
+const facts = document.querySelector("#service > .facts");
+const summary = document.getElementById("summary");
+
+function upstreamFact({ url, answered_at: answered, failed_at: failed, failure, failures: number }) {
+  const isFailing = number > 0 && (answered === null || failed > answered);
+  const state = isFailing ? badge("failing", "bad") : answered ? badge("answers", "good") : badge("not asked yet", "");
+  return [
+    state,
+    second(url),
+    answered && second(`last answer ${relative(answered)}`),
+    failed && second(`last failure ${relative(failed)}: ${failure}`),
+  ];
+}
+
+function databaseFact({ was_reached: wasReached, failing_seconds: failing, round_trip_seconds: roundTrip }) {
+  if (failing !== null) {
+    return [badge("unreachable", "bad"), second(`for ${duration(failing)}`)];
+  }
+  return [badge("answers", wasReached ? "good" : ""), roundTrip && second(`in ${(1000 * roundTrip).toFixed(1)} ms`)];
+}
+
+function certificateFact({ file, not_after: end, state }) {
+  const className = { valid: "good", ending: "warning", ended: "bad" }[state];
+  return [badge(`${state === "ended" ? "ended" : "ends"} ${relative(end)}`, className), second(`${file}, ${end}`)];
+}
+
+function streamFact({ name, refreshed_at: refreshed, failures: number }) {
+  const state = number ? badge(`${number} failed attempts`, "warning") : badge("refreshed", "good");
+  return [state, second(`${name}, ${relative(refreshed)}`)];
+}
+
+function drawService(status) {
+  const isGood = status.ready && !status.impairment;
+  summary.textContent = isGood ? "ready" : status.ready ? "impaired" : "not ready";
+  summary.className = `badge ${isGood ? "good" : status.ready ? "warning" : "bad"}`;
+  const shown = {
+    State: [status.reason ?? status.impairment ?? "images are served"],
+    "assisted-service": upstreamFact(status.upstream),
+    Clients: [`${status.connections} connections`, second(`${status.requests} requests in progress`)],
+    Process: [
+      `version ${status.version}`,
+      second(`${status.workers} ${status.workers === 1 ? "process" : "processes"}, since ${status.started_at}`),
+    ],
+  };
+  if (status.database !== null) {
+    shown.Database = databaseFact(status.database);
+  }
+  if (status.certificates.length) {
+    shown.Certificate = status.certificates.flatMap(certificateFact);
+  }
+  if (status.streams.length) {
+    shown.Streams = status.streams.flatMap(streamFact);
+  }
+  const made = Object.entries(shown).map(([name, content]) =>
+    element("div", "", element("dt", "", name), element("dd", "", ...content)),
+  );
+  facts.replaceChildren(...made);
+}
+
+export const service = { id: "service", path: "api/v1/status", draw: drawService };
+
+// Base images
+
+const imageParts = parts("images");
+const imageTable = new Table(imageParts.table, {
+  Image: (image) => [`${image.openshift_version} ${image.cpu_architecture}`, second(image.version)],
+  State: imageState,
+  Size: (image) => [image.size === null ? "" : bytes(image.size), image.sha256 && second(`sha256 ${image.sha256}`)],
+  Origin: (image) => [image.remote ? "remote" : "local", second(image.url)],
+});
+
+function imageState(image) {
+  const className = GOOD_STATES.has(image.state) ? "good" : BAD_STATES.has(image.state) ? "bad" : "warning";
+  const { bytes_done: done, bytes_total: total } = image;
+  const isPartial = image.state === "downloading" || (image.remote && total !== null && done < total);
+  const progress = total === null ? bytes(done) : `${percent(done, total)} of ${bytes(total)}`;
+  return [
+    badge(image.state, className),
+    isPartial && bar(`download: ${progress}`, total === null ? null : done, total),
+    isPartial && second(progress),
+    image.reason && second(image.reason),
+    image.retry_at && second(`next attempt ${relative(image.retry_at)}`),
+  ].filter(Boolean);
+}
+
+function drawImages({ images: all }) {
+  showCount(imageParts, all.length);
+  imageTable.update(all, (image) => `${image.openshift_version} ${image.version} ${image.cpu_architecture} ${image.type}`);
+}
+
+export const images = { id: "images", path: "api/v1/images", draw: drawImages };
+
+// Mounts
+
+const mountParts = parts("mounts");
+const filter = document.getElementById("mounts-filter");
+const mountTable = new Table(mountParts.table, {
+  Client: (mount) => [mount.client ?? "unknown", second(mount.address), second(mount.user_agent ?? "")],
+  Image: (mount) => [mount.kind, second(mount.infra_env), second(mount.version)],
+  Stage: mountStage,
+  Read: (mount) => [`${bytes(mount.bytes_read)} of ${bytes(mount.size)}`, second(`${bytes(mount.rate)}/s`)],
+  "Last read": (mount) => [relative(mount.last_read), second(`since ${relative(mount.since)}`)],
+});
+
+function mountStage(mount) {
+  const className = mount.stalled ? "bad" : mount.stage === "done" ? "good" : "";
+  const stalled = mount.stalled ? " (stalled)" : "";
+  if (mount.stage === null) {
+    const read = percent(mount.bytes_read, mount.size);
+    return [badge(`${read}${stalled}`, className), bar(`read: ${read}`, mount.bytes_read, mount.size, className)];
+  }
+  const isRootfs = mount.stage === "root file system" && mount.rootfs_percent !== null;
+  const name = isRootfs ? `${mount.stage} ${Math.floor(mount.rootfs_percent)} %` : mount.stage;
+  const step = STAGES.indexOf(mount.stage) + 1;
+  return [
+    badge(`${name}${stalled}`, className),
+    bar(`boot stage: ${name}${stalled}, ${step} of ${STAGES.length}`, step, STAGES.length, className),
+  ];
+}
+
+const mountKey = (mount) => `${mount.infra_env} ${mount.version} ${mount.kind} ${mount.address} ${mount.since}`;
+
+function drawMounts({ mounts: all }) {
+  const text = filter.value.trim().toLowerCase();
+  const matches = ({ address, client, user_agent: agent, infra_env: infraEnv, version, kind, stage, stalled }) =>
+    [address, client, agent, infraEnv, version, kind, stage, stalled ? "stalled" : ""]
+      .join("\n")
+      .toLowerCase()
+      .includes(text);
+  const found = all
+    .filter(matches)
+    .sort((a, b) => b.stalled - a.stalled || b.last_read.localeCompare(a.last_read) || b.since.localeCompare(a.since));
+  showCount(mountParts, found.length);
+  mountParts.count.textContent = text ? `(${found.length} of ${all.length})` : mountParts.count.textContent;
+  mountParts.empty.textContent = all.length ? "No mount matches the filter." : "Nothing is mounted.";
+  mountParts.more.hidden = found.length <= MAX_MOUNTS;
+  mountParts.more.textContent = `${found.length - MAX_MOUNTS} more; the filter finds them.`;
+  mountTable.update(found.slice(0, MAX_MOUNTS), mountKey);
+}
+
+export const mounts = { id: "mounts", path: "api/v1/mounts", draw: drawMounts };
+
+// Failures
+
+const failureParts = parts("failures");
+const failureTable = new Table(failureParts.table, {
+  Time: (failure) => [relative(failure.time), second(failure.time)],
+  Client: (failure) => [failure.client],
+  Status: (failure) => [failure.status === null ? badge("aborted", "warning") : String(failure.status)],
+  Reason: (failure) => [failure.reason, second(failure.path)],
+});
+
+function drawFailures({ failures: all }) {
+  showCount(failureParts, all.length);
+  const newest = all.toSorted((a, b) => b.time.localeCompare(a.time));
+  failureTable.update(newest, (failure) => all.indexOf(failure));
+}
+
+export const failures = { id: "failures", path: "api/v1/failures", draw: drawFailures };

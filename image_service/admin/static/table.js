@@ -1,0 +1,81 @@
+// Tables whose rows stay while their content changes, so that focus and selection stay, too.
+
+/** Return an element with a class and children, which are elements or text; null ones are left out. */
+export function element(name, className = "", ...children) {
+  const made = document.createElement(name);
+  made.className = className;
+  made.append(...children.filter((child) => child !== null && child !== ""));
+  return made;
+}
+
+/** Return a bar with a name for screen readers; value null: the end is unknown. */
+export function bar(label, value, max, className = "") {
+  const made = element("progress", className);
+  made.max = max || 1;
+  if (value !== null) {
+    made.value = value;
+  }
+  made.setAttribute("aria-label", label);
+  return made;
+}
+
+export class Table {
+  #body = element("tbody");
+  #columns;
+  #rows = new Map();
+
+  /**
+   * @param columns by name: a function that returns the content of a cell, a list of elements and texts.
+   */
+  constructor(table, columns) {
+    this.#columns = Object.entries(columns);
+    const heads = this.#columns.map(([name]) => element("th", "", name));
+    heads.forEach((head) => head.setAttribute("scope", "col"));
+    table.append(element("thead", "", element("tr", "", ...heads)), this.#body);
+    // CSS shows rows as blocks on narrow screens, which takes the roles from them.
+    table.setAttribute("role", "table");
+    this.#body.setAttribute("role", "rowgroup");
+  }
+
+  /** Show items in their order; rows of equal keys are the same. */
+  update(items, keyOf) {
+    const rows = items.map((item) => this.#row(keyOf(item), item));
+    const keys = new Set(items.map(keyOf));
+    for (const [key, row] of this.#rows) {
+      if (!keys.has(key)) {
+        row.remove();
+        this.#rows.delete(key);
+      }
+    }
+    rows.forEach((row, index) => {
+      if (this.#body.children[index] !== row) {
+        this.#body.insertBefore(row, this.#body.children[index] ?? null);
+      }
+    });
+  }
+
+  #row(key, item) {
+    let row = this.#rows.get(key);
+    if (row === undefined) {
+      row = element("tr");
+      row.setAttribute("role", "row");
+      for (const [name] of this.#columns) {
+        const cell = element("td");
+        cell.setAttribute("role", "cell");
+        cell.dataset.label = name;
+        row.append(cell);
+      }
+      this.#rows.set(key, row);
+    }
+    this.#columns.forEach(([, content], index) => {
+      const made = element("div", "", ...content(item));
+      const present = row.children[index].firstChild;
+      if (present === null) {
+        row.children[index].append(made);
+      } else if (!present.isEqualNode(made)) {
+        present.replaceWith(made);
+      }
+    });
+    return row;
+  }
+}

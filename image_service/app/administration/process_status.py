@@ -1,0 +1,128 @@
+"""What the status page shows of the processes of the service, as JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+
+from image_service import __version__
+from image_service.files.certificates import RENEWAL_PERIOD
+from image_service.http.dates import format_rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from image_service.assisted.failure_log import UpstreamHealth
+    from image_service.database.monitor import DatabaseMonitor
+    from image_service.streams.streams import Streams
+    from image_service.transport.listeners import Listeners
+    from image_service.transport.tls.certificate import ServerCertificate
+
+StatusDocument: TypeAlias = "Mapping[str, Any]"
+"""See ``Status`` in `admin.status_api`."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@attrs.frozen(kw_only=True)
+class ProcessStatus:
+    """The status of one process.
+
+    Args:
+        upstream: health of assisted-service.
+        listeners: their connections are counted.
+        database: that replicas share; None: they share none.
+        streams: that this process polls; None: another one does.
+        certificate: of the listener; None: images are served in plain HTTP.
+        now: the present time, in UTC.
+    """
+
+    upstream: UpstreamHealth
+    listeners: Listeners
+    database: DatabaseMonitor | None = None
+    streams: Streams | None = None
+    certificate: ServerCertificate | None = None
+    now: Callable[[], datetime] = _now
+    started_at: datetime = attrs.field(init=False)
+
+    @started_at.default
+    def _start(self) -> datetime:
+        return self.now()
+
+    def describe(self, unready_reason: str, impairment: str) -> StatusDocument:
+        """Return the document of this process."""
+        return {
+            "version": __version__,
+            "started_at": format_rfc3339(self.started_at),
+            "workers": 1,
+            "ready": not unready_reason,
+            "reason": unready_reason or None,
+            "impairment": impairment or None,
+            "connections": self.listeners.connections,
+            "requests": sum(1 for _ in self.listeners.handlers()),
+            "upstream": self._describe_upstream(),
+            "database": self._describe_database(),
+            "streams": self._describe_streams(),
+            "certificates": self._describe_certificates(),
+        }
+
+    def _describe_upstream(self) -> StatusDocument:
+        health = self.upstream
+        return {
+            "url": health.url,
+            "answered_at": health.answered_at and format_rfc3339(health.answered_at),
+            "failed_at": health.failed_at and format_rfc3339(health.failed_at),
+            "failure": health.failure or None,
+            "failures": health.failures,
+        }
+
+    def _describe_database(self) -> StatusDocument | None:
+        monitor = self.database
+        if monitor is None:
+            return None
+        return {
+            "was_reached": monitor.was_reached,
+            "failing_seconds": monitor.failing_seconds,
+            "round_trip_seconds": monitor.round_trip_seconds if monitor.was_reached else None,
+        }
+
+    def _describe_streams(self) -> list[StatusDocument]:
+        if self.streams is None:
+            return []
+        failures, now = self.streams.failures, self.now()
+        return [
+            {
+                "name": name,
+                "refreshed_at": format_rfc3339(now - timedelta(seconds=seconds)),
+                "failures": failures[name],
+            }
+            for name, seconds in self.streams.ages_seconds.items()
+        ]
+
+    def _describe_certificates(self) -> list[StatusDocument]:
+        if self.certificate is None:
+            return []
+        not_after, now = self.certificate.get().not_after, self.now()
+        state = "ended" if not_after <= now else "ending" if not_after <= now + RENEWAL_PERIOD else "valid"
+        return [{"file": str(self.certificate.file), "not_after": format_rfc3339(not_after), "state": state}]
+
+
+def merge_statuses(statuses: Sequence[StatusDocument]) -> StatusDocument:
+    """Return one document of those of all processes, of which there is at least one."""
+    best = max(statuses, key=lambda status: bool(status["ready"]))
+    upstreams = [status["upstream"] for status in statuses]
+    failed = max(upstreams, key=lambda upstream: upstream["failed_at"] or "")
+    answered_at = max((upstream["answered_at"] or "" for upstream in upstreams), default="")
+    return {
+        **best,
+        "started_at": min(status["started_at"] for status in statuses),
+        "workers": len(statuses),
+        "connections": sum(status["connections"] for status in statuses),
+        "requests": sum(status["requests"] for status in statuses),
+        "upstream": {**failed, "answered_at": answered_at or None},
+        "streams": max((status["streams"] for status in statuses), key=len),
+    }
