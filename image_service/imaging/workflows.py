@@ -24,12 +24,14 @@ from image_service.imaging.dependencies import (
     DEPENDENCIES_OF_VERBS,
     QEMU_IMG,
     Dependency,
+    require,
 )
 from image_service.imaging.disks.digest import sha256_of
 from image_service.imaging.disks.opening import open_image
 from image_service.imaging.transfer.fetch import FetchOptions, fetch_parts, read_manifest
 from image_service.imaging.transfer.object_store import BucketLocation
 from image_service.imaging.transfer.publish import PublishOptions, publish_object, publish_parts
+from image_service.transfer.bundle_manifest import is_bundle
 from image_service.transfer.manifest import parse_import_manifest
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class WorkflowOptions:
     """What the tasks of a workflow are asked for; each task reads its own.
 
     Args:
-        fetch: of ``down-parts`` and ``down-bundle``.
+        fetch: of ``down-parts``, ``down-bundle`` and ``fetch``.
         target: of ``convert``.
         appliance: of ``convert`` to OVA.
         virtual_size: of ``convert``: bytes of the disk; None: as it has.
@@ -229,6 +231,19 @@ def _down_bundle(call: TaskCall) -> TaskResult:
     return _down(call, fetch_bundle)
 
 
+def _fetch(call: TaskCall) -> TaskResult:
+    def fetch(source: ManifestSource, out: Path, options: FetchOptions, workspace: Workspace) -> FetchedImage:
+        if not is_bundle(source.text):
+            return fetch_parts(parse_import_manifest(source.text), source, out, options, workspace)
+        require((CRYPTOGRAPHY,))
+        # Imported here because cryptography is an extra.
+        from image_service.imaging.transfer.bundle import fetch_bundle  # noqa: PLC0415 - same
+
+        return fetch_bundle(source, out, options, workspace)
+
+    return _down(call, fetch)
+
+
 def _describe(image: DiskImage, call: TaskCall) -> dict[str, Any]:
     digest = {"sha256": sha256_of(image.descriptor, call.workspace.pace)} if call.digest else {}
     return {"format": image.content, "size": image.size, **digest}
@@ -300,6 +315,7 @@ def _upload(call: TaskCall, publish: _Publish) -> TaskResult:
 _FETCHED = (*ALWAYS, DEFUSEDXML)
 DOWN_PARTS = WorkflowTask("down-parts", "MANIFEST", "OUT", _FETCHED, _down_parts)
 DOWN_BUNDLE = WorkflowTask("down-bundle", "MANIFEST", "OUT", (*_FETCHED, CRYPTOGRAPHY), _down_bundle)
+FETCH = WorkflowTask("fetch", "MANIFEST", "OUT", _FETCHED, _fetch)
 READ_RAW = WorkflowTask("read-raw", "FILE", "OUT", ALWAYS, _read_raw)
 CONVERT = WorkflowTask("convert", "FILE", "OUT", (*ALWAYS, QEMU_IMG), _convert)
 WRITE_RAW = WorkflowTask("write-raw", "FILE", "OUT", (*ALWAYS, QEMU_IMG), _write_raw)
@@ -323,6 +339,7 @@ WORKFLOWS = (
     Workflow((DOWN_BUNDLE, WRITE_RAW), "fetch an image bundle as a raw disk"),
     Workflow((DOWN_BUNDLE, CONVERT), "fetch an image bundle in another format"),
     Workflow((DOWN_BUNDLE, CONVERT, UPLOAD), "the same into one object"),
+    Workflow((FETCH, CONVERT), "fetch what a manifest of either kind describes in another format"),
     Workflow((READ_RAW, UP_PARTS), "publish a raw disk in parts"),
     Workflow((CONVERT, UP_PARTS), "publish a disk in parts, in another format"),
     Workflow((CONVERT, UPLOAD), "publish a disk as one object, in another format"),

@@ -114,6 +114,7 @@ class JobErrorId(IntEnum):
 
     INVALID_CUSTOMIZATION = 4  # of the user
     BUILD_FAILED = 10
+    TRANSFER_FAILED = 11  # a download or an upload
     WORKER_LOST = 27
 
 

@@ -41,6 +41,10 @@ class TransientFailure(TransferFailed):
     """A request that may succeed when it is sent again."""
 
 
+class RedirectRefused(TransferFailed):
+    """A server names another place, which is not followed."""
+
+
 @attrs.frozen
 class TransferTimes:
     """How long a transfer waits, and how often it tries.
@@ -109,7 +113,7 @@ class ReceivedResponse:
         """Return the error for a status that is not the expected one."""
         text = f"{self.url} answered with status {self.status}"
         if HTTPStatus.MULTIPLE_CHOICES <= self.status < HTTPStatus.BAD_REQUEST:
-            return TransferFailed(f"{text}; redirects are not followed")
+            return RedirectRefused(f"{text}; redirects are not followed")
         is_transient = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status in _TRANSIENT_STATUSES
         return TransientFailure(text) if is_transient else TransferFailed(text)
 

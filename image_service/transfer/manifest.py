@@ -2,11 +2,11 @@
 
 <manifest>
   <version>2010-11-15</version>
-  <file-format>VMDK|RAW|VHD</file-format>
+  <file-format>VMDK|RAW|VHD|QCOW2</file-format>
   <importer><name/><version/><release/></importer>
   <self-destruct-url>to DELETE the manifest</self-destruct-url>
   <import>
-    <size>bytes of the image: of VMDK, those of its disk</size>
+    <size>bytes of the image: of VMDK and QCOW2, those of its disk</size>
     <volume-size>GiB</volume-size>
     <parts count="N">
       <part index="0">
@@ -41,9 +41,15 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 GIB = 1 << 30
+MANIFEST_FORMATS = {
+    "RAW": DiskFormat.RAW,
+    "VMDK": DiskFormat.VMDK,
+    "VHD": DiskFormat.VHD,
+    "QCOW2": DiskFormat.QCOW2,
+}
+"""By the names that manifests have for them; QCOW2 is an addition of this service."""
 
 _VERSION = "2010-11-15"
-_FORMATS = {"RAW": DiskFormat.RAW, "VMDK": DiskFormat.VMDK, "VHD": DiskFormat.VHD}
 _ELEMENTS_OF_PART = 6
 _OTHER_ELEMENTS = 64
 _MAX_VOLUME_GIB = 1 << 20
@@ -117,12 +123,12 @@ def parse_import_manifest(text: bytes) -> ImportManifest:
     if text_of(root, "version") != _VERSION:
         raise FormatError(f"the manifest's version is not {_VERSION}")
     name = text_of(root, "file-format").upper()
-    if name not in _FORMATS:
-        raise FormatError(f"the manifest's file-format is none of {', '.join(_FORMATS)}")
+    if name not in MANIFEST_FORMATS:
+        raise FormatError(f"the manifest's file-format is none of {', '.join(MANIFEST_FORMATS)}")
     only_child(root, "importer")
     described = only_child(root, "import")
     manifest = ImportManifest(
-        _FORMATS[name],
+        MANIFEST_FORMATS[name],
         number_of(described, "size"),
         number_of(described, "volume-size"),
         text_of(root, "self-destruct-url"),
@@ -161,7 +167,7 @@ def _parse_parts(element: Element) -> tuple[ManifestPart, ...]:
 
 def render_import_manifest(manifest: ImportManifest) -> bytes:
     """Return the XML of a manifest."""
-    names = {format_: name for name, format_ in _FORMATS.items()}
+    names = {format_: name for name, format_ in MANIFEST_FORMATS.items()}
     parts = "".join(
         f'<part index="{part.index}">'
         f'<byte-range start="{part.offset}" end="{part.offset + part.length - 1}"/>'

@@ -85,10 +85,12 @@ class AllowedOrigins:
     Args:
         named: by the user; at any address.
         implied: the manifest's own, if the user has named none; at public addresses only.
+        setting: by which the user names them, for messages.
     """
 
     named: frozenset[UrlOrigin]
     implied: UrlOrigin | None = None
+    setting: str = "--allow-host"
 
     @classmethod
     def of(cls, named: Iterable[UrlOrigin], manifest: UrlOrigin | None) -> AllowedOrigins:
@@ -105,17 +107,15 @@ class AllowedOrigins:
         """Return the origin of a URL; UnsafeImage if it is not allowed, FormatError if it is no URL."""
         origin = origin_of_url(url, name)
         if origin not in self.named and origin != self.implied:
-            raise UnsafeImage(
-                f"{name} is at {origin}, which is not allowed (--allow-host {origin} allows it)"
-            )
+            raise UnsafeImage(f"{name} is at {origin}, which {self.setting} does not list")
         return origin
 
     def check_address(self, origin: UrlOrigin, address: str) -> None:
         """Raise UnsafeImage if the address is not public and the user has not named the origin."""
         if origin not in self.named and not _is_public(address):
             raise UnsafeImage(
-                f"{origin.host} has the address {address}, which is not public"
-                f" (--allow-host {origin} allows it)"
+                f"{origin.host} has the address {address}, which is not public,"
+                f" and {self.setting} does not list {origin}"
             )
 
 

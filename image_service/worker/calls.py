@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 IGNITION, KERNEL_ARGUMENTS = "ignition", "kernel-arguments"
 """Inputs of a customization, beside the disk."""
+MANIFEST, MANIFEST_URL = "manifest", "manifest-url"
+"""Inputs of an import."""
 
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 JOB_FAILED = 10
 """The id of osbuild-composer's worker API for a job that failed for a reason of its worker."""
-_BAD_ARGUMENTS, _UPLOAD_FAILED, _REFUSED, _WRONG_WORKER = 8, 11, 4, 17  # further ids
-_ERROR_IDS = {2: _BAD_ARGUMENTS, 3: _WRONG_WORKER, 4: _UPLOAD_FAILED, 6: _REFUSED}
+_BAD_ARGUMENTS, _TRANSFER_FAILED, _REFUSED, _WRONG_WORKER = 8, 11, 4, 17  # further ids
+_ERROR_IDS = {2: _BAD_ARGUMENTS, 3: _WRONG_WORKER, 4: _TRANSFER_FAILED, 6: _REFUSED}
 
 
 @attrs.frozen
@@ -60,10 +62,12 @@ class JobFiles:
     Args:
         inputs: by name.
         directory: of the output, which has no other file.
+        bundle_key: file of the RSA key that decrypts image bundles; None: there is none.
     """
 
     inputs: Mapping[str, Path]
     directory: Path
+    bundle_key: Path | None = None
 
     def output(self, arguments: Mapping[str, Any]) -> Path:
         """Return the path of the file that a job makes; InvalidRequest if it has no name of a file."""
@@ -106,6 +110,17 @@ def _convert(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
     return ToolkitCall(("convert", str(disk), str(output), *options), output)
 
 
+def _import(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
+    output = files.output(arguments)
+    options = [f"--allow-host={origin}" for origin in arguments["object_stores"]]
+    options.append(f"--format={arguments['format']}")
+    if url := files.inputs.get(MANIFEST_URL):
+        options.append(f"--bundle-url-file={url}")
+    if files.bundle_key:
+        options.append(f"--key={files.bundle_key}")
+    return ToolkitCall(("run", "fetch/convert", str(files.inputs[MANIFEST]), str(output), *options), output)
+
+
 def _upload(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
     options = ["--single", "--as-is", "--force", f"--content-type={arguments['content_type']}"]
     if arguments.get("public"):
@@ -130,25 +145,28 @@ class JobKind:
 
     Args:
         call: makes the call of arguments and files. InvalidRequest, KeyError: the arguments are invalid.
-        growth: the maximum of written bytes, as a multiple of the size of its inputs.
+        growth: the maximum of written bytes, as a multiple of the size of what it reads: its inputs, and
+            the argument ``fetched_bytes`` of an import, which the toolkit fetches.
     """
 
     call: Callable[[Mapping[str, Any], JobFiles], ToolkitCall]
     growth: int
 
-    def needed_bytes(self, inputs: tuple[JobInput, ...]) -> int | None:
+    def needed_bytes(self, arguments: Mapping[str, Any], inputs: tuple[JobInput, ...]) -> int | None:
         """Return the maximum scratch space of a job and its inputs; None: their sizes are not known."""
         sizes = [each.size for each in inputs if each.size is not None]
         if len(sizes) < len(inputs):
             return None
-        written = max(_LEAST_WRITTEN_BYTES, self.growth * sum(sizes)) if self.growth else 0
-        return sum(sizes) + written
+        read = sum(sizes) + int(arguments.get("fetched_bytes", 0))
+        written = max(_LEAST_WRITTEN_BYTES, self.growth * read) if self.growth else 0
+        return read + written
 
 
 _UNPACKED = 4  # the size of an uncompressed disk, as a multiple of the compressed size
 KINDS = {
     "customize": JobKind(_customize, _UNPACKED),
     "convert": JobKind(_convert, _UNPACKED),
+    "import": JobKind(_import, _UNPACKED),
     "upload": JobKind(_upload, 0),
 }
 """By type of job."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part")
 
 UPLOAD = "upload"
+_BUNDLE_KEY = "BUNDLE_KEY_FILE"
 _CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
@@ -80,7 +81,7 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
 
     Args:
         options: of the command line.
-        environment: ``TOOLKIT`` names the toolkit, ``AWS_*`` an object store.
+        environment: ``TOOLKIT`` names the toolkit, ``AWS_*`` an object store, ``BUNDLE_KEY_FILE`` a key.
 
     Raises:
         ConfigurationError: the worker cannot start; lists every fault.
@@ -93,6 +94,10 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
         faults.add("--types upload needs credentials of an object store: AWS_ACCESS_KEY_ID, for example")
     if options.token_file and not os.access(options.token_file, os.R_OK):
         faults.add(f"--token-file: {options.token_file} cannot be read")
+    key_file = environment.get(_BUNDLE_KEY)
+    bundle_key = Path(key_file) if key_file else None
+    if bundle_key and not os.access(bundle_key, os.R_OK):
+        faults.add(f"{_BUNDLE_KEY}: {bundle_key} cannot be read")
     requests = faults.of(
         "--ca-file", lambda: ServerRequests(options.server, options.token_file, options.ca_file)
     )
@@ -110,7 +115,15 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
         raise ConfigurationError("; ".join(faults.lines))
     with closing(scratch):
         client = JobsClient(requests, AcceptedJobs(types, options.architecture, options.tenant))
-        tools = JobTools(client, toolkit, scratch, cache, options.beat_seconds, _log)
+        tools = JobTools(
+            client,
+            toolkit,
+            scratch,
+            cache,
+            options.beat_seconds,
+            _log,
+            bundle_key,
+        )
         _log(f"takes jobs of {', '.join(types)} for {options.architecture}")
         return _run(JobWorker(tools, options.slots, only_one=options.only_one))
 

@@ -35,7 +35,7 @@ class ReceivedJob:
 
     Args:
         id: UUID.
-        type: ``customize``, ``convert`` or ``upload``.
+        type: ``customize``, ``convert``, ``import`` or ``upload``.
         arguments: of the job.
         location: path of this attempt; a secret, because it has the token.
         artifact_location: to which the names of its artifacts are appended.

@@ -39,6 +39,7 @@ class JobTools:
         cache: of base images; None: there is none.
         beat_seconds: between two heartbeats.
         log: gets lines.
+        bundle_key: file of the RSA key that decrypts image bundles; None: there is none.
     """
 
     client: JobsClient
@@ -47,6 +48,7 @@ class JobTools:
     cache: InputCache | None
     beat_seconds: float
     log: Callable[[str], None]
+    bundle_key: Path | None = None
 
 
 class RunningJob:
@@ -94,7 +96,7 @@ class RunningJob:
         interruption = self._link.interruption
         kind = KINDS[self._job.type]
         inputs = parse_inputs(arguments)
-        needed = kind.needed_bytes(inputs)
+        needed = kind.needed_bytes(arguments, inputs)
         with ExitStack() as stack:
             room = stack.enter_context(
                 scratch.reserved(scratch.total_bytes if needed is None else needed, interruption)
@@ -106,7 +108,7 @@ class RunningJob:
             files = InputFiles(self._link, source, room, self._tools.cache)
             paths = {each.name: stack.enter_context(files.get(each)) for each in inputs}
             self._note(f"has its inputs: {', '.join(paths)}")
-            call = kind.call(arguments, JobFiles(paths, target))
+            call = kind.call(arguments, JobFiles(paths, target, self._tools.bundle_key))
             left = max(1, room - sum(map(_stored_bytes, source.iterdir())))
             outcome = self._tools.toolkit.run(call, directory, left, interruption, self._set_progress)
             if outcome.status:

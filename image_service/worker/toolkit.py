@@ -33,6 +33,7 @@ _NO_REPORT = 1  # the status of a fault of the program
 _PROGRAMS = {
     "customize": {"debugfs": "-V", "e2fsck": "-V", "qemu-io": "--version"},
     "convert": {"qemu-img": "--version"},
+    "run": {"qemu-img": "--version"},
 }
 
 

@@ -189,9 +189,9 @@ def test_disk_is_converted_and_published(
     assert "disk.ovf" in {path.name for path in tmp_path.iterdir()}
     status, report, _ = call(capfd, "convert/up-parts", raw, f"s3://{BUCKET}/c", "--format", "vmdk")
     assert status == 0, report
-    status, report, _ = call(capfd, "convert/up-parts", raw, f"s3://{BUCKET}/c", "--format", "qcow2")
+    status, report, _ = call(capfd, "convert/up-parts", raw, f"s3://{BUCKET}/c", "--format", "vhdx")
     assert status == 6
-    assert "an import manifest describes raw, vmdk, vhd, not qcow2" in report["error"]["reason"]
+    assert "an import manifest describes qcow2, raw, vhd, vmdk, not vhdx" in report["error"]["reason"]
 
 
 @pytest.mark.acceptance

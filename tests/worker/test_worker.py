@@ -35,7 +35,11 @@ def test_job_ends_with_its_artifact_and_reports_progress(site: WorkerSite, conve
     assert all(0 < each["done"] <= each["total"] == 1000 for each in holding)
     assert conversion.beats >= len(holding)
     (worker,) = site.jobs.workers
-    assert site.jobs.polls[0] == {"types": ["customize", "convert"], "arch": "x86_64", "worker_id": worker}
+    assert site.jobs.polls[0] == {
+        "types": ["customize", "convert", "import"],
+        "arch": "x86_64",
+        "worker_id": worker,
+    }
 
 
 def test_unix_socket_and_jobs_of_all_tenants(site: WorkerSite, conversion: GivenJob) -> None:

@@ -10,10 +10,11 @@ from image_service.command_line.values import parse_bytes, parse_seconds
 from image_service.errors import FormatError, Unprocessable
 from image_service.imaging.commands.arguments import add_common_arguments, open_workspace
 from image_service.imaging.dependencies import CRYPTOGRAPHY, DEPENDENCIES_OF_VERBS, require
-from image_service.imaging.transfer.fetch import FetchOptions, delete_parts, fetch_parts, read_manifest
+from image_service.imaging.transfer.fetch import FetchOptions, fetch_parts, read_manifest
 from image_service.transfer.bundle_manifest import is_bundle
 from image_service.transfer.manifest import parse_import_manifest
-from image_service.transfer.origins import UrlOrigin, parse_origin
+from image_service.transfer.origins import UrlOrigin, origin_of_url, parse_origin
+from image_service.transfer.uploaded_parts import delete_parts
 
 if TYPE_CHECKING:
     from image_service.command_line.parser import AddParser
@@ -54,7 +55,15 @@ def add_key_arguments(parser: argparse.ArgumentParser) -> None:
         "--certificate",
         type=Path,
         metavar="F",
-        help="that of the user who signed a bundle, in PEM (default: the key is the user's)",
+        help="that of the user who signed a bundle, in PEM (default: those in the file of the key, or the key"
+        " is the user's)",
+    )
+    parser.add_argument(
+        "--bundle-url-file",
+        type=Path,
+        metavar="F",
+        help="file with the URL of a bundle's manifest, if MANIFEST is a file, but its parts are beside that"
+        " URL",
     )
 
 
@@ -97,7 +106,16 @@ def fetch_options(options: argparse.Namespace) -> FetchOptions:
         digest=options.digest,
         key=getattr(options, "key", None),
         certificate=getattr(options, "certificate", None),
+        bundle_url=_read_bundle_url(getattr(options, "bundle_url_file", None)),
     )
+
+
+def _read_bundle_url(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    url = path.read_text(encoding="ascii", errors="replace").strip()
+    origin_of_url(url, f"the URL in {path.name}")
+    return url
 
 
 def _parse_origin(text: str) -> UrlOrigin:

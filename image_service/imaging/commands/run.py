@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _ARGUMENTS: Mapping[str, tuple[Callable[[argparse.ArgumentParser], None], ...]] = {
     "down-parts": (add_fetch_arguments,),
     "down-bundle": (add_fetch_arguments, add_key_arguments),
+    "fetch": (add_fetch_arguments, add_key_arguments),
     "convert": (add_target_arguments,),
     "customize": (add_customization_arguments,),
     "up-parts": (add_publish_arguments,),
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
     options.out = Path(str(options.out))  # whose name an appliance gets
     tasks = {task.name for task in workflow.tasks}
     wanted = WorkflowOptions(
-        fetch=fetch_options(options) if tasks & {"down-parts", "down-bundle"} else FetchOptions(),
+        fetch=fetch_options(options) if tasks & {"down-parts", "down-bundle", "fetch"} else FetchOptions(),
         target=parse_target(options) if "convert" in tasks else None,
         appliance=describe_appliance(options) if "convert" in tasks else None,
         virtual_size=options.size if "convert" in tasks else None,

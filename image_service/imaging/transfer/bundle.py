@@ -14,7 +14,6 @@ import zlib
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urljoin
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES128
@@ -29,7 +28,7 @@ from image_service.imaging.transfer.fetch import check_size, describe_image
 from image_service.imaging.transfer.parallel import TransferMeter, run_one
 from image_service.transfer.bundle_manifest import parse_bundle_manifest
 from image_service.transfer.http_client import TransientFailure
-from image_service.transfer.origins import public_url
+from image_service.transfer.uploaded_parts import bundle_part_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +109,7 @@ def _read_part(part: BundlePart, source: ManifestSource, workspace: Workspace) -
         if _sha1_of(content) != part.sha1:
             raise TransferFailed(f"{source.base / part.file_name} has another SHA1 than its manifest says")
         return content
-    url = urljoin(public_url(source.base), quote(part.file_name))
+    url = bundle_part_url(source.base, part)
 
     def attempt() -> bytes:
         name = f"the bundle's part {part.file_name}"

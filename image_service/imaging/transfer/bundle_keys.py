@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509 import load_pem_x509_certificate
+from cryptography.x509 import load_pem_x509_certificates
 
 from image_service.errors import Unprocessable, UnsafeImage
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from image_service.transfer.bundle_manifest import BundleManifest
 
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _AES_KEY = re.compile(b"[0-9a-fA-F]{32}")
 
 
@@ -29,11 +31,11 @@ class BundleKeys:
 
     Args:
         private: that of the user or of the service that the bundle was made for.
-        public: the user's.
+        public: those of the users who may have signed it.
     """
 
     private: RSAPrivateKey = attrs.field(repr=False)
-    public: RSAPublicKey = attrs.field(repr=False)
+    public: tuple[RSAPublicKey, ...] = attrs.field(repr=False)
 
     @classmethod
     def load(cls, key_file: Path, certificate_file: Path | None) -> BundleKeys:
@@ -41,37 +43,42 @@ class BundleKeys:
 
         Args:
             key_file: RSA private key in PEM, without a passphrase.
-            certificate_file: the user's, in PEM; None: the private key is the user's own.
+            certificate_file: of certificates of users, in PEM; None: those that are in `key_file` too, and if
+                there is none, the private key is the user's own.
 
         Raises:
             Unprocessable: a file is not what it must be.
             OSError: it cannot be read.
         """
+        key_text = key_file.read_bytes()
         try:
-            private = load_pem_private_key(key_file.read_bytes(), None)
+            private = load_pem_private_key(key_text, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             private = None
         if not isinstance(private, RSAPrivateKey):
             raise Unprocessable(f"{key_file} is no RSA private key in PEM without a passphrase")
-        if certificate_file is None:
-            return cls(private, private.public_key())
+        if certificate_file is None and _CERTIFICATE not in key_text:
+            return cls(private, (private.public_key(),))
+        text = key_text if certificate_file is None else certificate_file.read_bytes()
         try:
-            public = load_pem_x509_certificate(certificate_file.read_bytes()).public_key()
+            found = [certificate.public_key() for certificate in load_pem_x509_certificates(text)]
         except (ValueError, UnsupportedAlgorithm):
-            public = None
-        if not isinstance(public, RSAPublicKey):
-            raise Unprocessable(f"{certificate_file} is no certificate in PEM of an RSA key")
+            found = []
+        public = tuple(key for key in found if isinstance(key, RSAPublicKey))
+        if not found or len(public) < len(found):
+            raise Unprocessable(f"{certificate_file or key_file} has no certificate in PEM of an RSA key")
         return cls(private, public)
 
     def verify(self, bundle: BundleManifest) -> None:
         """Raise UnsafeImage if the user has not signed the manifest."""
-        try:
-            self.public.verify(bundle.signature, bundle.signed, PKCS1v15(), SHA1())  # noqa: S303 - the form's own
-        except InvalidSignature:
-            raise UnsafeImage(
-                "the signature of the bundle's manifest is invalid, or not by the owner of the certificate"
-                " (--certificate; without it: of --key)"
-            ) from None
+        for key in self.public:
+            with suppress(InvalidSignature):
+                key.verify(bundle.signature, bundle.signed, PKCS1v15(), SHA1())  # noqa: S303 - the form's own
+                return
+        raise UnsafeImage(
+            "the signature of the bundle's manifest is invalid, or not by the owner of a certificate"
+            " (--certificate; without it: of --key)"
+        )
 
     def decrypt(self, bundle: BundleManifest) -> tuple[bytes, bytes]:
         """Return key and initialization vector.

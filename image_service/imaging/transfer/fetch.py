@@ -7,13 +7,13 @@ import os
 import shutil
 import time
 from contextlib import ExitStack, contextmanager
-from http import HTTPStatus
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from image_service.errors import ImageServiceError, NoRoom, TransferFailed, UnsafeImage
+from image_service.errors import NoRoom, TransferFailed, UnsafeImage
 from image_service.imaging.disks.digest import sha256_of
 from image_service.imaging.disks.opening import open_image
 from image_service.imaging.transfer.parallel import TransferMeter, run_one, run_parallel
@@ -22,6 +22,7 @@ from image_service.imaging.transfer.resume import KeptParts
 from image_service.transfer.bundle_manifest import is_bundle
 from image_service.transfer.http_client import TransferClient, TransferTimes
 from image_service.transfer.origins import AllowedOrigins, origin_of_url, public_url
+from image_service.transfer.uploaded_parts import check_part, read_manifest_text
 from image_service.transfer.xml_values import MAX_MANIFEST_BYTES
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class FetchOptions:
         wait_seconds: for a manifest and parts that are not there yet.
         digest: the SHA-256 of the image is computed.
         key: file of the RSA key that decrypts a bundle.
-        certificate: file of that of the user who signed a bundle; None: the key is the user's.
+        certificate: file of that of the user who signed a bundle; None: those in the file of `key`, or the
+            key is the user's.
+        bundle_url: of the manifest of a bundle that is a file; None: its parts are files beside it.
         times: limits of each request.
     """
 
@@ -62,6 +65,7 @@ class FetchOptions:
     digest: bool = True
     key: Path | None = None
     certificate: Path | None = None
+    bundle_url: str | None = None
     times: TransferTimes = attrs.field(factory=TransferTimes)
 
 
@@ -93,7 +97,7 @@ class ManifestSource:
     Args:
         location: a path, or a URL without credentials.
         text: the manifest.
-        base: directory of a manifest that is a file, URL of one that was fetched.
+        base: directory or URL beside which the parts of a bundle are.
         client: sends requests to the origins that this manifest may name.
         allowed: these origins.
     """
@@ -133,15 +137,9 @@ def read_manifest(source: str, options: FetchOptions, workspace: Workspace) -> M
         path = Path(source)
         with path.open("rb") as file:
             text = file.read(MAX_MANIFEST_BYTES + 1)
-        return ManifestSource(source, text, path.parent, client, allowed)
+        return ManifestSource(source, text, options.bundle_url or path.parent, client, allowed)
 
-    def attempt() -> bytes:
-        with client.send("GET", source, "the manifest's URL", length=MAX_MANIFEST_BYTES) as response:
-            if response.status != HTTPStatus.OK:
-                raise response.failure()
-            return response.read(MAX_MANIFEST_BYTES)
-
-    text = _wait_for(attempt, client, options.wait_seconds, workspace)
+    text = _wait_for(partial(read_manifest_text, client, source), client, options.wait_seconds, workspace)
     return ManifestSource(public_url(source), text, source, client, allowed)
 
 
@@ -246,28 +244,6 @@ def _check_disk(path: Path, manifest: ImportManifest, workspace: Workspace) -> i
     return virtual_size
 
 
-def delete_parts(manifest: ImportManifest, client: TransferClient) -> list[str]:
-    """Delete the parts, and then the manifest; return a note for each request that failed."""
-    urls = [(f"delete-url of part {part.index}", part.delete_url) for part in manifest.parts]
-    notes = [
-        _delete(client, url, name) for name, url in [*urls, ("self-destruct-url", manifest.self_destruct_url)]
-    ]
-    return [note for note in notes if note]
-
-
-def _delete(client: TransferClient, url: str, name: str) -> str | None:
-    def attempt() -> None:
-        with client.send("DELETE", url, name) as response:
-            if response.status not in {HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}:
-                raise response.failure()
-
-    try:
-        client.retry(attempt)
-    except ImageServiceError as error:
-        return f"not deleted: {error.detail}"
-    return None
-
-
 def _wait_for_parts(
     manifest: ImportManifest, client: TransferClient, seconds: float, workspace: Workspace
 ) -> None:
@@ -275,13 +251,7 @@ def _wait_for_parts(
     deadline = time.monotonic() + seconds
 
     for part in manifest.parts:
-
-        def attempt(part: ManifestPart = part) -> None:
-            with client.send("HEAD", part.head_url, f"head-url of part {part.index}") as response:
-                if response.status != HTTPStatus.OK:
-                    raise response.failure()
-
-        _wait_for(attempt, client, max(0, deadline - time.monotonic()), workspace)
+        _wait_for(partial(check_part, client, part), client, max(0, deadline - time.monotonic()), workspace)
         workspace.progress.set(part.index + 1)
     workspace.progress.finish()
 

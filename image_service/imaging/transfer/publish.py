@@ -17,6 +17,7 @@ from image_service.imaging.transfer.object_store import ANSWER_SECONDS, MAX_EXPI
 from image_service.imaging.transfer.parallel import TransferMeter, run_one, run_parallel
 from image_service.transfer.manifest import (
     GIB,
+    MANIFEST_FORMATS,
     ImportManifest,
     ManifestPart,
     render_import_manifest,
@@ -39,8 +40,9 @@ LEAST_PART_BYTES = 5 * MIB
 """Of an upload of one object; S3 refuses smaller ones, but for the last."""
 MOST_PART_BYTES = 64 * MIB
 """Some parts are in memory at a time."""
+_COMPACT = {DiskFormat.VMDK, DiskFormat.QCOW2}
+"""The formats whose manifests have the size of the disk, because the file is smaller."""
 _UNDO_SECONDS, _UNDO_ATTEMPTS = 5, 2
-_FORMATS = (DiskFormat.RAW, DiskFormat.VMDK, DiskFormat.VHD)
 
 
 class PublishableFile(Protocol):
@@ -111,8 +113,9 @@ def publish_parts(
         TransferFailed: the store cannot be reached, or refuses.
         TimedOut: a limit is exceeded.
     """
-    if image.content not in {each.value for each in _FORMATS}:
-        names = ", ".join(each.value for each in _FORMATS)
+    formats = {each.value for each in MANIFEST_FORMATS.values()}
+    if image.content not in formats:
+        names = ", ".join(sorted(formats))
         raise Unprocessable(
             f"an import manifest describes {names}, not {image.content}: convert the image first,"
             " or publish it as one object (--single)"
@@ -244,7 +247,7 @@ def _make_manifest(
     disk = image.disk
     return ImportManifest(
         format=disk.format,
-        size=disk.virtual_size if disk.format is DiskFormat.VMDK else image.size,
+        size=disk.virtual_size if disk.format in _COMPACT else image.size,
         volume_gib=-(-disk.virtual_size // GIB),
         self_destruct_url=sign("delete_object", f"{stem}.manifest.xml"),
         parts=tuple(part(index, offset) for index, offset in enumerate(offsets)),

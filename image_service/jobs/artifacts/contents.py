@@ -16,6 +16,7 @@ from image_service.http.response import render_fields
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, FileExtent, Literal
 from image_service.jobs.model import ComposeBase
+from image_service.jobs.plans.import_plan import MANIFEST, MANIFEST_URL
 from image_service.jobs.plans.plan import (
     BASE,
     CATALOG_IMAGE,
@@ -132,6 +133,8 @@ class Contents:
                 return await self._open_composed(compose)
             case _ if source in {IGNITION, KERNEL_ARGUMENTS}:
                 return await self._open_customization(compose, source)
+            case _ if source.startswith((MANIFEST, MANIFEST_URL)):
+                return await self._open_manifest(compose, source)
             case _ if source.startswith(CATALOG_IMAGE):
                 return await self._open_source_image(compose, source.removeprefix(CATALOG_IMAGE))
         artifact = find_artifact(
@@ -193,6 +196,16 @@ class Contents:
         if data is None:
             raise NotFound(f"the compose has no input {source}")
         return _content(ExtentMap((Literal(data),)), source, hashlib.sha256(data).hexdigest())
+
+    async def _open_manifest(self, compose: Compose, source: str) -> Content:
+        """Open the pinned manifest of a disk of an import, or its URL."""
+        found = await self._in_thread(partial(self._composes.import_source, compose.id))
+        kind, _, number = source.rpartition(":")
+        if found is None or not found.manifests:
+            raise NotFound(f"the input {source} is not pinned, or was erased, because the import has ended")
+        is_url = f"{kind}:" == MANIFEST_URL
+        data = found.manifest_urls[int(number)].encode() if is_url else found.manifests[int(number)]
+        return _content(ExtentMap((Literal(data),)), kind, hashlib.sha256(data).hexdigest())
 
     def _open_artifact(self, artifact: Artifact, file_name: str) -> Content:
         file = ObjectFile(-1, artifact.size, artifact.key, store=self._store)

@@ -21,12 +21,14 @@ from image_service.jobs.model import JobError, JobErrorId, JobType
 
 JOB_FAILED = "JobFailed"
 """Type of the failure by which a worker ends an attempt; its detail is a `JobError`, as JSON."""
+TRANSFER_FAILED = "TransferFailed"
+"""The same where the job's download or upload has failed, which may succeed later."""
 PLAN_GONE = "PlanGone"
 """Type of the failure of a server's step whose compose is not there, or has ended."""
 
 _ACTION_HEARTBEAT = timedelta(seconds=20)
 _ATTEMPTS = 3
-_UPLOAD_ATTEMPTS = 9
+_TRANSFER_ATTEMPTS = 9
 # Written out: the enumeration's own name differs, and the server compares these.
 _DEADLINE_FAILURE = "TemporalTimeout:StartToClose"
 
@@ -171,7 +173,7 @@ class RunPlan:
     def _error_of(self, step: PlannedStep, failure: ActivityError) -> JobError:
         """Return the error of a step, by the failure of its activity."""
         cause = failure.cause
-        if isinstance(cause, ApplicationError) and cause.type == JOB_FAILED:
+        if isinstance(cause, ApplicationError) and cause.type in {JOB_FAILED, TRANSFER_FAILED}:
             return JobError(**cause.details[0])
         if isinstance(cause, ApplicationError):
             return JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {cause.message}")
@@ -187,17 +189,22 @@ def job_retries(action: str) -> RetryPolicy:
     """Return the retry policy of a job.
 
     The engine repeats a job whose worker is lost, and not one that exceeds its deadline. It repeats a job
-    that a worker reports as failed only if it is an upload: after 2 s, 3 s and so on up to 15 s, for 71 s.
+    that a worker reports as failed only if it is an upload, or an import whose download has failed: after
+    2 s, 3 s and so on up to 15 s, for 71 s.
     """
-    if action == JobType.UPLOAD:
+    if action in {JobType.UPLOAD, JobType.IMPORT}:
+        final = [JOB_FAILED] if action == JobType.IMPORT else []
         return RetryPolicy(
             initial_interval=timedelta(seconds=2),
             backoff_coefficient=1.5,
             maximum_interval=timedelta(seconds=15),
-            maximum_attempts=_UPLOAD_ATTEMPTS,
-            non_retryable_error_types=[_DEADLINE_FAILURE],
+            maximum_attempts=_TRANSFER_ATTEMPTS,
+            non_retryable_error_types=[*final, _DEADLINE_FAILURE],
         )
-    return RetryPolicy(maximum_attempts=_ATTEMPTS, non_retryable_error_types=[JOB_FAILED, _DEADLINE_FAILURE])
+    return RetryPolicy(
+        maximum_attempts=_ATTEMPTS,
+        non_retryable_error_types=[JOB_FAILED, TRANSFER_FAILED, _DEADLINE_FAILURE],
+    )
 
 
 def _as_json(error: JobError | None) -> _Json | None:

@@ -28,8 +28,14 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from image_service.errors import EngineUnavailable
 from image_service.jobs.engine.engine import SERVER_QUEUE, AttemptState, PlanState, Task, queue_name
-from image_service.jobs.engine.run_plan import JOB_FAILED, PlannedCompose, PlannedStep, RunPlan
-from image_service.jobs.model import JobType
+from image_service.jobs.engine.run_plan import (
+    JOB_FAILED,
+    TRANSFER_FAILED,
+    PlannedCompose,
+    PlannedStep,
+    RunPlan,
+)
+from image_service.jobs.model import JobErrorId, JobType
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -143,11 +149,12 @@ class TemporalEngine:
     async def complete(self, token: bytes, result: StepResult) -> bool:
         """End an attempt; False: it is not the present one, and nothing has changed.
 
-        The engine repeats a failed upload as in `job_retries`; other errors end the step.
+        The engine repeats a failed transfer as in `job_retries`; other errors end the step.
         """
         call: Coroutine[object, object, object]
         if result.error:
-            info = ApplicationFailureInfo(type=JOB_FAILED, details=_encode(attrs.asdict(result.error)))
+            kind = TRANSFER_FAILED if result.error.id == JobErrorId.TRANSFER_FAILED else JOB_FAILED
+            info = ApplicationFailureInfo(type=kind, details=_encode(attrs.asdict(result.error)))
             failure = Failure(message=result.error.reason, application_failure_info=info)
             call = self._service.respond_activity_task_failed(
                 RespondActivityTaskFailedRequest(

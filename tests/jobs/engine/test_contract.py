@@ -9,7 +9,7 @@ import pytest
 from image_service.errors import NotFound, StoreFailed, Unavailable
 from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
 from image_service.jobs.model import JobError, JobType, Step
-from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, UPLOAD, Driver
+from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, IMPORT, UPLOAD, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,7 @@ CONVERTED = Step("convert", JobType.CONVERT, after=("customize",))
 LONE = Step("customize", JobType.CUSTOMIZE)
 UPLOADS = (Step("upload", JobType.UPLOAD), Step("upload-2", JobType.UPLOAD))
 FULL = JobError(11, "the bucket is full")
+REFUSED = JobError(4, "the image is unsafe")
 
 
 @pytest.fixture
@@ -148,6 +149,13 @@ def test_failed_upload_is_tried_again(driver: Driver) -> None:
     assert ("finish_job", "upload") not in driver.actions.calls[compose.id]
     assert driver.call(driver.engine.complete(task.token, StepResult({"location": "s3://b/k"})))
     assert driver.end(compose) == (None, False)
+
+
+def test_import_is_tried_again_only_if_its_download_failed(driver: Driver) -> None:
+    compose = driver.begin(Step("import", JobType.IMPORT))
+    driver.finish(IMPORT, JobError(11, "the object store does not answer"))
+    driver.finish(IMPORT, REFUSED)
+    assert driver.end(compose) == (REFUSED, False)
 
 
 def test_steps_without_order_run_at_once(driver: Driver) -> None:

@@ -1,0 +1,155 @@
+"""The steps of an import that this service carries out: await its upload, and delete that at the end."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.errors import BaseImageError, NotFound, TransferFailed, Unavailable, Unprocessable
+from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.model import JobError, JobErrorId
+from image_service.jobs.plans.import_plan import AWAIT_UPLOAD, DELETE_UPLOAD
+from image_service.jobs.uploads.expected_disk import ExpectedDisk
+from image_service.transfer.bundle_manifest import BundleManifest, is_bundle
+from image_service.transfer.http_client import RedirectRefused, TransferClient, TransferTimes
+from image_service.transfer.manifest import parse_import_manifest
+from image_service.transfer.uploaded_parts import (
+    check_bundle_part,
+    check_part,
+    delete_parts,
+    read_manifest_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.artifacts.actions import ServerAction
+    from image_service.jobs.conversion_task import ImportSource
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.model import Compose, Step
+    from image_service.transfer.origins import AllowedOrigins
+
+_log = Logger()
+
+THREADS = 8
+"""Looks and deletions at a time; further looks come later."""
+TIMES = TransferTimes(
+    connect_seconds=5, stall_seconds=10, request_seconds=30, least_rate=256 * 1024, attempts=9
+)
+"""Nine attempts of a deletion take about two minutes; a look has one."""
+
+
+@attrs.define(eq=False)
+class UploadActions:
+    """The actions about uploads.
+
+    Args:
+        in_thread: reads rows and sends requests; it has `THREADS`.
+        composes: have the sources of imports.
+        allowed: object stores.
+        client: of these stores.
+        poll_seconds: between two looks for an upload.
+        has_bundle_key: image bundles can be decrypted.
+        now: in UTC.
+    """
+
+    _in_thread: InThread
+    _composes: ComposeRepository
+    _allowed: AllowedOrigins
+    _client: TransferClient
+    _poll_seconds: int
+    _has_bundle_key: bool
+    _now: Callable[[], datetime] = utc_now
+    _looking: int = attrs.field(default=0, init=False)
+
+    @property
+    def by_name(self) -> Mapping[str, ServerAction]:
+        """The actions by their names in plans."""
+        return {AWAIT_UPLOAD: self.await_upload, DELETE_UPLOAD: self.delete_upload}
+
+    async def await_upload(self, compose: Compose, step: Step) -> StepResult:
+        """Look for manifests and parts; once all are there, pin the manifests, whose URLs are checked first.
+
+        Raises:
+            Unavailable: the upload is not complete; has the time of the next look. The reason is in the log
+                alone: the engine stores the error.
+        """
+        if self._looking >= THREADS:
+            raise self._not_yet()
+        self._looking += 1
+        try:
+            await self._in_thread(partial(self._pin, compose, step))
+        except (BaseImageError, Unprocessable, RedirectRefused) as error:
+            return _refused(step, error.detail)
+        except TransferFailed as error:
+            if self._now().timestamp() > float(str(step.arguments["expires_at"])):
+                return _refused(step, f"the upload was not complete in time: {error.detail}")
+            _log.debug("import {compose} waits: {reason}", compose=compose.id, reason=error.detail)
+            raise self._not_yet() from None
+        finally:
+            self._looking -= 1
+        return StepResult({})
+
+    async def delete_upload(self, compose: Compose, _: Step) -> StepResult:
+        """Delete what was imported from its object store; objects that cannot be deleted are logged."""
+        notes = await self._in_thread(partial(self._delete, compose))
+        if notes:
+            _log.warn(
+                "import {compose} leaves {count} objects of its upload; the first: {note}",
+                compose=compose.id,
+                count=len(notes),
+                note=notes[0],
+            )
+        return StepResult({})
+
+    def _not_yet(self) -> Unavailable:
+        return Unavailable("the upload is awaited", retry_after_seconds=self._poll_seconds)
+
+    def _pin(self, compose: Compose, step: Step) -> None:
+        """Pin the manifests of an import, unless they are; raises as `_check_upload`."""
+        source = self._find_source(compose)
+        if source.manifests:
+            return
+        disks: Any = step.arguments["disks"]
+        pairs = zip(source.manifest_urls, map(ExpectedDisk.from_arguments, disks), strict=True)
+        manifests = tuple(self._check_upload(url, disk) for url, disk in pairs)
+        self._composes.pin_manifests(compose.id, attrs.evolve(source, manifests=manifests))
+
+    def _check_upload(self, manifest_url: str, disk: ExpectedDisk) -> bytes:
+        """Return the manifest of a disk whose upload is complete.
+
+        Raises:
+            TransferFailed: the manifest or a part is not there.
+            BaseImageError, Unprocessable, RedirectRefused: it can never be imported.
+        """
+        text = read_manifest_text(self._client, manifest_url)
+        manifest = disk.parse_manifest(text, manifest_url, self._allowed, has_bundle_key=self._has_bundle_key)
+        # Clients upload in order: most looks need to ask for the last part only.
+        if isinstance(manifest, BundleManifest):
+            for bundle_part in reversed(manifest.parts):
+                check_bundle_part(self._client, manifest_url, bundle_part)
+        else:
+            for part in reversed(manifest.parts):
+                check_part(self._client, part)
+        return text
+
+    def _delete(self, compose: Compose) -> list[str]:
+        """Delete parts and manifests; return a note for each object that stays. A bundle has no such URLs."""
+        texts = [text for text in self._find_source(compose).manifests if not is_bundle(text)]
+        return [note for text in texts for note in delete_parts(parse_import_manifest(text), self._client)]
+
+    def _find_source(self, compose: Compose) -> ImportSource:
+        source = self._composes.import_source(compose.id)
+        if source is None:
+            raise NotFound(f"the source of import {compose.id} was erased, because it has ended")
+        return source
+
+
+def _refused(step: Step, reason: str) -> StepResult:
+    return StepResult({}, JobError(JobErrorId.INVALID_CUSTOMIZATION, f"step {step.name}: {reason}"))

@@ -1,0 +1,26 @@
+"""Builds the actions about uploads, from settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from image_service.jobs.uploads.actions import THREADS, TIMES, UploadActions
+from image_service.transfer.http_client import TransferClient
+from image_service.transfer.origins import AllowedOrigins, parse_origin
+
+if TYPE_CHECKING:
+    from image_service.concurrency.parts import PartsStack
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.settings.jobs.ec2 import Ec2Settings
+
+
+def build_uploads(parts: PartsStack, settings: Ec2Settings, composes: ComposeRepository) -> UploadActions:
+    """Build the actions; their requests end with the parts."""
+    origins = frozenset(map(parse_origin, settings.object_stores))
+    allowed = AllowedOrigins(origins, setting="EC2_OBJECT_STORES")
+    in_thread = parts.in_thread_pool(THREADS, "uploads of clients")
+    client = TransferClient(allowed, times=TIMES)
+    parts.callback(client.abort)
+    return UploadActions(
+        in_thread, composes, allowed, client, settings.poll_seconds, settings.bundle_key_file is not None
+    )
