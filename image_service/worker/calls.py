@@ -146,7 +146,8 @@ class JobKind:
     Args:
         call: makes the call of arguments and files. InvalidRequest, KeyError: the arguments are invalid.
         growth: the maximum of written bytes, as a multiple of the size of what it reads: its inputs, and
-            the argument ``fetched_bytes`` of an import, which the toolkit fetches.
+            the argument ``fetched_bytes`` of an import, which the toolkit fetches. An import writes no more
+            than the argument ``volume_bytes``.
     """
 
     call: Callable[[Mapping[str, Any], JobFiles], ToolkitCall]
@@ -158,7 +159,9 @@ class JobKind:
         if len(sizes) < len(inputs):
             return None
         read = sum(sizes) + int(arguments.get("fetched_bytes", 0))
-        written = max(_LEAST_WRITTEN_BYTES, self.growth * read) if self.growth else 0
+        written = self.growth * read
+        if self.growth:
+            written = max(_LEAST_WRITTEN_BYTES, min(written, arguments.get("volume_bytes", written)))
         return read + written
 
 

@@ -54,6 +54,7 @@ class ReceivedRequest:
 
     target: str
     headers: Message
+    method: str = "GET"
 
 
 Responder: TypeAlias = Reply | Callable[[ReceivedRequest], Reply]
@@ -161,7 +162,7 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            reply = origin.reply(ReceivedRequest(self.path, self.headers))
+            reply = origin.reply(ReceivedRequest(self.path, self.headers, self.command))
             self.send_response_only(reply.status)
             for name, value in _fields(reply, self.date_time_string()):
                 self.send_header(name, value)
@@ -169,7 +170,7 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
                 self.flush_headers()
                 origin.released.wait()
             self.end_headers()
-            for piece in _pieces(reply):
+            for piece in () if self.command == "HEAD" else _pieces(reply):
                 self.wfile.write(piece)
                 if reply.drip:
                     origin.released.wait(reply.drip_seconds)
@@ -180,6 +181,8 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.connection.close()
             self.close_connection = True
+
+        do_HEAD = do_DELETE = do_GET
 
         def do_CONNECT(self) -> None:
             origin.requests.append(ReceivedRequest(self.path, self.headers))
