@@ -112,6 +112,28 @@ class Reloaded(Generic[T]):
         return tuple(map(state_of, self._files))
 
 
+def reloaded_file(path: Path, read: Callable[[Path], T]) -> Reloaded[T]:
+    """Return the object that is read from a file.
+
+    Args:
+        path: of the file.
+        read: reads it; raises OSError, or ValueError with one argument per fault.
+
+    Raises:
+        ConfigurationError: the file cannot be used at the start.
+    """
+
+    def make() -> T:
+        try:
+            return read(path)
+        except OSError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
+        except ValueError as error:
+            raise ConfigurationError(f"{path}: {'; '.join(map(str, error.args))}") from None
+
+    return Reloaded([path], make)
+
+
 def prepare_changed() -> Callable[[], list[str]]:
     """Prepare each object in use whose files have changed; return the function that replaces them all.
 

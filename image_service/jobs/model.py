@@ -27,6 +27,11 @@ def alias_digits(image_id: str) -> str:
     return image_id.replace("-", "")[:_ALIAS_DIGITS]
 
 
+def tenant_of_name(name: str) -> str:
+    """Return the tenant of a name in tokens and access keys; that of "" is the default tenant."""
+    return f"org-{name}" if name else DEFAULT_TENANT
+
+
 class ImageType(StrEnum):
     """The type of an image, by the names of osbuild-composer's API; ``openstack`` is an addition."""
 

@@ -50,11 +50,13 @@ class RequestGuard:
         any_host: accept every name in ``Host``. Where a token is required, a page that rebinds its name gains
             nothing, because it does not have the token.
         public_paths: of resources that never need the token.
+        unchecked_paths: of resources whose requests have signatures, which are verified elsewhere.
     """
 
     _token: Callable[[], str] | None = None
     _any_host: bool = False
     _public_paths: Collection[str] = ()
+    _unchecked_paths: Collection[str] = ()
 
     def check_head(self, method: str, path: str, headers: Headers, *, is_streamed: bool = False) -> None:
         """Refuse a request by its head; streamed content may be of any media type.
@@ -66,6 +68,8 @@ class RequestGuard:
             UnsupportedMediaType: the content is not JSON.
             InvalidRequest: there is not exactly one ``Host``.
         """
+        if path in self._unchecked_paths:
+            return
         host = _single(headers, b"Host")
         if host is None:
             raise InvalidRequest("exactly one Host is required")

@@ -38,6 +38,7 @@ class ApiRequest:
             if the connection ends before the content does.
         principal: its sender, set by an API that authenticates requests itself.
         is_head: its method is HEAD.
+        target: path and query as they were sent; signatures cover them.
     """
 
     method: str
@@ -49,6 +50,7 @@ class ApiRequest:
     content: BinaryIO | None = attrs.field(default=None, repr=False)
     principal: Any = None
     is_head: bool = False
+    target: str = attrs.field(default="", repr=False)
 
     @property
     def is_local(self) -> bool:

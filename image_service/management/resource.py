@@ -186,7 +186,7 @@ class ApiResource(Resource):
             response = await self.respond(request, self._read_request(request))
         except ImageServiceError as error:
             if isinstance(error, Unauthorized) and request.requestHeaders.hasHeader("Authorization"):
-                request.site.log_wrong_token(_client(request) or "a Unix socket")
+                request.site.log_wrong_credentials(_client(request) or "a Unix socket")
             response = self._error_response(error, request)
         self._send(request, response)
 
@@ -210,6 +210,7 @@ class ApiResource(Resource):
             headers=_field_values(request.requestHeaders),
             client=_client(request),
             is_head=method == "HEAD",
+            target=target.decode("latin-1"),
         )
 
     def _error_response(self, error: ImageServiceError, request: Request) -> ApiResponse:
@@ -247,14 +248,14 @@ class ApiSite(Site):
             reactor=reactor,
         )
         self.noisy = False
-        self._wrong_tokens: RateLimiter[str] = RateLimiter(reactor)
+        self._wrong_credentials: RateLimiter[str] = RateLimiter(reactor)
 
-    def log_wrong_token(self, client: str) -> None:
-        """Log that a client has presented a wrong token, seldom for one that guesses."""
-        unlogged = self._wrong_tokens.admit(client)
+    def log_wrong_credentials(self, client: str) -> None:
+        """Log that a client has presented a wrong token or signature, seldom for one that guesses."""
+        unlogged = self._wrong_credentials.admit(client)
         if unlogged is not None:
             self._log.warn(
-                "refused a request from {client}: its token is wrong{more}",
+                "refused a request from {client}: its credentials are wrong{more}",
                 client=client,
                 more=f", as {unlogged} times since this was last logged" if unlogged else "",
             )

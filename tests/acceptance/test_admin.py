@@ -149,7 +149,7 @@ def test_other_addresses_need_the_token(
             assert admin.curl("/images", *trust, *authentication).status == 200
         assert b"token is wrong" not in admin.service.output
         assert admin.curl("/images", *trust, "--user", f"{TOKEN}:").status == 401
-        admin.service.wait_for(r"(refused a request from 127\.0\.0\.1: its token is wrong)")
+        admin.service.wait_for(r"(refused a request from 127\.0\.0\.1: its credentials are wrong)")
         token_file.write_text(f"{NEW_TOKEN}\n")
         wait_for(lambda: admin.curl("/images", *trust, "--oauth2-bearer", NEW_TOKEN).status == 200)
         assert admin.curl("/images", *trust, *bearer).status == 401

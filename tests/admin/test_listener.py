@@ -169,7 +169,7 @@ async def test_wrong_tokens_are_logged_seldom_and_not_repeated(guarded: Admin) -
         for number in range(3 * BURST):
             await guarded.request("GET", "/images", Authorization=f"Bearer guess-{number}")
     lines = [formatEvent(event) for event in events if event["log_namespace"].startswith("image_service")]
-    assert lines == ["refused a request from 127.0.0.1: its token is wrong"] * BURST
+    assert lines == ["refused a request from 127.0.0.1: its credentials are wrong"] * BURST
 
 
 @ensure_deferred

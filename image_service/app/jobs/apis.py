@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.app.jobs.ec2 import build_ec2_api
 from image_service.jobs.composer.api import ComposerApi
 from image_service.jobs.composer.compose_routes import ComposeRoutes
 from image_service.jobs.composer.image_routes import ImageRoutes
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import PartsStack
     from image_service.jobs.api.front import ServedApi
     from image_service.jobs.artifacts.build import ArtifactParts
+    from image_service.jobs.ec2.api import Ec2Api
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
     from image_service.objects.store import ObjectStorage
@@ -46,10 +48,12 @@ class JobParts:
     Args:
         actions: of plans, for the engine.
         apis: that this process serves.
+        ec2_api: same; None: it does not serve EC2's.
     """
 
     actions: JobPlanActions
     apis: tuple[ServedApi, ...]
+    ec2_api: Ec2Api | None
 
 
 def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
@@ -81,7 +85,7 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
         for name, api in served.items()
         if name in settings.jobs.apis
     ]
-    return JobParts(actions, tuple(apis))
+    return JobParts(actions, tuple(apis), build_ec2_api(settings, {}, metrics))
 
 
 def _build_composer_api(

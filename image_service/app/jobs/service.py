@@ -79,7 +79,7 @@ class JobsService(RoleService):
         start_admin(parts, settings, state, pages=StatusPage(rows).routes())
         operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
         authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
-        self._listen(ApiFront(authenticator, jobs.apis))
+        self._listen(ApiFront(authenticator, jobs.apis, jobs.ec2_api))
         if settings.worker_slots and settings.jobs.socket_path:
             start_worker(
                 parts,

@@ -44,6 +44,24 @@ class ServedApi(Protocol):
         """Return True if the content of such a request is streamed."""
 
 
+class SignedApi(Protocol):
+    """An API that authenticates its requests itself, by their signatures.
+
+    Args:
+        paths: of its resources.
+        max_body_bytes: of a request.
+    """
+
+    paths: frozenset[str]
+    max_body_bytes: int
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        """Return the response to a request, which has no principal."""
+
+    def render_error(self, error: ImageServiceError) -> ApiResponse:
+        """Return the response for an error."""
+
+
 @attrs.frozen
 class ApiFront:
     """Passes requests to APIs.
@@ -51,15 +69,19 @@ class ApiFront:
     Args:
         authenticator: finds the principal of a request; the document and the errors of an API are public.
         apis: that this process serves.
+        signed_api: same; None: there is none. The heads of its requests are not checked: web pages cannot
+            sign.
     """
 
     _authenticator: Authenticator
     _apis: Sequence[ServedApi]
+    _signed_api: SignedApi | None = None
 
     def resource(self, guard: RequestGuard) -> ApiResource:
         """Return the resource of a listener."""
+        signed_paths = () if self._signed_api is None else self._signed_api.paths
         return ApiResource(
-            guard,
+            attrs.evolve(guard, unchecked_paths=signed_paths),
             self.respond,
             render_error=self._render_error,
             is_streamed=self._is_streamed,
@@ -68,6 +90,8 @@ class ApiFront:
 
     async def respond(self, request: ApiRequest) -> ApiResponse:
         """Return the response of the API that a path belongs to."""
+        if (signed_api := self._find_signed(request.path)) is not None:
+            return await signed_api.respond(request)
         api, base_path = self._find(request.path)
         if api is None:
             raise NotFound("no such resource")
@@ -77,6 +101,8 @@ class ApiFront:
 
     async def _admit(self, request: ApiRequest) -> int:
         """Return how many bytes the content of a request may have; only known clients send much."""
+        if (signed_api := self._find_signed(request.path)) is not None:
+            return signed_api.max_body_bytes
         api, _ = self._find(request.path)
         if api is None:
             raise NotFound("no such resource")
@@ -88,12 +114,16 @@ class ApiFront:
         return await self._authenticator.authenticate(authorization, is_local=request.is_local)
 
     def _render_error(self, error: ImageServiceError, path: str) -> ApiResponse:
-        api, _ = self._find(path)
+        api = self._find_signed(path) or self._find(path)[0]
         return problem_response(error) if api is None else api.render_error(error)
 
     def _is_streamed(self, method: str, path: str) -> bool:
         api, _ = self._find(path)
         return api is not None and api.is_streamed(method, path)
+
+    def _find_signed(self, path: str) -> SignedApi | None:
+        """Return the signed API if a path is one of its resources."""
+        return self._signed_api if self._signed_api and path in self._signed_api.paths else None
 
     def _find(self, path: str) -> tuple[ServedApi | None, str]:
         """Return the API of a path and the base path that it has there."""

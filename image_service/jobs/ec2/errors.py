@@ -1,23 +1,36 @@
-"""The errors of EC2's API."""
+"""The errors of EC2's API, and their documents. Pure."""
 
 from __future__ import annotations
 
-from image_service.errors import ImageServiceError
+from http import HTTPStatus
 
-STATUSES = {
+from image_service import errors
+from image_service.jobs.ec2.xml_text import markup
+
+_STATUSES = {
     "AuthFailure": 401,
     "DryRunOperation": 412,
+    "InternalError": 500,
+    "MethodNotAllowed": 405,
     "MissingAuthenticationToken": 403,
     "RequestEntityTooLarge": 413,
     "SignatureDoesNotMatch": 403,
     "UnauthorizedOperation": 403,
-    "InternalError": 500,
     "Unavailable": 503,
 }
-"""HTTP status by error code; that of all others is 400."""
+
+_ERROR_CODES: dict[type[errors.ImageServiceError], str] = {
+    errors.ContentTooLarge: "RequestEntityTooLarge",
+    errors.MethodNotAllowed: "MethodNotAllowed",
+    errors.InvalidRequest: "InvalidQueryParameter",
+    errors.TooManyQueued: "ResourceLimitExceeded",
+    errors.Unavailable: "Unavailable",
+    errors.StoreFailed: "Unavailable",
+    errors.ImageServiceError: "InternalError",
+}
 
 
-class Ec2Error(ImageServiceError):
+class Ec2Error(errors.ImageServiceError):
     """A request to EC2's API is refused.
 
     Args:
@@ -31,7 +44,27 @@ class Ec2Error(ImageServiceError):
         super().__init__(detail, retry_after_seconds=retry_after_seconds)
         self.error_code = error_code
 
-    @property
-    def status(self) -> int:
-        """HTTP status."""
-        return STATUSES.get(self.error_code, 400)
+
+class SignatureRefused(Ec2Error, errors.Unauthorized):
+    """The access key of a request is unknown, or its signature is wrong."""
+
+
+def error_code_of(error: errors.ImageServiceError) -> str:
+    """Return EC2's code for an error."""
+    if isinstance(error, Ec2Error):
+        return error.error_code
+    return next(_ERROR_CODES[kind] for kind in type(error).__mro__ if kind in _ERROR_CODES)
+
+
+def status_of_code(error_code: str) -> int:
+    """Return the HTTP status of one of EC2's error codes: of most 400."""
+    return _STATUSES.get(error_code, HTTPStatus.BAD_REQUEST)
+
+
+def error_document(error_code: str, message: str, request_id: str) -> bytes:
+    """Return the XML document of an error."""
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
+        f"<Code>{error_code}</Code><Message>{markup(message)}</Message></Error></Errors>"
+        f"<RequestID>{request_id}</RequestID></Response>\n"
+    ).encode()

@@ -10,6 +10,11 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+MAX_SKEW_SECONDS = 15 * 60
+"""Between the time of a request and the time here."""
+REPLAY_SECONDS = 2 * MAX_SKEW_SECONDS
+"""After which a signature is not accepted again: its request may have been early, and its repetition late."""
+
 
 @attrs.frozen
 class Ec2Caller:
@@ -42,9 +47,10 @@ OperationHandler: TypeAlias = "Callable[[Ec2Caller, Mapping[str, Any]], Awaitabl
 """Carries out an operation.
 
 Parameters and result have the members of the operation's input and output in botocore's model of EC2, such
-as ``{"ConversionTaskId": "import-vol-1234abcd"}`` and ``{"Return": True}``. The parameters fit the model, and
-the caller may call the operation.
+as ``{"ConversionTaskId": "import-vol-1234abcd"}``. The parameters fit the model, except that enumerations are
+not checked; the caller may call the operation, and the request is no trial (``DryRun``). An operation without
+output returns an empty mapping; its reply is ``true``.
 
 Raises:
-    Ec2Error: the request is refused, or only a trial (``DryRun``).
+    Ec2Error: the request is refused.
 """

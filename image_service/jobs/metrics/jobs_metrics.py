@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COMPOSER = "composer"
 WORKER = "worker"
+EC2 = "ec2"
 """The APIs whose requests are counted."""
 
 COMPOSE_PATH = "/compose"
@@ -40,7 +41,7 @@ class MeasuredRequest:
 
     Args:
         method: of HTTP.
-        path: of the route, below the API's.
+        path: of the route, below the API's; the name of the operation of EC2.
         status: of the response.
         tenant: of the client.
         seconds: until there was a response; not until its content was sent.
@@ -84,7 +85,7 @@ class JobsMetrics:
         of_request = ("method", "path", "code", "subsystem", "tenant")
         self._request_counts = {
             api: count(f"{api}_request_count", "Requests by route and status.", *of_request)
-            for api in (COMPOSER, WORKER)
+            for api in (COMPOSER, WORKER, EC2)
         }
         self._request_seconds = {
             api: histogram(
@@ -94,7 +95,7 @@ class JobsMetrics:
                 "path",
                 "tenant",
             )
-            for api in (COMPOSER, WORKER)
+            for api in (COMPOSER, WORKER, EC2)
         }
         self.pending_jobs = gauge("worker_pending_jobs", "Jobs that wait for a worker.", "type", "tenant")
         self.running_jobs = gauge("worker_running_jobs", "Jobs that a worker has.", "type", "tenant")
@@ -124,7 +125,7 @@ class JobsMetrics:
         self._engine.set_function(lambda: float(is_available()))
 
     def record_request(self, api: str, request: MeasuredRequest) -> None:
-        """Record a request to `COMPOSER` or `WORKER`."""
+        """Record a request to `COMPOSER`, `WORKER` or `EC2`."""
         labels = request.method, request.path, str(request.status), api, request.tenant
         self._request_counts[api].increment(*labels)
         self._request_seconds[api].labels(request.path, request.tenant).observe(request.seconds)

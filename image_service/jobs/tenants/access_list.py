@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.errors import Forbidden, TenantMissing
-from image_service.jobs.model import DEFAULT_TENANT, Principal
+from image_service.jobs.model import DEFAULT_TENANT, Principal, tenant_of_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class AccessList:
         is_operator = any(rule.is_operator for rule in fitting)
         names = (name for field in self.tenant_fields if isinstance(name := claims.get(field), str) and name)
         if name := next(names, None):
-            return Principal(f"org-{name}", is_operator)
+            return Principal(tenant_of_name(name), is_operator)
         if is_operator:
             return Principal(DEFAULT_TENANT, is_operator)
         raise TenantMissing(f"the token names no tenant in {' or '.join(self.tenant_fields)}, as a string")

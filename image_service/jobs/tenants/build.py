@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from image_service.catalog.download.origin_client import OriginClient, trusted_authorities
 from image_service.concurrency.interruption import Interruption
-from image_service.errors import ConfigurationError
-from image_service.files.reloaded import Reloaded
+from image_service.files.reloaded import reloaded_file
 from image_service.jobs.tenants.access_list import AccessList
 from image_service.jobs.tenants.authenticator import JwtAuthenticator, OpenAuthenticator
 from image_service.jobs.tenants.key_sources import REFRESH_SECONDS, FetchedKeys, FileKeys
@@ -16,15 +15,12 @@ from image_service.settings.jobs.tenants import read_access_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from image_service.concurrency.parts import PartsStack
     from image_service.jobs.tenants.authenticator import Authenticator
     from image_service.jobs.tenants.key_sources import KeySource
     from image_service.settings.jobs.tenants import TenantSettings
     from image_service.settings.proxies import ProxySettings
-
-T = TypeVar("T")
 
 _STALL_SECONDS = 10.0
 _MAX_KEY_SET_BYTES = 1024**2
@@ -47,7 +43,7 @@ def build_authenticator(
     if settings.keys_url is not None:
         keys: KeySource = _fetched_keys(parts, settings.keys_url, settings, proxies)
     elif settings.keys_file is not None:
-        keys = FileKeys(_reloaded(settings.keys_file, lambda path: KeySet.parse(path.read_bytes())))
+        keys = FileKeys(reloaded_file(settings.keys_file, lambda path: KeySet.parse(path.read_bytes())))
     else:
         return OpenAuthenticator()
     return JwtAuthenticator(keys, _access_list(settings), settings.issuer, settings.audience, operator_token)
@@ -74,14 +70,6 @@ def _access_list(settings: TenantSettings) -> Callable[[], AccessList]:
     if settings.acl_file is None:
         access_list = AccessList(None, settings.fields)
         return lambda: access_list
-    return _reloaded(settings.acl_file, lambda path: AccessList(read_access_rules(path), settings.fields)).get
-
-
-def _reloaded(path: Path, read: Callable[[Path], T]) -> Reloaded[T]:
-    def make() -> T:
-        try:
-            return read(path)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path}: {error}") from None
-
-    return Reloaded([path], make)
+    return reloaded_file(
+        settings.acl_file, lambda path: AccessList(read_access_rules(path), settings.fields)
+    ).get

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from twisted.web.http_headers import Headers
 
-from image_service.errors import ImageServiceError, NotFound, Unauthorized
+from image_service.errors import ImageServiceError, MisdirectedRequest, NotFound, Unauthorized
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.model import Principal
 from image_service.management.authentication import RequestGuard
@@ -29,6 +30,10 @@ class NamedApi:
         return (method, path) == ("PUT", f"{self.base_paths[0]}/file")
 
 
+class SigningApi(NamedApi):
+    paths = frozenset({"/", "/services/compute"})
+
+
 class TokenAuthenticator:
     async def authenticate(self, authorization: str | None, *, is_local: bool) -> Principal:
         if authorization is None:
@@ -36,8 +41,8 @@ class TokenAuthenticator:
         return Principal(f"org-{authorization}", is_operator=is_local)
 
 
-def make(*apis: NamedApi) -> ApiFront:
-    return ApiFront(TokenAuthenticator(), apis)
+def make(*apis: NamedApi, signed_api: SigningApi | None = None) -> ApiFront:
+    return ApiFront(TokenAuthenticator(), apis, signed_api)
 
 
 def get(path: str, token: str | None = None, client: str = "192.0.2.1") -> ApiRequest:
@@ -83,3 +88,28 @@ def test_each_api_renders_its_errors_and_streams_its_content() -> None:
     assert resource._render_error(NotFound(""), "/c").content_type == "application/problem+json"
     assert resource.is_streamed("PUT", "/api/b/file")
     assert not resource.is_streamed("PUT", "/api/a/other")
+
+
+@ensure_deferred
+async def test_a_signed_api_authenticates_its_requests_itself() -> None:
+    signed_api = SigningApi("signed")
+    front = make(NamedApi("a", "/api/a"), signed_api=signed_api)
+    for path in signed_api.paths:
+        await front.respond(get(path))
+    assert [request.principal for request in signed_api.requests] == [None, None]
+    with pytest.raises(NotFound):
+        await front.respond(get("/services/other", "1"))
+
+
+@ensure_deferred
+async def test_heads_of_signed_requests_are_not_checked() -> None:
+    """Their Host may be any name, and their content a form; its size has the limit of the API."""
+    front = make(NamedApi("a", "/api/a"), signed_api=SigningApi("signed"))
+    assert await front._admit(get("/services/compute")) == 1000
+    guard = front.resource(RequestGuard())._guard
+    headers = Headers(
+        {"Host": ["images.example.com"], "Content-Type": ["text/plain"], "Origin": ["http://a"]}
+    )
+    guard.check_head("POST", "/services/compute", headers)
+    with pytest.raises(MisdirectedRequest):
+        guard.check_head("POST", "/api/a/b", headers)

@@ -1,0 +1,52 @@
+"""Writes replies as XML, as botocore's model of EC2 describes them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from image_service.jobs.ec2.xml_text import markup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from botocore.model import OperationModel, Shape
+
+
+def reply_document(
+    operation: OperationModel, result: Mapping[str, Any], version: str, request_id: str
+) -> bytes:
+    """Return the XML document of a success.
+
+    Args:
+        operation: whose output it is.
+        result: members of the output; that of an operation without output is empty, and its reply is true.
+        version: of the API, as the request has it.
+        request_id: of the request.
+    """
+    output = operation.output_shape
+    content = _element("return", "true") if output is None else _content(output, result)
+    namespace = f"http://ec2.amazonaws.com/doc/{version}/"
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<{operation.name}Response xmlns="{namespace}">'
+        f"{_element('requestId', request_id)}{content}</{operation.name}Response>\n"
+    ).encode()
+
+
+def _content(shape: Shape, value: Any) -> str:  # noqa: ANN401 - of any type
+    if shape.type_name == "structure":
+        members = shape.members
+        return "".join(
+            _element(members[key].serialization.get("name", key), _content(members[key], item))
+            for key, item in value.items()
+            if item is not None
+        )
+    if shape.type_name == "list":
+        name = shape.member.serialization.get("name", "member")
+        return "".join(_element(name, _content(shape.member, item)) for item in value)
+    if shape.type_name == "boolean":
+        return "true" if value else "false"
+    return markup(str(value))
+
+
+def _element(name: str, content: str) -> str:
+    return f"<{name}>{content}</{name}>"
