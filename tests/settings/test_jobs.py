@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,15 @@ def test_defaults_need_no_variable_but_the_directory(tmp_path: Path) -> None:
     assert jobs.retention_seconds == 14 * 24 * 3600
     assert (settings.engine.address, settings.tenants.is_enabled, settings.worker_slots) == (None, False, 1)
     assert settings.catalog.images == ()
+
+
+def test_the_api_of_ec2_is_served_with_access_keys_only(tmp_path: Path) -> None:
+    assert read(tmp_path).served_apis == {"composer", "worker"}
+    keys = tmp_path / "keys.json"
+    key = {"access_key": "a", "secret_key": "x" * 16, "tenant": "", "operations": [], "buckets": []}
+    keys.write_text(json.dumps([key]))
+    keys.chmod(0o600)
+    assert read(tmp_path, EC2_CREDENTIALS_FILE=str(keys)).served_apis == {"composer", "worker", "ec2"}
 
 
 def test_aliases_are_names_and_versions(tmp_path: Path) -> None:

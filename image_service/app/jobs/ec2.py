@@ -25,7 +25,7 @@ _log = Logger()
 def build_ec2_api(
     settings: JobsRoleSettings, handlers: Mapping[str, OperationHandler], metrics: JobsMetrics
 ) -> Ec2Api | None:
-    """Return the API; None if ``JOBS_APIS`` does not name it, or there are no access keys.
+    """Return the API; None if it is not served.
 
     Raises:
         ConfigurationError: the access keys cannot be used.

@@ -106,7 +106,7 @@ class JobsService(RoleService):
         guard = RequestGuard(any_host=settings.tenants.is_enabled)
         site = ApiSite(front.resource(guard), self._reactor, MAX_BODY_BYTES)
         listener = ApiListener(
-            self._parts, "JOBS_LISTEN", ", ".join(sorted(settings.jobs.apis)), site, MAX_CONNECTIONS
+            self._parts, "JOBS_LISTEN", ", ".join(sorted(settings.served_apis)), site, MAX_CONNECTIONS
         )
         for address in settings.jobs.listen:
             if isinstance(address, UnixAddress):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -180,3 +181,5 @@ class Ec2Settings:
         names = map(str.strip, environ.get("JOBS_APIS", "").split(","))
         if "ec2" in names and not environ.get("EC2_CREDENTIALS_FILE"):
             yield "JOBS_APIS names ec2; EC2_CREDENTIALS_FILE must be set then"
+        if environ.get("EC2_CREDENTIALS_FILE") and find_spec("botocore") is None:
+            yield "EC2_CREDENTIALS_FILE needs botocore; install image-service[jobs]"

@@ -108,6 +108,11 @@ class JobsRoleSettings:
             )
 
     @property
+    def served_apis(self) -> frozenset[str]:
+        """The APIs that this process serves: EC2's only with access keys."""
+        return self.jobs.apis if self.ec2.credentials_file else self.jobs.apis - {"ec2"}
+
+    @property
     def worker_slots(self) -> int:
         """Jobs at a time of the worker that this process starts."""
         if self.jobs.worker_slots is not None:
