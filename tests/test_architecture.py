@@ -44,6 +44,7 @@ LAYERS = (
     ("standalone",),
     ("admin",),
     ("jobs",),
+    ("doctor",),
     ("loadtest",),
     ("imaging",),
     ("worker",),
@@ -53,9 +54,10 @@ LAYERS = (
     ("__main__",),
 )
 POSITIONS = {name: position for position, layer in enumerate(LAYERS) for name in layer}
-PURE = {"errors", "command_line", "formats", "coreos", "images", "http", "transfer", "imaging"}
+PURE = {"errors", "command_line", "formats", "coreos", "images", "http", "transfer", "imaging", "doctor"}
 # A leaf imports only these packages of the service, and of all packages only `cli` imports it.
 LEAVES: dict[str, set[str]] = {
+    "doctor": {"errors", "command_line", "formats", "coreos"},
     "loadtest": set(),
     "imaging": {"__version__", "errors", "command_line", "formats", "transfer", "coreos"},
     "worker": {"__version__", "errors", "command_line", "concurrency"},

@@ -8,7 +8,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.cli import compose, digests, examples, health, images, jobs, loadtest, serve, worker
+from image_service.cli import (
+    compose,
+    digests,
+    doctor,
+    examples,
+    health,
+    images,
+    jobs,
+    loadtest,
+    serve,
+    worker,
+)
 from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.command_line import completion
 from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
@@ -56,6 +67,7 @@ def build_parser() -> CommandParser:
         extract,
         verbs,
         digests,
+        doctor,
         loadtest,
         examples,
     ):

@@ -19,6 +19,11 @@ _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", 
 
 def check_ignition(body: bytes) -> None:
     """Raise IgnitionInvalid unless ``body`` is a version 3 config; no detail quotes it, for its secrets."""
+    read_ignition_version(body)
+
+
+def read_ignition_version(body: bytes) -> str:
+    """Return the version of a version 3 config; raise as `check_ignition` does."""
     config = _parse(body)
     if not isinstance(config, dict):
         raise IgnitionInvalid("the Ignition config is not a JSON object")
@@ -30,6 +35,7 @@ def check_ignition(body: bytes) -> None:
         raise IgnitionInvalid("the Ignition config's 'ignition.version' is not a string")
     if not _VERSION_3.fullmatch(version):
         raise IgnitionInvalid("the Ignition config's 'ignition.version' is not 3.x.y")
+    return version
 
 
 def _parse(body: bytes) -> object:

@@ -1,0 +1,86 @@
+"""``image-service doctor``: checks whether a machine could boot from a URL."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from image_service.command_line.parser import EXIT_FAILURE, exit_on_signals
+from image_service.command_line.progress_bar import ProgressBar
+from image_service.doctor.outcomes import has_failed, render_json, render_outcome, render_summary
+from image_service.doctor.rules import ClientProfile
+from image_service.doctor.target import ImageUrl
+from image_service.errors import InvalidArguments
+
+if TYPE_CHECKING:
+    from image_service.command_line.parser import AddParser
+
+_EXAMPLES = """\
+examples:
+  image-service doctor https://images.example.com/s/0123456789abcdef.iso
+  image-service doctor http://192.0.2.1:8080/images/live.iso --profile supermicro
+  image-service doctor http://192.0.2.1:8080/images/live.iso --deep --json
+"""
+
+
+def add(add_parser: AddParser) -> None:
+    """Declare the command."""
+    parser = add_parser(
+        "doctor",
+        help="check whether a machine could boot from a URL",
+        description="Check the URL of a boot image, of this service or of any server: the URL, the way to the"
+        " server, TLS, responses, ranges, and what the image is. Each limit is printed with its source; what"
+        " is not known of a client is skipped.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("url", type=_parse_url, metavar="URL", help="of the image, with its credentials")
+    parser.add_argument(
+        "--profile", choices=list(map(str, ClientProfile)), help="check for this client only (default: any)"
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="read the whole image, and compare a thousand random ranges"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="PEM file of certificate authorities to trust too"
+    )
+    parser.set_defaults(run=run)
+
+
+def _parse_url(text: str) -> ImageUrl:
+    try:
+        return ImageUrl.parse(text)
+    except InvalidArguments as error:
+        raise argparse.ArgumentTypeError(error.detail) from None
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the outcome of each check; return 1 if one has failed."""
+    # Imported here because no other command needs it.
+    from image_service.doctor.examination import Examination  # noqa: PLC0415
+
+    exit_on_signals()
+    outcomes = []
+    width = shutil.get_terminal_size().columns
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show the symbols
+    with ProgressBar() as progress:
+        examination = Examination(
+            url=options.url,
+            profile=ClientProfile(options.profile) if options.profile else None,
+            ca_file=options.ca_file,
+            deep=options.deep,
+            progress=progress.report,
+        )
+        for outcome in examination.run():
+            outcomes.append(outcome)
+            if not options.json:
+                sys.stdout.write(render_outcome(outcome, width))
+                sys.stdout.flush()
+    sys.stdout.write(render_json(outcomes) if options.json else render_summary(outcomes))
+    return EXIT_FAILURE if has_failed(outcomes) else 0

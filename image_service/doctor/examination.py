@@ -1,0 +1,130 @@
+"""All checks of a URL, in their order: each rests on those before it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.coreos.live_iso import detect_architecture
+from image_service.doctor.boot_checks import BOOT_CHECKS, check_boot_records, check_image, find_boot_ways
+from image_service.doctor.coherence_checks import (
+    COHERENCE_CHECKS,
+    check_coherence,
+    check_two_reads,
+    skip_coherence,
+)
+from image_service.doctor.coreos_checks import COREOS_CHECKS, check_coreos, read_coreos
+from image_service.doctor.expiry import EXPIRY_CHECKS, check_expiry
+from image_service.doctor.network_checks import NETWORK_CHECKS, check_network
+from image_service.doctor.outcomes import complete, failed, skipped
+from image_service.doctor.range_checks import RANGE_CHECKS, check_ranges
+from image_service.doctor.ranges import RangeReader
+from image_service.doctor.response_checks import (
+    REDIRECT_CHECKS,
+    RESPONSE_CHECKS,
+    check_responses,
+    follow_redirects,
+)
+from image_service.doctor.tls_checks import TLS_CHECKS, check_tls, trusting_context
+from image_service.doctor.url_checks import URL_CHECKS, check_url
+from image_service.doctor.web_client import WebClient
+from image_service.errors import TransferFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    from image_service.doctor.outcomes import CheckOutcome
+    from image_service.doctor.response_checks import ServedFile
+    from image_service.doctor.rules import ClientProfile
+    from image_service.doctor.target import ImageUrl
+
+ALL_CHECKS = (
+    *URL_CHECKS,
+    *NETWORK_CHECKS,
+    *TLS_CHECKS,
+    *REDIRECT_CHECKS,
+    *RESPONSE_CHECKS,
+    *EXPIRY_CHECKS,
+    *RANGE_CHECKS,
+    *BOOT_CHECKS,
+    *COREOS_CHECKS,
+    *COHERENCE_CHECKS,
+)
+
+
+@attrs.frozen(kw_only=True)
+class Examination:
+    """What is to be checked.
+
+    Args:
+        url: of the image.
+        profile: the client for which it is checked; None: any.
+        ca_file: PEM file of authorities to trust beside the system's.
+        deep: compare a thousand ranges with a whole read.
+        progress: takes the bytes of the whole read so far, and the size.
+    """
+
+    url: ImageUrl
+    profile: ClientProfile | None = None
+    ca_file: Path | None = None
+    deep: bool = False
+    progress: Callable[[int, int], None] = lambda _done, _total: None
+
+    def run(self) -> Iterator[CheckOutcome]:
+        """Yield an outcome for each of `ALL_CHECKS`; raise ConfigurationError if `ca_file` cannot be used."""
+        return complete(self._run(), ALL_CHECKS)
+
+    def _run(self) -> Iterator[CheckOutcome]:
+        trusting = trusting_context(self.ca_file)
+        yield from check_url(self.url, self.profile)
+        if not (yield from check_network(self.url, self.profile)):
+            return
+        if not (yield from check_tls(self.url, self.profile, trusting)):
+            return
+        final = yield from follow_redirects(self.url, self.profile)
+        if final is None:
+            return
+        with WebClient(final) as client:
+            file = yield from check_responses(client, self.profile)
+            if file is None:
+                return
+            yield check_expiry(self.url, file.size, datetime.now(UTC))
+            yield from self._check_content(file)
+
+    def _check_content(self, file: ServedFile) -> Iterator[CheckOutcome]:
+        has_ranges = yield from check_ranges(file, self.profile)
+        areas: list[tuple[int, int]] = []
+        if has_ranges and file.size is not None:
+            try:
+                areas = yield from _check_image(file, file.size)
+            except TransferFailed as error:
+                yield failed(BOOT_CHECKS[0], error.detail, "look into the server's log")
+        else:
+            for name in (*BOOT_CHECKS, *COREOS_CHECKS):
+                yield skipped(name, "ranges, by which the image is read, do not work")
+        yield check_two_reads(file, areas, has_ranges=has_ranges)
+        if self.deep and has_ranges and file.size is not None:
+            yield check_coherence(file, file.size, self.progress)
+        else:
+            yield skip_coherence(deep=self.deep)
+
+
+def _check_image(file: ServedFile, size: int) -> Generator[CheckOutcome, None, list[tuple[int, int]]]:
+    """Yield the outcomes about the image; return the areas that differ between customizations."""
+    read_at = RangeReader(file.client, size)
+    iso = yield from check_image(read_at, size)
+    if iso is None:
+        for name in (*BOOT_CHECKS[1:], *COREOS_CHECKS):
+            yield skipped(name, "the image is no ISO")
+        return []
+    layout = yield from read_coreos(iso, read_at, size)
+    ways = find_boot_ways(read_at, size)
+    architecture = detect_architecture(read_at, layout.files) if layout else next(iter(ways.loaders), None)
+    yield from check_boot_records(ways, architecture)
+    if layout is None:
+        return []
+    yield from check_coreos(layout, read_at, architecture, ways.loaders)
+    return [(layout.ignition.offset, layout.ignition.length)]

@@ -1,0 +1,63 @@
+"""Check of the time for which a URL is valid, as far as the URL itself shows it."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from image_service.doctor.outcomes import failed, passed, skipped, warned
+
+if TYPE_CHECKING:
+    from image_service.doctor.outcomes import CheckOutcome
+    from image_service.doctor.target import ImageUrl
+
+EXPIRY_CHECKS = ("expiry",)
+
+_SLOW_RATE = 125_000  # bytes/s: 1 Mbit/s
+_SOURCE = "harvester #2651: mounts of hours at 1 to 2 Mbit/s"
+_JWT_PARTS = 3
+
+
+def check_expiry(url: ImageUrl, size: int | None, now: datetime) -> CheckOutcome:
+    """Return whether the URL outlives a slow mount of `size` bytes; None: the size is not known."""
+    name = EXPIRY_CHECKS[0]
+    end = find_expiry(url)
+    if end is None:
+        return skipped(name, "the URL does not show when it expires")
+    text, remedy = f"{end:%Y-%m-%d %H:%M} UTC", "make a new URL, with a longer time"
+    if end <= now:
+        return failed(name, f"expired on {text}", remedy)
+    if size is not None and end - now < timedelta(seconds=size / _SLOW_RATE):
+        minutes = size / _SLOW_RATE / 60
+        detail = f"expires on {text}; a read at 1 Mbit/s takes {minutes:.0f} minutes ({_SOURCE})"
+        return warned(name, detail, remedy)
+    return passed(name, f"expires on {text}")
+
+
+def find_expiry(url: ImageUrl) -> datetime | None:
+    """Return the earliest end that a JSON Web Token or an S3 signature in the URL shows."""
+    query = parse_qs(url.query)
+    words = [*url.path.split("/"), *(value for values in query.values() for value in values)]
+    ends = [end for word in words if (end := _jwt_expiry(word)) is not None]
+    dates, seconds = query.get("X-Amz-Date"), query.get("X-Amz-Expires")
+    if dates and seconds:
+        try:
+            begin = datetime.strptime(dates[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+            ends.append(begin + timedelta(seconds=int(seconds[0])))
+        except (ValueError, OverflowError):
+            pass
+    return min(ends, default=None)
+
+
+def _jwt_expiry(word: str) -> datetime | None:
+    parts = word.split(".")
+    if len(parts) != _JWT_PARTS:
+        return None
+    try:
+        claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return datetime.fromtimestamp(int(claims["exp"]), UTC)
+    except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
+        return None
