@@ -38,7 +38,7 @@ class Monitoring:
                 "getLive",
                 "respond while the process does",
                 self._live,
-                content_type=_TEXT,
+                content_types=(_TEXT,),
             ),
             ApiOperation(
                 "GET",
@@ -46,10 +46,10 @@ class Monitoring:
                 "getHealth",
                 "respond with 503 and the reason while no request can be served",
                 self._health,
-                content_type=_TEXT,
+                content_types=(_TEXT,),
             ),
             ApiOperation(
-                "GET", "/metrics", "getMetrics", "show the metrics", self._metrics, content_type=_TEXT
+                "GET", "/metrics", "getMetrics", "show the metrics", self._metrics, content_types=(_TEXT,)
             ),
             ApiOperation(
                 "GET", "/images", "getBaseImages", "list base images", self._images, reply="BaseImages"

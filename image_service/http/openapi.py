@@ -65,7 +65,7 @@ class OperationDescription:
         status: of success.
         other_statuses: below 400, of responses whose content is that of success or empty.
         reply: name of the schema of the response's content; None: it has none, or none in JSON.
-        content_type: of a reply that is not JSON.
+        content_types: of a reply that is not JSON.
         body: name of the schema of the request's JSON; None: there is none.
         body_type: of content that is not JSON.
         query: parameters.
@@ -78,7 +78,7 @@ class OperationDescription:
     status: int = attrs.field(default=200, kw_only=True)
     other_statuses: tuple[int, ...] = attrs.field(default=(), kw_only=True)
     reply: str | None = attrs.field(default=None, kw_only=True)
-    content_type: str | None = attrs.field(default=None, kw_only=True)
+    content_types: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     body: str | None = attrs.field(default=None, kw_only=True)
     body_type: str | None = attrs.field(default=None, kw_only=True)
     query: tuple[QueryParameter, ...] = attrs.field(default=(), kw_only=True)
@@ -140,8 +140,8 @@ def _operation_object(operation: OperationDescription, error_type: str) -> Json:
     success: dict[str, object] = {"description": "success"}
     if operation.reply is not None:
         success["content"] = _content("application/json", operation.reply)
-    elif operation.content_type is not None:
-        success["content"] = {operation.content_type: {}}
+    elif operation.content_types:
+        success["content"] = {media_type: {} for media_type in operation.content_types}
     error = {"description": "failure", "content": _content(error_type, "Error")}
     statuses = (operation.status, *operation.other_statuses)
     document: dict[str, object] = {

@@ -59,6 +59,13 @@ class Probe(enum.Enum):
     IMAGES = "/images"
 
 
+class PublicDocument(enum.Enum):
+    """The paths of what describes the service."""
+
+    HOME = "/"
+    OPENAPI = "/openapi.json"
+
+
 @attrs.frozen
 class ImageRoute:
     """An image, or a file of a base image.
@@ -92,8 +99,9 @@ class MirrorRoute:
     ref: StreamRef | None
 
 
-Route: TypeAlias = ImageRoute | MirrorRoute | Probe
+Route: TypeAlias = PublicDocument | ImageRoute | MirrorRoute | Probe
 _PROBES = tuple(probe.value for probe in Probe)
+_DOCUMENTS = tuple(document.value for document in PublicDocument)
 
 
 @attrs.frozen
@@ -188,6 +196,8 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
     query = dict(reversed(parse_qsl(raw_query, encoding="utf-8", errors="replace")))
     if path in _PROBES:
         return Probe(path)
+    if path in _DOCUMENTS:
+        return PublicDocument(path)
     for handler, pattern in _MIRROR_ROUTES:
         match = pattern.fullmatch(path)
         if match is not None:

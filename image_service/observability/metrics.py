@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Info, generate_latest
 
 from image_service import __version__
-from image_service.http.routes import Probe
+from image_service.http.routes import Probe, PublicDocument
 from image_service.images.composers import newest_composer
 from image_service.observability.declarations import Declarations
 from image_service.observability.families import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Family)
 
-PROBES = frozenset(probe.value for probe in Probe)
+PROBES = frozenset(route.value for route in (*Probe, *PublicDocument))
 """Handlers that are not measured, as in assisted-image-service: sums are of images."""
 
 

@@ -19,17 +19,19 @@ from image_service.http.problem import problem
 from image_service.http.request_id import new_request_id, valid_request_id
 from image_service.http.respond import Representation
 from image_service.http.response import Response, render_fields
-from image_service.http.routes import ImageRoute, MirrorRoute, Probe, parse_route
+from image_service.http.routes import ImageRoute, MirrorRoute, Probe, PublicDocument, parse_route
 from image_service.images.extents import Literal
 from image_service.images.reference import Kind, Reader
 from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.image_request import parse_image_request
+from image_service.serving.landing_page import PAGE_FIELDS, render_landing_page
+from image_service.serving.openapi import render_openapi
 from image_service.serving.range_stream import RangeStream, RepeatedHead
 from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.transport.exchange import NO_SUBJECT, PreparedResponse, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from image_service.http.cors import Cors
     from image_service.http.head import Request
@@ -95,10 +97,18 @@ class ImageRequestHandler:
     _base_images: Callable[[], bytes] | None = attrs.field(default=None, kw_only=True)
     _mirror: Callable[[StreamRef], BootImage] = attrs.field(default=_no_streams, kw_only=True)
     _impairment: Callable[[], str] = attrs.field(default=lambda: "", kw_only=True)
+    _documents: Mapping[PublicDocument, bytes] = attrs.field(init=False)
     # By a digest of target, Authorization and client address: the first two may hold credentials.
     _cached_routes: LruCache[bytes, _CachedRoute] = attrs.field(
         init=False, factory=lambda: LruCache(ROUTES_BYTES, lambda route: route.held_bytes)
     )
+
+    @_documents.default
+    def _render_documents(self) -> Mapping[PublicDocument, bytes]:
+        return {
+            PublicDocument.HOME: render_landing_page(self._base_path),
+            PublicDocument.OPENAPI: render_openapi(self._base_path),
+        }
 
     @property
     def routes_bytes(self) -> int:
@@ -167,10 +177,22 @@ class ImageRequestHandler:
                     )
                 representation = Representation(self._mirror(route.ref))
                 return PreparedResponse(representation.respond(request.method, request.headers), subject)
+            case PublicDocument():
+                return self._prepare_document(request, route, subject)
             case Probe():
                 page = self._render_probe(route)
                 prepare = partial(_prepare_page, request, subject)
                 return page.addCallback(prepare) if isinstance(page, Deferred) else prepare(page)
+
+    def _prepare_document(
+        self, request: Request, document: PublicDocument, subject: Subject
+    ) -> PreparedResponse:
+        if document is PublicDocument.OPENAPI:
+            return _prepare_page(request, subject, (self._documents[document], "application/json"))
+        if "text/html" not in request.headers.get("accept", ""):
+            raise NotFound("not found; /openapi.json describes this service")
+        page = self._documents[document], "text/html; charset=utf-8"
+        return _prepare_page(request, subject, page, *PAGE_FIELDS)
 
     def _render_probe(self, probe: Probe) -> Page | Deferred[Page]:
         match probe:
@@ -274,7 +296,7 @@ def _refuse(request: Request, error: Exception, subject: Subject = NO_SUBJECT) -
 def _subject(route: Route) -> Subject:
     """Return what a request is about, as far as the request says."""
     match route:
-        case Probe():
+        case PublicDocument() | Probe():
             return Subject(route.value)
         case MirrorRoute():
             return Subject(route.handler)

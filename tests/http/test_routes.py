@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from image_service.errors import ImageServiceError, InvalidParameter, NotFound
 from image_service.http import routes
 from image_service.http.problem import status_of
-from image_service.http.routes import ImageRoute, MirrorRoute, Probe, Route, parse_route
+from image_service.http.routes import ImageRoute, MirrorRoute, Probe, PublicDocument, Route, parse_route
 from image_service.images.reference import (
     ArtifactRef,
     BootArtifact,
@@ -260,6 +260,12 @@ def test_unknown_document_of_a_stream_keeps_its_route_for_log_and_metrics(path: 
     assert parse(f"/streams/{path}") == MirrorRoute(handler, None)
 
 
+@pytest.mark.parametrize("document", PublicDocument)
+def test_documents_exist_at_the_root_and_below_the_base_path(document: PublicDocument) -> None:
+    assert parse(f"{document.value}?x") is document
+    assert parse(f"/base{document.value}", base_path="/base") is document
+
+
 @pytest.mark.parametrize(
     ("target", "probe"),
     [
@@ -278,7 +284,7 @@ def test_probe_routes(target: str, probe: Probe) -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        "/",
+        "//",
         "",
         "/images/",
         f"/images/{ID}/",

@@ -256,7 +256,7 @@ def test_image_is_503_with_retry_after_when_overloaded(service: Service) -> None
         assert answer.response.status == 503
         assert fields_of(answer.response)["retry-after"] == "5"
         assert answer.subject.infra_env == ID
-    assert service.get("/", overloaded=True).response.status == 404
+    assert service.get("/nothing", overloaded=True).response.status == 404
     assert service.get().response.status == 200
     assert service.upstream_calls == 2
 
@@ -348,7 +348,7 @@ def test_log_line_of_an_unexpected_error_has_the_infra_env_and_no_credential(
 
 
 def test_response_without_a_route_has_no_subject(service: Service) -> None:
-    assert service.get("/").subject == NO_SUBJECT == Subject("", "", "")
+    assert service.get("/nothing").subject == NO_SUBJECT == Subject("", "", "")
 
 
 def test_weak_etag_names_no_superseded_version(service: Service) -> None:

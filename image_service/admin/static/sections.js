@@ -137,15 +137,15 @@ const mountTable = new Table(mountParts.table, {
   Image: (mount) => [mount.kind, second(mount.infra_env), second(mount.version)],
   Stage: mountStage,
   Read: (mount) => [`${bytes(mount.bytes_read)} of ${bytes(mount.size)}`, second(`${bytes(mount.rate)}/s`)],
-  "Last read": (mount) => [relative(mount.last_read), second(`since ${relative(mount.since)}`)],
+  "Last read": (mount) => [relative(mount.last_read), second(`begun ${relative(mount.since)}`)],
 });
 
 function mountStage(mount) {
   const className = mount.stalled ? "bad" : mount.stage === "done" ? "good" : "";
   const stalled = mount.stalled ? " (stalled)" : "";
   if (mount.stage === null) {
-    const read = percent(mount.bytes_read, mount.size);
-    return [badge(`${read}${stalled}`, className), bar(`read: ${read}`, mount.bytes_read, mount.size, className)];
+    const read = `${percent(mount.bytes_read, mount.size)} read`;
+    return [badge(`${read}${stalled}`, className), bar(read, mount.bytes_read, mount.size, className)];
   }
   const isRootfs = mount.stage === "root file system" && mount.rootfs_percent !== null;
   const name = isRootfs ? `${mount.stage} ${Math.floor(mount.rootfs_percent)} %` : mount.stage;

@@ -114,7 +114,7 @@ class ComposeRoutes:
                 "getComposeDownload",
                 "download the image, or a range of it",
                 self._download,
-                content_type=replies.CONTENT_TYPE,
+                content_types=(replies.CONTENT_TYPE,),
             ),
         )
 

@@ -71,7 +71,7 @@ class ImageRoutes:
                 "getImageDownload",
                 "download a disk image, or a range of it",
                 self._download,
-                content_type=replies.CONTENT_TYPE,
+                content_types=(replies.CONTENT_TYPE,),
             ),
         )
 

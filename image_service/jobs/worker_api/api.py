@@ -140,7 +140,7 @@ class WorkerApi:
                 "GetJobInput",
                 "Read an input of a job, also by ranges",
                 self._read_input,
-                content_type="application/octet-stream",
+                content_types=("application/octet-stream",),
             ),
             ApiOperation(
                 "POST",
@@ -169,7 +169,7 @@ class WorkerApi:
                 "getOpenapi",
                 "Get this document",
                 self._openapi,
-                content_type="application/json",
+                content_types=("application/json",),
             ),
         ]
 

@@ -1,0 +1,100 @@
+"""A headless Chromium, driven by its driver."""
+
+from __future__ import annotations
+
+import base64
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import attrs
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.acceptance.clients import needs_client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from selenium.webdriver.remote.webelement import WebElement
+
+_TIMEOUT_SECONDS = 60
+_OPTIONS = (
+    "--headless=new",
+    "--disable-dev-shm-usage",  # containers have little of it
+    "--disable-extensions",
+    "--no-first-run",
+    "--force-device-scale-factor=1",
+)
+
+
+@attrs.frozen
+class Browser:
+    """A browser with one page."""
+
+    driver: Chrome
+
+    def open(self, url: str) -> None:
+        """Load a page, and wait for its scripts' first work."""
+        self.driver.get(url)
+
+    def show_as(self, width: int, height: int = 1000, scheme: str = "light") -> None:
+        """Give the page a size in CSS pixels, and the user's colour scheme."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def find(self, selector: str) -> WebElement:
+        """Return the first element of a CSS selector."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def texts(self, selector: str) -> list[str]:
+        """Return the texts that elements show; of a page that changes meanwhile, from one moment."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText)"
+        texts: list[str] = self.driver.execute_script(script, selector)
+        return texts
+
+    def run(self, script: str, *arguments: object) -> object:
+        """Return the result of a function's body."""
+        result: object = self.driver.execute_script(script, *arguments)
+        return result
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        """Wait until a condition holds."""
+        WebDriverWait(self.driver, _TIMEOUT_SECONDS, 0.05).until(lambda _: condition())
+
+    def errors(self) -> list[str]:
+        """Return the errors in the console since the last call, such as violations of the policy."""
+        entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+
+    def save_screenshot(self, file: Path) -> None:
+        """Write a PNG of the whole page."""
+        options = {"format": "png", "captureBeyondViewport": True}
+        taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)
+        file.write_bytes(base64.b64decode(taken["data"]))
+
+
+@contextmanager
+def running_browser(directory: Path) -> Iterator[Browser]:
+    """Run a browser until the block ends.
+
+    Args:
+        directory: for its profile; an empty one.
+    """
+    options = ChromeOptions()
+    options.binary_location = needs_client("chromium")
+    for option in (*_OPTIONS, f"--user-data-dir={directory}"):
+        options.add_argument(option)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # it refuses to run as root otherwise
+    options.accept_insecure_certs = True
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options, ChromeService(needs_client("chromedriver")))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
