@@ -31,6 +31,7 @@ _PACKAGES = {
     "apt-get": "apt",
     "aria2c": "aria2",
     "bwrap": "bubblewrap",
+    "chromedriver": "chromium-driver",
     "debugfs": "e2fsprogs",
     "fdisk": "fdisk",
     "e2fsck": "e2fsprogs",
