@@ -57,6 +57,7 @@ class WorkflowOptions:
         fetch: of ``down-parts``, ``down-bundle`` and ``fetch``.
         target: of ``convert``.
         appliance: of ``convert`` to OVA.
+        wraps_partition: of ``convert``: the image is that of a partition, which gets a GPT around it.
         virtual_size: of ``convert``: bytes of the disk; None: as it has.
         customization: of ``customize``.
         publish: of ``up-parts`` and ``upload``.
@@ -66,6 +67,7 @@ class WorkflowOptions:
     fetch: FetchOptions = attrs.field(factory=FetchOptions)
     target: Target | None = None
     appliance: Appliance | None = None
+    wraps_partition: bool = False
     virtual_size: int | None = None
     customization: DiskCustomization | None = None
     publish: PublishOptions = attrs.field(factory=PublishOptions)
@@ -256,9 +258,8 @@ def _read_raw(call: TaskCall) -> TaskResult:
     return TaskResult(DiskFormat.RAW.value, described, described, call.file)
 
 
-def _convert_to(
-    call: TaskCall, target: Target, appliance: Appliance | None = None, virtual_size: int | None = None
-) -> TaskResult:
+def _convert_to(call: TaskCall, target: Target) -> TaskResult:
+    options = call.options
     with open_image(call.file, call.declared, pace=call.workspace.pace) as image:
         made = convert(
             image,
@@ -266,8 +267,9 @@ def _convert_to(
             target,
             call.workspace,
             digests=call.digest,
-            appliance=appliance,
-            virtual_size=virtual_size,
+            appliance=options.appliance,
+            wraps_partition=options.wraps_partition,
+            virtual_size=options.virtual_size,
         )
         described = {"format": image.content, "size": image.size, "sha256": made.input_sha256}
     output = {
@@ -281,9 +283,7 @@ def _convert_to(
 
 
 def _convert(call: TaskCall) -> TaskResult:
-    options = call.options
-    target = options.target or find_target("qcow2")
-    return _convert_to(call, target, options.appliance, options.virtual_size)
+    return _convert_to(call, call.options.target or find_target("qcow2"))
 
 
 def _write_raw(call: TaskCall) -> TaskResult:

@@ -6,6 +6,8 @@ GPT header    in sector 1, and again in the last sector; all numbers little-endi
   +16     4   CRC-32 of the header, in which this field is zero
   +24     8   sector of this header
   +32     8   sector of the other header
+  +40     8   first sector that partitions may use
+  +48     8   last sector that they may use
   +56    16   GUID of the disk
   +72     8   first sector of the entries
   +80     4   number of entries
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
 
     from image_service.formats.reading import ReadAt
 
-_HEADER = struct.Struct("<8sIIIIQQ16x16sQIII")
-_SIGNATURE = b"EFI PART"
-_ENTRY = struct.Struct("<16s16sQQ8x72s")
+GPT_HEADER = struct.Struct("<8sIIIIQQQQ16sQIII")
+GPT_SIGNATURE = b"EFI PART"
+GPT_ENTRY = struct.Struct("<16s16sQQ8x72s")
 _MAX_ENTRIES = 1024 * 1024  # bytes; nearly all disks have 16 KiB
 
 
@@ -69,7 +71,7 @@ class GptCopy:
     def parse_entries(self) -> Iterator[GptEntry]:
         """Yield the entries in use."""
         for position in range(0, len(self.entries), self.entry_size):
-            kind, guid, first, last, name = _ENTRY.unpack_from(self.entries, position)
+            kind, guid, first, last, name = GPT_ENTRY.unpack_from(self.entries, position)
             if any(kind):
                 text = name.decode("utf-16-le", "replace").partition("\0")[0]
                 number = position // self.entry_size + 1
@@ -80,20 +82,20 @@ def read_gpt_copy(read_at: ReadAt, size: int, sector_size: int, sector: int) -> 
     """Read the header in a sector, and its entries; FormatError if a checksum or a field is wrong."""
     where = f"the GPT at offset {sector * sector_size}"
     block = read_at(sector * sector_size, sector_size) if sector > 0 else b""
-    if len(block) < sector_size or not block.startswith(_SIGNATURE):
+    if len(block) < sector_size or not block.startswith(GPT_SIGNATURE):
         raise FormatError(f"{where} is missing")
-    _, _, length, checksum, _, this, other, disk, start, count, entry_size, entries_checksum = (
-        _HEADER.unpack_from(block)
+    _, _, length, checksum, _, this, other, _, _, disk, start, count, entry_size, entries_checksum = (
+        GPT_HEADER.unpack_from(block)
     )
     if (
-        not _HEADER.size <= length <= sector_size
+        not GPT_HEADER.size <= length <= sector_size
         or zlib.crc32(block[:16] + bytes(4) + block[20:length]) != checksum
     ):
         raise FormatError(f"{where} is damaged: its checksum is wrong")
     if this != sector:
         raise FormatError(f"{where} is damaged: it belongs to sector {this}")
     total = count * entry_size
-    if entry_size < _ENTRY.size or entry_size % 8 or total > _MAX_ENTRIES:
+    if entry_size < GPT_ENTRY.size or entry_size % 8 or total > _MAX_ENTRIES:
         raise FormatError(
             f"{where} has {count} entries of {entry_size} bytes, more than {_MAX_ENTRIES} bytes"
         )

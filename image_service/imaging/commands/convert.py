@@ -64,6 +64,11 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="bytes of OUT's disk, zeros after FILE's; a disk cannot shrink (default: as FILE's)",
     )
+    parser.add_argument(
+        "--wrap-partition",
+        action="store_true",
+        help="FILE is the image of a partition: OUT's disk has a GPT around it",
+    )
     parser.add_argument("--compress", action="store_true", help="compress the clusters of qcow2 (zlib)")
     parser.add_argument(
         "--ova-name", metavar="NAME", help="name of the virtual machine (default: OUT's, without .ova)"
@@ -126,6 +131,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
             workspace,
             digests=options.digest,
             appliance=appliance,
+            wraps_partition=options.wrap_partition,
             virtual_size=options.size,
         )
     report.input["sha256"] = made.input_sha256

@@ -74,6 +74,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
         fetch=fetch_options(options) if tasks & {"down-parts", "down-bundle", "fetch"} else FetchOptions(),
         target=parse_target(options) if "convert" in tasks else None,
         appliance=describe_appliance(options) if "convert" in tasks else None,
+        wraps_partition=options.wrap_partition if "convert" in tasks else False,
         virtual_size=options.size if "convert" in tasks else None,
         customization=read_customization(options) if "customize" in tasks else None,
         publish=publish_options(options) if tasks & {"up-parts", "upload"} else PublishOptions(),

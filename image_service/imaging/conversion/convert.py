@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.errors import ConversionFailed, UnsafeImage, UnusableOutput
-from image_service.formats.disk.model import DiskFormat
 from image_service.imaging.conversion.growth import grow
 from image_service.imaging.conversion.ova import write_ova
 from image_service.imaging.conversion.qemu_img import run_qemu_img
-from image_service.imaging.disks.digest import data_ranges, sha256_beside, sha256_of
+from image_service.imaging.conversion.wrapping import wrap_partition
+from image_service.imaging.disks.digest import sha256_beside, sha256_of
 from image_service.imaging.disks.opening import open_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from image_service.imaging.conversion.ovf import Appliance
@@ -51,6 +50,7 @@ def convert(  # noqa: PLR0913 - properties of a conversion
     *,
     digests: bool = True,
     appliance: Appliance | None = None,
+    wraps_partition: bool = False,
     virtual_size: int | None = None,
 ) -> Conversion:
     """Convert an open image; `out` is replaced when all is done, and stays as it was on failure.
@@ -62,21 +62,24 @@ def convert(  # noqa: PLR0913 - properties of a conversion
         workspace: of the call.
         digests: True: compute the SHA-256 of both files; that of the image while it is converted.
         appliance: what an OVA describes; no other target has one.
+        wraps_partition: True: the image is that of a partition, and the new disk has a GPT around it.
         virtual_size: bytes of the new disk, zeros at its end; None: those of the image.
 
     Raises:
-        Unprocessable: the disk has no such form, or is larger than `virtual_size`.
+        Unprocessable: the disk has no such form, is larger than `virtual_size`, or is no partition to wrap.
         UnusableOutput: `out` is the image, or no file can be made there.
         NoRoom, TimedOut: a limit is exceeded, or the bytes that are needed can never fit.
         ConversionFailed: qemu-img failed, or the result is not what was asked for.
     """
+    if wraps_partition:
+        image = wrap_partition(image, workspace)
     if virtual_size is not None:
         image = grow(image, virtual_size, workspace)
     target.check_size(image.disk.virtual_size)
     with suppress(FileNotFoundError, NotADirectoryError):
         if os.path.samestat(out.stat(), os.fstat(image.descriptor)):
             raise UnusableOutput(f"{out} is the image that is converted")
-    needed = target.needed_bytes(image.disk.virtual_size, stored_extents(image))
+    needed = target.needed_bytes(image.disk.virtual_size, image.stored_extents)
     workspace.reserve(needed, f"{out} ({target})", beside=out)
     with workspace.output(out) as unfinished:
         with sha256_beside(image.descriptor, workspace.pace) if digests else nullcontext() as digest:
@@ -88,13 +91,6 @@ def convert(  # noqa: PLR0913 - properties of a conversion
             input_sha256 = digest.result() if digest else None
         image.check_unchanged()
         return _inspect(unfinished, image.disk.virtual_size, target, workspace, input_sha256)
-
-
-def stored_extents(image: DiskImage) -> Iterable[tuple[int, int]]:
-    """Return offset and length of what an image stores of its disk; raw and fixed VHD store no holes."""
-    if (image.disk.format, image.disk.subformat) in {(DiskFormat.RAW, ""), (DiskFormat.VHD, "fixed")}:
-        return data_ranges(image.descriptor)
-    return image.disk.data_extents()
 
 
 def _inspect(

@@ -31,6 +31,15 @@ def qemu_options(target: Target) -> Sequence[str]:
     ]
 
 
+def write_disk_at(image: DiskImage, path: Path, offset: int, workspace: Workspace) -> None:
+    """Write the disk of an image to a file of zeros, from an offset on; raises as `run_qemu_img`."""
+    size = image.disk.virtual_size
+    name = str(path.absolute()).replace(",", ",,")
+    target = f"driver=raw,offset={offset},size={size},file.driver=file,file.filename={name}"
+    options = ["-n", "--target-is-zero", "--target-image-opts"]
+    _convert("wrap", image, [*options, image.source_for_qemu, target], path, workspace)
+
+
 def run_qemu_img(image: DiskImage, out: Path, target: Target, workspace: Workspace) -> None:
     """Write the disk of an image to a new file.
 
@@ -40,20 +49,25 @@ def run_qemu_img(image: DiskImage, out: Path, target: Target, workspace: Workspa
     Raises:
         ConversionFailed, TimedOut, NoRoom: as `Workspace.run`.
     """
+    words = [*qemu_options(target), image.source_for_qemu, str(out.absolute())]
+    _convert("convert", image, words, out, workspace)
+    if target.format is DiskFormat.VMDK:
+        normalize_descriptor(out)
+
+
+def _convert(phase: str, image: DiskImage, words: Sequence[str], out: Path, workspace: Workspace) -> None:
+    """Run ``qemu-img convert`` as a phase of the progress."""
     rate = workspace.limits.io_bytes_per_second
-    options = [*qemu_options(target), *(("-r", str(rate)) if rate else ())]
     size = image.disk.virtual_size
-    workspace.progress.start("convert", size)
+    workspace.progress.start(phase, size)
     workspace.run(
-        ["qemu-img", "convert", "-p", *options, image.source_for_qemu, out.absolute()],
+        ["qemu-img", "convert", "-p", *(("-r", str(rate)) if rate else ()), *words],
         descriptors=[image.descriptor],
         writes=[out],
         on_output=_share_reader(lambda share: workspace.progress.set(size * share // _HUNDREDTHS)),
         file_bytes=size + size // 64 + _LAYOUT_BYTES,
     )
     workspace.progress.finish()
-    if target.format is DiskFormat.VMDK:
-        normalize_descriptor(out)
 
 
 def _share_reader(on_share: Callable[[int], None]) -> Callable[[bytes], None]:

@@ -20,6 +20,7 @@ from image_service.formats.disk.ova import read_ova
 from image_service.formats.disk.reading_disks import read_disk
 from image_service.formats.reading import SpanReader
 from image_service.imaging.disks.detection import detect_images, detect_others
+from image_service.imaging.disks.digest import data_ranges
 from image_service.imaging.disks.safety import (
     MAX_VIRTUAL_BYTES,
     check_content,
@@ -29,7 +30,7 @@ from image_service.imaging.disks.safety import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from image_service.formats.reading import ReadAt, Span
@@ -101,6 +102,13 @@ class DiskImage:
     def source_for_qemu(self) -> str:
         """Return the disk's name for qemu's programs."""
         return "json:" + json.dumps(self.node)
+
+    @property
+    def stored_extents(self) -> Iterable[tuple[int, int]]:
+        """Yield offset and length of what the image stores of its disk; raw and fixed VHD store no holes."""
+        if (self.disk.format, self.disk.subformat) in {(DiskFormat.RAW, ""), (DiskFormat.VHD, "fixed")}:
+            return data_ranges(self.descriptor)
+        return self.disk.data_extents()
 
     @node.default
     def _describe_node(self) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from image_service.errors import Unprocessable
+from image_service.formats.disk.partitions import read_partitions
 from image_service.imaging import dependencies
 from image_service.imaging.commands import main
 from image_service.imaging.conversion import convert as conversion
@@ -122,6 +123,25 @@ def test_grown_disk_has_zeros_at_its_end(
     with raw.open("r+b") as file:
         file.truncate(grown)
     compare_by_qemu(raw, out, Form(name))
+
+
+@pytest.mark.parametrize("source_format", ["raw", "qcow2"])
+@pytest.mark.parametrize("name", ["raw", "vmdk", "vhd"])
+def test_partition_gets_a_gpt_around_it(
+    source_format: str, name: str, run: Run, raw: Path, tmp_path: Path
+) -> None:
+    partition, out, back = (tmp_path / file for file in (f"source.{source_format}", "out, 1", "back.raw"))
+    run(raw, partition, "--format", source_format)
+    done = run(partition, out, "--format", name, "--wrap-partition")
+    assert done.status == 0, done.report
+    run(out, back, "--format", "raw")
+    disk, content = back.read_bytes(), raw.read_bytes()
+    assert disk[MIB : MIB + len(content)] == content
+    table = read_partitions(lambda offset, length: disk[offset : offset + length], len(disk))
+    assert table
+    assert (len(table.partitions), table.faults) == (1, ())
+    again = run(out, back, "--wrap-partition")
+    assert (again.status, "has a partition table" in str(again.report["error"])) == (6, True)
 
 
 def test_disk_cannot_shrink(run: Run, raw: Path, old: Path) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.imaging.conversion.convert import stored_extents
 from image_service.imaging.disks.opening import open_image
 from tests.imaging.conversion.converting import (
     FORMS,
@@ -119,7 +118,7 @@ def test_need_is_at_least_what_is_written_and_little_more(form: Form, tmp_path: 
     pieces = dict.fromkeys(range(0, 64 * MIB, 4 * MIB), 4096) | {100 * MIB: 20 * MIB}
     raw = write_disk(tmp_path / "disk.raw", 1 << 30, pieces)
     with open_image(raw) as image:
-        needed = form.target.needed_bytes(image.disk.virtual_size, stored_extents(image))
+        needed = form.target.needed_bytes(image.disk.virtual_size, image.stored_extents)
     convert_file(raw, tmp_path / "image", form, digests=False)
     written = (tmp_path / "image").stat().st_blocks * 512
     assert written <= needed <= written + 8 * MIB
