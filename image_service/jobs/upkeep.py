@@ -6,6 +6,7 @@ So the rows show the steps that a killed process has left out.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.errors import EngineUnavailable, StoreFailed
+from image_service.errors import Conflict, EngineUnavailable, StoreFailed
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import ComposeState, JobError, JobErrorId
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import InThread
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.images import ImageRepository
     from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.tasks import TaskRepository
     from image_service.jobs.metadata.workers import WorkerRepository
     from image_service.jobs.model import Compose
     from image_service.objects.store import ObjectStorage
@@ -38,6 +41,7 @@ _UNSTARTED = timedelta(seconds=3)  # in which the replica that has added a compo
 _BATCH = 100
 _LOOKS = 10  # at plans in one call: each is a request to the engine
 _SILENT = timedelta(hours=1)
+_REPLAY = timedelta(hours=1)  # longer than a signature is valid
 _UNFINISHED = timedelta(days=1)  # longer than a job may upload
 # The last step of a plan ends its compose: a row that has not ended by then never will.
 _LOST = {
@@ -128,24 +132,30 @@ class Reconciler:
 
 @attrs.frozen(eq=False)
 class Expiry:
-    """Deletes expired composes, discarded objects and lost workers.
+    """Deletes expired composes and images, answers, discarded objects and lost workers.
 
     Args:
         composes: rows.
         jobs: rows.
+        images: rows.
+        tasks: rows.
         workers: rows.
         store: has the artifacts.
         in_thread: runs calls of the rows and of the store.
         retention_seconds: of composes that have ended.
+        image_retention_seconds: of imported images; 0: they are kept.
         now: in UTC.
     """
 
     _composes: ComposeRepository
     _jobs: JobRepository
+    _images: ImageRepository
+    _tasks: TaskRepository
     _workers: WorkerRepository
     _store: ObjectStorage
     _in_thread: InThread
     _retention_seconds: float
+    _image_retention_seconds: float
     _now: Callable[[], datetime] = utc_now
     _outage: Outage = attrs.field(factory=Outage, init=False)
 
@@ -155,6 +165,9 @@ class Expiry:
 
     async def _expire(self) -> None:
         await self._in_thread(self._delete_composes)
+        if self._image_retention_seconds:
+            await self._in_thread(self._delete_images)
+        await self._in_thread(partial(self._tasks.forget_answers, self._now() - _REPLAY))
         while await self._in_thread(self._delete_objects):
             pass
         await self._in_thread(partial(self._workers.remove, self._now() - _SILENT))
@@ -163,8 +176,16 @@ class Expiry:
     def _delete_composes(self) -> None:
         before = self._now() - timedelta(seconds=self._retention_seconds)
         for compose_id in self._composes.find_ended(before, _BATCH):
-            self._composes.delete(compose_id)
-            _log.info("deleted compose {id}, whose retention has expired", id=compose_id)
+            with suppress(Conflict):  # an export or a compose of its image has begun meanwhile
+                self._composes.delete(compose_id)
+                _log.info("deleted compose {id}, whose retention has expired", id=compose_id)
+
+    def _delete_images(self) -> None:
+        before = self._now() - timedelta(seconds=self._image_retention_seconds)
+        for image in self._images.find_imported(before):
+            with suppress(Conflict):  # same
+                self._images.delete(image.id)
+                _log.info("deleted image {id}, whose retention has expired", id=image.id)
 
     def _delete_objects(self) -> bool:
         """Delete some objects; False: there is none."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.jobs.model import Compose
+    from image_service.objects.store import ObjectStorage
 
 T = TypeVar("T")
 DAY = 24 * 3600
@@ -75,6 +76,23 @@ def engine() -> PlansOfEngine:
 @pytest.fixture
 def reconciler(rows: Rows, engine: PlansOfEngine) -> Reconciler:
     return Reconciler(rows.composes, rows.jobs, engine, run_here, rows.clock)  # type: ignore[arg-type]  # the part that it uses
+
+
+def make_expiry(
+    rows: Rows, workers: WorkerRepository, store: ObjectStorage, seconds: float, image_seconds: float = 0
+) -> Expiry:
+    return Expiry(
+        rows.composes,
+        rows.jobs,
+        rows.images,
+        rows.tasks,
+        workers,
+        store,
+        run_here,
+        seconds,
+        image_seconds,
+        rows.clock,
+    )
 
 
 def state_of(rows: Rows, compose_id: str) -> ComposeState | None:
@@ -182,7 +200,7 @@ async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path:
     store = open_store(f"{tmp_path}/store", S3Settings())
     workers = WorkerRepository(rows.database, rows.clock)
     workers.add("w1", "", "x86_64")
-    expiry = Expiry(rows.composes, rows.jobs, workers, store, run_here, 14 * DAY, rows.clock)
+    expiry = make_expiry(rows, workers, store, 14 * DAY)
     compose, jobs = rows.add()
     waiting, _ = rows.add()
     rows.start(jobs["customize"])
@@ -208,7 +226,7 @@ async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path:
 async def test_unavailable_store_loses_no_object_to_delete(rows: Rows, messages: list[str]) -> None:
     store = open_store("s3://bucket", S3Settings(endpoint_url="http://127.0.0.1:1", access_key_id="a"))
     workers = WorkerRepository(rows.database, rows.clock)
-    expiry = Expiry(rows.composes, rows.jobs, workers, store, run_here, DAY, rows.clock)
+    expiry = make_expiry(rows, workers, store, DAY)
     compose, jobs = rows.add()
     rows.start(jobs["customize"])
     disk = make_artifact(jobs["customize"])

@@ -15,6 +15,7 @@ from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
 from image_service.jobs.dispatch.actions import JobPlanActions
 from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
+from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.dispatch.dispatcher import JobDispatcher
 from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
@@ -76,8 +77,9 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     in_upload_thread = parts.in_thread_pool(_UPLOAD_THREADS, "uploads", low_priority=True)
     uploads = ArtifactUploads(store, in_upload_thread, _UPLOADS_OF_TENANT)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
+    plans = ComposePlans(rows.composes, engine, rows.in_thread)
     served: dict[str, ComposerApi | WorkerApi] = {
-        COMPOSER: _build_composer_api(settings, rows, artifacts, engine),
+        COMPOSER: _build_composer_api(settings, rows, artifacts, plans),
         WORKER: WorkerApi(dispatch_rows, dispatcher, attempts, artifacts.contents),
     }
     apis = [
@@ -89,13 +91,13 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
 
 
 def _build_composer_api(
-    settings: JobsRoleSettings, rows: JobsRows, artifacts: ArtifactParts, engine: Engine
+    settings: JobsRoleSettings, rows: JobsRows, artifacts: ArtifactParts, plans: ComposePlans
 ) -> ComposerApi:
     upload_url = settings.jobs.upload_s3_url
     place = None if upload_url is None else UploadPlace.parse(upload_url)
     limits = ComposeLimits(settings.jobs.max_queued, place)
     service = ComposeService(
-        rows.composes, artifacts.catalog, engine, artifacts.bases, rows.in_thread, time.time, limits
+        rows.composes, artifacts.catalog, plans, artifacts.bases, rows.in_thread, time.time, limits
     )
     links = S3Links(settings.s3)
     routes = ComposeRoutes(service, rows.composes, rows.jobs, artifacts.contents, rows.in_thread, links)

@@ -96,7 +96,17 @@ class JobsService(RoleService):
         in_thread = self._parts.in_thread_pool(1, "upkeep")
         reconciler = Reconciler(rows.composes, rows.jobs, engine, in_thread)
         retention_seconds = self._settings.jobs.retention_seconds
-        expiry = Expiry(rows.composes, rows.jobs, rows.workers, store, in_thread, retention_seconds)
+        expiry = Expiry(
+            rows.composes,
+            rows.jobs,
+            rows.images,
+            rows.tasks,
+            rows.workers,
+            store,
+            in_thread,
+            retention_seconds,
+            self._settings.ec2.image_retention_seconds,
+        )
         self._parts.call_every(RECONCILE_SECONDS, reconciler.reconcile)
         self._parts.call_every(EXPIRE_SECONDS, expiry.expire)
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import attrs
-from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
-from image_service.errors import EngineUnavailable, StoreFailed
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.composer.errors import WRONG_STATE
@@ -21,12 +19,12 @@ from image_service.jobs.model import Compose, ComposeState, ImageType, UploadRes
 from image_service.jobs.plans.plan import UploadPlace, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
-    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import ComposeBase, ComposeRequest
 
@@ -34,7 +32,6 @@ _log = Logger()
 
 _ALIAS = "i-"  # of an image of the catalog
 _DISK_TYPES = tuple(image_type for image_type in ImageType if image_type.is_disk)
-_CONCURRENT_STARTS = 4  # the engine starts 100 a second one by one
 
 
 @attrs.frozen
@@ -57,7 +54,7 @@ class ComposeService:
     Args:
         composes: their rows.
         catalog: disk images.
-        engine: carries out their plans.
+        plans: starts and cancels their plans.
         bases: of which images are made.
         in_thread: calls the rows in a thread.
         clock: seconds since 1970.
@@ -66,14 +63,11 @@ class ComposeService:
 
     _composes: ComposeRepository
     _catalog: ImageCatalog
-    _engine: Engine
+    _plans: ComposePlans
     _bases: Bases
     _in_thread: InThread
     _clock: Callable[[], float]
     limits: ComposeLimits
-    _starts: DeferredSemaphore = attrs.field(
-        init=False, factory=partial(DeferredSemaphore, _CONCURRENT_STARTS)
-    )
 
     async def start(self, tenant: str, request: ComposeRequest) -> Compose:
         """Add a compose, which the engine starts soon, or once it answers.
@@ -94,8 +88,7 @@ class ComposeService:
             distribution=compose.distribution,
             tenant=tenant,
         )
-        starting = self._starts.run(self._start_plan, compose, job_ids)
-        starting.addErrback(lambda failure: _log.failure("a compose cannot be started", failure))
+        self._plans.start(compose, job_ids)
         return compose
 
     async def cancel(self, compose: Compose) -> None:
@@ -107,14 +100,14 @@ class ComposeService:
         if not await self._in_thread(partial(self._composes.finish, compose.id, ComposeState.CANCELLED)):
             raise ApiError("the compose has ended", number=WRONG_STATE)
         _log.info("cancelled compose {compose}", compose=compose.id, tenant=compose.tenant)
-        await self._cancel_plan(compose)
+        await self._plans.cancel(compose)
 
     async def delete(self, compose: Compose) -> None:
         """Delete a compose, its image and its history; cancel it if it has not ended."""
         await self._in_thread(partial(self._composes.delete, compose.id))
         _log.info("deleted compose {compose}", compose=compose.id, tenant=compose.tenant)
         if not compose.state.is_final:
-            await self._cancel_plan(compose)
+            await self._plans.cancel(compose)
 
     async def delete_image(self, image: CatalogImage) -> None:
         """Delete an image of the catalog, and the compose that made it."""
@@ -124,24 +117,6 @@ class ComposeService:
         else:
             await self._in_thread(partial(self._catalog.delete, image))
         _log.info("deleted image {image}", image=image.id, tenant=image.tenant)
-
-    async def _start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
-        try:
-            await self._engine.start_plan(compose, job_ids)
-            await self._in_thread(partial(self._composes.mark_started, compose.id))
-        except (EngineUnavailable, StoreFailed) as error:
-            _log.warn(
-                "compose {compose} will be started later: {reason}", compose=compose.id, reason=error.detail
-            )
-
-    async def _cancel_plan(self, compose: Compose) -> None:
-        """Have the engine end the plan now; by itself it ends when its next step finds no running compose."""
-        try:
-            await self._engine.cancel_plan(compose.id)
-        except EngineUnavailable as error:
-            _log.warn(
-                "the engine still has compose {compose}: {reason}", compose=compose.id, reason=error.detail
-            )
 
     async def _find_base(self, tenant: str, request: ComposeRequest) -> ComposeBase | CatalogImage:
         """Return the base of an image: a disk of the catalog by its alias, or that of a distribution."""

@@ -86,6 +86,7 @@ class WorkerAttempts:
         state = await self._engine.heartbeat(token.engine_token)
         if state is AttemptState.CANCELLED:
             await self._engine.acknowledge_cancel(token.engine_token)
+            await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
             return True
         record = self._rows.jobs.record_heartbeat
         is_recorded = state is AttemptState.RUNNING and await self._rows.call(
@@ -95,6 +96,7 @@ class WorkerAttempts:
             return False
         job = await self._rows.call(self._rows.jobs.find, token.job_id)
         if job is not None and job.state is JobState.CANCELLED:
+            await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
             return True
         raise JobTokenUnknown(_UNKNOWN)
 

@@ -216,6 +216,12 @@ class JobRepository:
             values["progress"] = progress
         return self._update(_running(job_id, attempt).values(values))
 
+    def record_stop(self, job_id: str, attempt: int) -> None:
+        """Record that the worker of an attempt knows that the job is cancelled, and has stopped or will."""
+        is_cancelled = (JOBS.c.attempt == attempt) & (JOBS.c.state == JobState.CANCELLED)
+        update = sa.update(JOBS).where(JOBS.c.id == job_id, is_cancelled).values(seen_at=self._now())
+        self._update(update)
+
     def record_failure(self, job_id: str, attempt: int, result: Json) -> None:
         """Record the report of a failed attempt, such as its log, which the engine does not keep."""
         self._update(_running(job_id, attempt).values(result=result))

@@ -18,6 +18,7 @@ from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
+from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.model import ComposeBase, ImageType, Principal
 from image_service.management.messages import ApiRequest, ApiResponse
@@ -154,7 +155,7 @@ class Composer:
         service = ComposeService(
             rows.composes,
             catalog,
-            engine,
+            ComposePlans(rows.composes, engine, at_once),
             bases,
             at_once,
             lambda: rows.clock().timestamp(),

@@ -10,7 +10,9 @@ import attrs
 
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.metadata.composes import ComposeRepository
+from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.metadata.tasks import TaskRepository
 from image_service.jobs.model import (
     Artifact,
     Compose,
@@ -121,6 +123,16 @@ class Rows:
     def jobs(self) -> JobRepository:
         """The repository of jobs."""
         return JobRepository(self.database, self.clock)
+
+    @property
+    def images(self) -> ImageRepository:
+        """The repository of catalog images."""
+        return ImageRepository(self.database, self.clock)
+
+    @property
+    def tasks(self) -> TaskRepository:
+        """The repository of EC2's tasks."""
+        return TaskRepository(self.database, self.composes, self.clock)
 
     def add(self, compose: Compose | None = None) -> tuple[Compose, dict[str, str]]:
         """Add a compose; return it, and the ids of its jobs."""

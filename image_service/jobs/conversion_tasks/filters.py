@@ -1,0 +1,94 @@
+"""Tags of tasks, and the filters that select tasks. Pure."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from image_service.jobs.ec2.errors import Ec2Error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_RESOURCE_TYPE = "export-instance-task"
+_MAX_TAGS = 50
+_MAX_KEY_CHARACTERS = 128
+_MAX_VALUE_CHARACTERS = 256
+_FILTERS = {
+    "export-task-id": "ExportTaskId",
+    "state": "State",
+    "description": "Description",
+}
+_TAG = "tag:"
+_TAG_KEY = "tag-key"
+_LITERAL = re.compile(r"\\([*?\\])|\[")
+
+
+def parse_tags(specifications: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the tags of ``TagSpecification``, values by keys; raises Ec2Error."""
+    tags: dict[str, str] = {}
+    for specification in specifications:
+        if specification.get("ResourceType") != _RESOURCE_TYPE:
+            raise _invalid(f"TagSpecification.ResourceType must be {_RESOURCE_TYPE}")
+        for tag in specification.get("Tags", ()):
+            key, value = tag.get("Key", ""), tag.get("Value", "")
+            if not 1 <= len(key) <= _MAX_KEY_CHARACTERS or key.lower().startswith("aws:"):
+                raise _invalid(
+                    f"the key of a tag must have 1 to {_MAX_KEY_CHARACTERS} characters, without aws: before"
+                )
+            if len(value) > _MAX_VALUE_CHARACTERS:
+                raise _invalid(f"the value of a tag must have at most {_MAX_VALUE_CHARACTERS} characters")
+            if key in tags:
+                raise _invalid(f"the tag {key} is repeated")
+            tags[key] = value
+    if len(tags) > _MAX_TAGS:
+        raise Ec2Error("TagLimitExceeded", f"there are {len(tags)} tags; a task has at most {_MAX_TAGS}")
+    return tags
+
+
+def select_tasks(
+    tasks: Iterable[Mapping[str, Any]], filters: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the export tasks that match every filter.
+
+    Args:
+        tasks: ``ExportTask`` documents.
+        filters: each matches a task that has one of its values, in which ``*`` stands for any characters and
+            ``?`` for one.
+
+    Raises:
+        Ec2Error: a filter is unknown.
+    """
+    for each in filters:
+        name = each.get("Name", "")
+        if name not in {*_FILTERS, _TAG_KEY} and not name.startswith(_TAG):
+            raise _invalid(
+                f"the filter {name!a:.100} is invalid; filters are {', '.join(_FILTERS)}, {_TAG_KEY} and"
+                f" {_TAG}KEY"
+            )
+    return [task for task in tasks if all(_matches(task, each) for each in filters)]
+
+
+def _matches(task: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    found = _values_of(task, wanted["Name"])
+    patterns = [_pattern(value) for value in wanted.get("Values", ())]
+    return any(fnmatchcase(value, pattern) for pattern in patterns for value in found)
+
+
+def _values_of(task: Mapping[str, Any], name: str) -> list[str]:
+    """Return the values that a task has for a filter."""
+    if name == _TAG_KEY:
+        return [tag["Key"] for tag in task["Tags"]]
+    if name.startswith(_TAG):
+        return [tag["Value"] for tag in task["Tags"] if tag["Key"] == name.removeprefix(_TAG)]
+    return [task[_FILTERS[name]]]
+
+
+def _pattern(value: str) -> str:
+    """Return the pattern of a filter's value; a backslash makes the next wildcard literal."""
+    return _LITERAL.sub(lambda found: f"[{found[1] or found[0]}]", value)
+
+
+def _invalid(detail: str) -> Ec2Error:
+    return Ec2Error("InvalidParameterValue", detail)

@@ -1,0 +1,223 @@
+"""Reads the parameters of ImportVolume and ImportInstance. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.errors import FormatError, UnsafeImage
+from image_service.formats.disk.model import SECTOR_BYTES
+from image_service.jobs.catalog_image import DiskLayout
+from image_service.jobs.conversion_task import ImportSource
+from image_service.jobs.ec2.errors import Ec2Error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from image_service.jobs.model import Json
+    from image_service.transfer.origins import AllowedOrigins
+
+GIB = 1 << 30
+MAX_DISKS = 16
+"""Of an instance."""
+
+_FORMATS = ("VMDK", "VHD", "RAW", "QCOW2")
+_MAX_VOLUME_GIB = 16384  # as EC2's largest volumes
+_PLATFORMS = ("Windows", "Linux")
+_ARCHITECTURES = {"i386": "i386", "x86_64": "x86_64", "arm64": "aarch64"}
+_ADDITIONAL = ("kernel", "ramdisk", "virtualization", "layout")
+_VIRTUALIZATIONS = ("hvm", "paravirt")
+
+
+@attrs.frozen
+class RequestedDisk:
+    """A disk of an import.
+
+    Args:
+        format: ``VMDK``, ``VHD``, ``RAW`` or ``QCOW2``.
+        bytes: of the image.
+        volume_gib: size of its volume.
+        description: of the disk.
+    """
+
+    format: str
+    bytes: int
+    volume_gib: int
+    description: str
+
+    @property
+    def volume_bytes(self) -> int:
+        """The maximum of its virtual size."""
+        return self.volume_gib * GIB
+
+
+@attrs.frozen
+class ImportRequest:
+    """A request to import, checked.
+
+    Args:
+        document: the parameters without secrets.
+        disks: at least one.
+        source: URLs of the manifests, one for each disk.
+        description: of the request.
+        platform: ``Windows`` or ``Linux``; "": it was not named.
+        architecture: RPM architecture name; "": it was not named.
+        layout: of the images.
+        kernel_images: ids of images that `AdditionalInfo` names.
+    """
+
+    document: Json
+    disks: tuple[RequestedDisk, ...]
+    source: ImportSource
+    description: str
+    platform: str = ""
+    architecture: str = ""
+    layout: DiskLayout = DiskLayout.DISK
+    kernel_images: tuple[str, ...] = ()
+
+
+def parse_import_volume(parameters: Mapping[str, Any], origins: AllowedOrigins) -> ImportRequest:
+    """Return the request of ImportVolume.
+
+    Args:
+        parameters: as EC2's model names them.
+        origins: of manifests.
+
+    Raises:
+        Ec2Error: a parameter is missing or invalid.
+    """
+    disk = _parse_disk("", parameters, origins)
+    return ImportRequest(
+        document=_without_urls(parameters),
+        disks=(disk,),
+        source=ImportSource((parameters["Image"]["ImportManifestUrl"],)),
+        description=parameters.get("Description", ""),
+    )
+
+
+def parse_import_instance(parameters: Mapping[str, Any], origins: AllowedOrigins) -> ImportRequest:
+    """Return the request of ImportInstance; arguments and errors are those of `parse_import_volume`."""
+    images: Sequence[Mapping[str, Any]] = parameters.get("DiskImages", ())
+    if not images:
+        raise _missing("DiskImage.1.Image")
+    if len(images) > MAX_DISKS:
+        raise _invalid(f"there are {len(images)} disks; an instance has at most {MAX_DISKS}")
+    disks = tuple(
+        _parse_disk(f"DiskImage.{number}.", image, origins) for number, image in enumerate(images, 1)
+    )
+    specification = parameters.get("LaunchSpecification", {})
+    additional = _parse_additional_info(specification.get("AdditionalInfo", ""))
+    return ImportRequest(
+        document={
+            **_without_urls(parameters),
+            "DiskImages": [_without_urls(image) for image in images],
+            "LaunchSpecification": _without_user_data(specification),
+        },
+        disks=disks,
+        source=ImportSource(tuple(image["Image"]["ImportManifestUrl"] for image in images)),
+        description=parameters.get("Description", ""),
+        platform=_one_of("Platform", parameters.get("Platform", ""), _PLATFORMS),
+        architecture=_parse_architecture(specification),
+        layout=DiskLayout(additional.get("layout", DiskLayout.DISK)),
+        kernel_images=tuple(additional[name] for name in ("kernel", "ramdisk") if name in additional),
+    )
+
+
+def _parse_disk(prefix: str, parameters: Mapping[str, Any], origins: AllowedOrigins) -> RequestedDisk:
+    image, volume = parameters.get("Image", {}), parameters.get("Volume", {})
+    for group, name, value in (
+        ("Image", "Format", image),
+        ("Image", "Bytes", image),
+        ("Image", "ImportManifestUrl", image),
+        ("Volume", "Size", volume),
+    ):
+        if name not in value:
+            raise _missing(f"{prefix}{group}.{name}")
+    disk = RequestedDisk(
+        _one_of(f"{prefix}Image.Format", image["Format"], _FORMATS),
+        image["Bytes"],
+        volume["Size"],
+        parameters.get("Description", ""),
+    )
+    if not 1 <= disk.volume_gib <= _MAX_VOLUME_GIB:
+        raise _invalid(f"{prefix}Volume.Size must be from 1 to {_MAX_VOLUME_GIB} GiB")
+    # The file of a disk of the volume's size has headers, tables or a footer, too.
+    if not SECTOR_BYTES <= disk.bytes <= 2 * disk.volume_bytes:
+        raise _invalid(
+            f"{prefix}Image.Bytes must be at least {SECTOR_BYTES}, and fit {prefix}Volume.Size, which is"
+            f" {disk.volume_gib} GiB"
+        )
+    try:
+        origins.check(image["ImportManifestUrl"], f"{prefix}Image.ImportManifestUrl")
+    except (FormatError, UnsafeImage) as error:
+        raise _invalid(error.detail) from None
+    return disk
+
+
+def _parse_architecture(specification: Mapping[str, Any]) -> str:
+    name = specification.get("Architecture", "")
+    if not name:
+        return ""
+    return _ARCHITECTURES[_one_of("LaunchSpecification.Architecture", name, tuple(_ARCHITECTURES))]
+
+
+def _parse_additional_info(text: str) -> Mapping[str, str]:
+    """Return the members of ``LaunchSpecification.AdditionalInfo``; "": there are none."""
+    place = "LaunchSpecification.AdditionalInfo"
+    if not text:
+        return {}
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise _invalid(f"{place} must be a JSON object with members of {', '.join(_ADDITIONAL)}")
+    if unknown := sorted(set(document).difference(_ADDITIONAL)):
+        raise _invalid(
+            f"{place} has the unknown member {unknown[0]!a:.100}; members are {', '.join(_ADDITIONAL)}"
+        )
+    for name, value in document.items():
+        if not isinstance(value, str):
+            raise _invalid(f"{place}.{name} must be a string")
+    for name, values in (("virtualization", _VIRTUALIZATIONS), ("layout", tuple(DiskLayout))):
+        if name in document:
+            document[name] = _one_of(f"{place}.{name}", document[name], values)
+    return document
+
+
+def _without_urls(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters without the URL of the manifest, which is secret."""
+    if "Image" not in parameters:
+        return dict(parameters)
+    image = {name: value for name, value in parameters["Image"].items() if name != "ImportManifestUrl"}
+    return {**parameters, "Image": image}
+
+
+def _without_user_data(specification: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a launch specification with the digest of its user data alone, which may be secret."""
+    cleaned = dict(specification)
+    user_data = cleaned.pop("UserData", {})
+    if "Data" in user_data:
+        cleaned["UserDataSha256"] = hashlib.sha256(user_data["Data"].encode()).hexdigest()
+    return cleaned
+
+
+def _one_of(name: str, value: str, values: Sequence[str]) -> str:
+    """Return that of the values which a parameter has, in any case."""
+    if not value:
+        raise _missing(name)
+    for each in values:
+        if each.lower() == value.lower():
+            return each
+    raise _invalid(f"{name} must be one of {', '.join(values)}")
+
+
+def _missing(name: str) -> Ec2Error:
+    return Ec2Error("MissingParameter", f"the request must contain the parameter {name}")
+
+
+def _invalid(detail: str) -> Ec2Error:
+    return Ec2Error("InvalidParameterValue", detail)

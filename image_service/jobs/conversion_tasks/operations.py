@@ -1,0 +1,323 @@
+"""The operations of EC2's API that import, export, describe and cancel."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.errors import NotFound, TaskLimitReached
+from image_service.jobs.catalog_image import CatalogImage
+from image_service.jobs.conversion_task import ConversionTask, TaskAnswer, TaskKind
+from image_service.jobs.conversion_tasks.filters import parse_tags, select_tasks
+from image_service.jobs.conversion_tasks.import_requests import parse_import_instance, parse_import_volume
+from image_service.jobs.conversion_tasks.replies import (
+    describe_conversion_task,
+    describe_export_task,
+    image_id,
+)
+from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.exports.target import parse_export_target
+from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.metadata.tasks import TaskRecord
+from image_service.jobs.model import (
+    Compose,
+    ComposeOrigin,
+    ComposeState,
+    UploadResult,
+    UploadTarget,
+    alias_digits,
+)
+from image_service.jobs.plans.export_plan import make_export_plan
+from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
+from image_service.jobs.plans.plan import S3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.artifacts.image_catalog import ImageCatalog
+    from image_service.jobs.conversion_task import ImportSource, TaskLimits
+    from image_service.jobs.conversion_tasks.import_requests import ImportRequest
+    from image_service.jobs.dispatch.compose_plans import ComposePlans
+    from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
+    from image_service.jobs.exports.buckets import ExportBuckets
+    from image_service.jobs.metadata.tasks import TaskRepository
+    from image_service.jobs.model import ComposeBase, ComposePlan, Json
+    from image_service.transfer.origins import AllowedOrigins
+
+UPLOAD_TIME = timedelta(hours=168)
+"""The longest time for which an import waits for its upload."""
+
+_IMPORTS = (TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE)
+_EXPORTS = (TaskKind.EXPORT_INSTANCE,)
+_UNKNOWN_IMPORT = "InvalidConversionTaskId"
+_UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
+_INSTANCE = "i-"
+_log = Logger()
+
+
+@attrs.frozen
+class TaskOptions:
+    """The settings of tasks.
+
+    Args:
+        origins: of imports.
+        object_stores: the same, as URLs; none: imports are refused.
+        limits: of a tenant.
+        architecture: of the workers that convert, by its RPM name; that of images which name none.
+    """
+
+    origins: AllowedOrigins
+    object_stores: frozenset[str]
+    limits: TaskLimits
+    architecture: str
+
+
+@attrs.frozen(eq=False)
+class TaskOperations:
+    """The operations. Each sees the tasks and images of the caller's tenant; others are unknown to it.
+
+    A changing request is answered once: one with the same signature gets the first answer.
+
+    Args:
+        tasks: rows.
+        catalog: images to export.
+        buckets: to export to.
+        plans: starts and cancels the plans of tasks.
+        in_thread: calls rows, catalog and buckets in a thread.
+        options: settings.
+        now: in UTC.
+    """
+
+    _tasks: TaskRepository
+    _catalog: ImageCatalog
+    _buckets: ExportBuckets
+    _plans: ComposePlans
+    _in_thread: InThread
+    _options: TaskOptions
+    _now: Callable[[], datetime] = utc_now
+
+    @property
+    def handlers(self) -> Mapping[str, OperationHandler]:
+        """The operations by name."""
+        return {
+            "ImportVolume": self._import_volume,
+            "ImportInstance": self._import_instance,
+            "DescribeConversionTasks": self._describe_conversion_tasks,
+            "CancelConversionTask": self._cancel_conversion_task,
+            "CreateInstanceExportTask": self._create_export_task,
+            "DescribeExportTasks": self._describe_export_tasks,
+            "CancelExportTask": self._cancel_export_task,
+        }
+
+    async def _import_volume(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        parse = partial(parse_import_volume, parameters)
+        return await self._import(caller, TaskKind.IMPORT_VOLUME, parse)
+
+    async def _import_instance(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        return await self._import(
+            caller, TaskKind.IMPORT_INSTANCE, partial(parse_import_instance, parameters)
+        )
+
+    async def _import(
+        self, caller: Ec2Caller, kind: TaskKind, parse: Callable[[AllowedOrigins], ImportRequest]
+    ) -> Json:
+        if (first := await self._find_answer(caller)) is not None:
+            return first
+        if not self._options.object_stores:
+            raise Ec2Error("UnsupportedOperation", "EC2_OBJECT_STORES is not set: nothing can be imported")
+        request = parse(self._options.origins)
+        for name in request.kernel_images:
+            if await self._in_thread(partial(self._catalog.find, caller.tenant, name)) is None:
+                place = "LaunchSpecification.AdditionalInfo"
+                raise Ec2Error("InvalidParameterValue", f"{place}: there is no image {name!a:.100}")
+        record = self._make_import(caller.tenant, kind, request)
+        output = {"ConversionTask": describe_conversion_task(record, self._now())}
+        return await self._add(caller, record, request.source, output)
+
+    async def _describe_conversion_tasks(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        ids = parameters.get("ConversionTaskIds")
+        found = await self._find(caller, _IMPORTS, ids, _UNKNOWN_IMPORT)
+        now = self._now()
+        return {"ConversionTasks": [describe_conversion_task(record, now) for record in found]}
+
+    async def _cancel_conversion_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        task_id, reason = parameters["ConversionTaskId"], parameters.get("ReasonMessage", "")
+        return await self._cancel(caller, _IMPORTS, task_id, _UNKNOWN_IMPORT, reason)
+
+    async def _create_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        if (first := await self._find_answer(caller)) is not None:
+            return first
+        target = parse_export_target(parameters["TargetEnvironment"], parameters["ExportToS3Task"])
+        tags = parse_tags(parameters.get("TagSpecifications", ()))
+        image = await self._find_image(caller.tenant, parameters["InstanceId"])
+        compose_id = str(uuid4())
+        task_id = _task_id(TaskKind.EXPORT_INSTANCE, compose_id)
+        key = target.key(task_id)
+        await self._in_thread(partial(self._buckets.check, caller, target.bucket, key))
+        plan = make_export_plan(image, file_format=target.format, bucket=target.bucket, key=key)
+        place = {"DiskImageFormat": target.disk_format, "S3Bucket": target.bucket, "S3Key": key}
+        container = {"ContainerFormat": target.container} if target.container else {}
+        request = {
+            "InstanceId": parameters["InstanceId"],
+            "TargetEnvironment": parameters["TargetEnvironment"],
+            "Description": parameters.get("Description", ""),
+            "ExportToS3Task": {**place, **container},
+        }
+        compose = attrs.evolve(
+            self._make_compose(compose_id, caller.tenant, ComposeOrigin.EXPORT, plan),
+            uploads=(UploadResult(UploadTarget(S3), "pending"),),
+            source_image=image.id if isinstance(image, CatalogImage) else None,
+        )
+        record = _make_record(compose, TaskKind.EXPORT_INSTANCE, request, tags=tags)
+        return await self._add(
+            caller, record, None, {"ExportTask": describe_export_task(record, self._now())}
+        )
+
+    async def _describe_export_tasks(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        ids = parameters.get("ExportTaskIds")
+        found = await self._find(caller, _EXPORTS, ids, _UNKNOWN_EXPORT)
+        now = self._now()
+        tasks = [describe_export_task(record, now) for record in found]
+        return {"ExportTasks": select_tasks(tasks, parameters.get("Filters", ()))}
+
+    async def _cancel_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        return await self._cancel(caller, _EXPORTS, parameters["ExportTaskId"], _UNKNOWN_EXPORT)
+
+    async def _find_answer(self, caller: Ec2Caller) -> Json | None:
+        """Return the answer to an earlier request with the same signature; None: there was none."""
+        return await self._in_thread(partial(self._tasks.find_answer, caller.request_digest))
+
+    async def _add(
+        self, caller: Ec2Caller, record: TaskRecord, source: ImportSource | None, output: Json
+    ) -> Json:
+        """Add a task, which the engine starts soon, or once it answers; return the answer."""
+        answer = TaskAnswer(caller.request_digest, output)
+        add = partial(self._tasks.add, record, source, self._options.limits, answer)
+        try:
+            given, job_ids = await self._in_thread(add)
+        except TaskLimitReached as error:
+            raise Ec2Error("ResourceLimitExceeded", error.detail) from None
+        except NotFound as error:  # the image was deleted meanwhile
+            raise Ec2Error("InvalidInstanceID.NotFound", error.detail) from None
+        if job_ids is not None:
+            _log.info(
+                "added task {task}: compose {compose}",
+                task=record.task.id,
+                compose=record.compose.id,
+                tenant=caller.tenant,
+                access_key=caller.access_key,
+            )
+            self._plans.start(record.compose, job_ids)
+        return given
+
+    async def _find(
+        self, caller: Ec2Caller, kinds: Sequence[TaskKind], ids: Sequence[str] | None, unknown: str
+    ) -> list[TaskRecord]:
+        """Return tasks, oldest first; without ids, all of the tenant. Raises Ec2Error with code `unknown`."""
+        found = await self._in_thread(partial(self._tasks.find, caller.tenant, kinds, ids or None))
+        for task_id in sorted(set(ids or ()).difference(record.task.id for record in found)):
+            raise Ec2Error(unknown, f"there is no task {task_id!a:.100}")
+        return found
+
+    async def _cancel(
+        self, caller: Ec2Caller, kinds: Sequence[TaskKind], task_id: str, unknown: str, reason: str = ""
+    ) -> Json:
+        if (first := await self._find_answer(caller)) is not None:
+            return first
+        (record,) = await self._find(caller, kinds, [task_id], unknown)
+        answer = TaskAnswer(caller.request_digest, {"Return": True})
+        given = await self._in_thread(partial(self._tasks.cancel, record.task, reason, answer))
+        if given is None:
+            raise Ec2Error("IncorrectState", f"task {task_id} has ended, and cannot be cancelled")
+        _log.info("cancelled task {task}", task=task_id, tenant=caller.tenant, access_key=caller.access_key)
+        await self._plans.cancel(record.compose)
+        return given
+
+    async def _find_image(self, tenant: str, name: str) -> CatalogImage | ComposeBase:
+        if not name.startswith(_INSTANCE):
+            raise Ec2Error("InvalidInstanceID.Malformed", f"InstanceId must begin with {_INSTANCE}")
+        image = await self._in_thread(partial(self._catalog.find, tenant, name))
+        if image is None:
+            raise Ec2Error("InvalidInstanceID.NotFound", f"there is no image {name!a:.100}")
+        return image
+
+    def _make_import(self, tenant: str, kind: TaskKind, request: ImportRequest) -> TaskRecord:
+        compose_id = str(uuid4())
+        task_id = _task_id(kind, compose_id)
+        shared = {
+            "architecture": request.architecture or self._options.architecture,
+            "platform": request.platform,
+            "layout": request.layout,
+            "launch_specification": request.document.get("LaunchSpecification", {}),
+        }
+        disks = [
+            ImportedDisk(
+                disk.format,
+                disk.bytes,
+                disk.volume_bytes,
+                {
+                    **shared,
+                    "id": image_id(compose_id, number),
+                    "name": disk.description or request.description or task_id,
+                    "description": disk.description or request.description,
+                    "source": f"import:{task_id}" + (f"/{number + 1}" if number else ""),
+                    "volume_bytes": disk.volume_bytes,
+                },
+            )
+            for number, disk in enumerate(request.disks)
+        ]
+        plan = make_import_plan(disks, self._options.object_stores, self._now() + UPLOAD_TIME)
+        return _make_record(
+            self._make_compose(compose_id, tenant, ComposeOrigin.IMPORT, plan),
+            kind,
+            request.document,
+            volume_bytes=sum(disk.volume_bytes for disk in request.disks),
+        )
+
+    def _make_compose(
+        self, compose_id: str, tenant: str, origin: ComposeOrigin, plan: ComposePlan
+    ) -> Compose:
+        return Compose(
+            id=compose_id,
+            tenant=tenant,
+            distribution="",
+            architecture=self._options.architecture,
+            image_type=None,
+            request={},
+            plan=plan,
+            state=ComposeState.PENDING,
+            created_at=self._now(),
+            origin=origin,
+        )
+
+
+def _task_id(kind: TaskKind, compose_id: str) -> str:
+    return f"{kind}-{alias_digits(compose_id)}"
+
+
+def _make_record(
+    compose: Compose,
+    kind: TaskKind,
+    request: Json,
+    *,
+    tags: Mapping[str, str] | None = None,
+    volume_bytes: int = 0,
+) -> TaskRecord:
+    task = ConversionTask(
+        id=_task_id(kind, compose.id),
+        compose_id=compose.id,
+        tenant=compose.tenant,
+        kind=kind,
+        request=request,
+        tags=tags or {},
+        volume_bytes=volume_bytes,
+        created_at=compose.created_at,
+        expires_at=compose.created_at + UPLOAD_TIME,
+    )
+    return TaskRecord(task, compose)

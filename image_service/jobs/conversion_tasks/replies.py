@@ -1,0 +1,88 @@
+"""Tasks as members of EC2's replies. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid5
+
+from image_service.jobs.conversion_task import TaskKind
+from image_service.jobs.conversion_tasks.states import converted_bytes, state_of, state_of_volume
+from image_service.jobs.model import JobType, alias_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from image_service.jobs.metadata.tasks import TaskRecord
+    from image_service.jobs.model import Job
+
+
+def image_id(compose_id: str, number: int) -> str:
+    """Return the id of an image that an import makes; `number` counts its disks from 0."""
+    return compose_id if number == 0 else str(uuid5(UUID(compose_id), str(number)))
+
+
+def describe_conversion_task(record: TaskRecord, now: datetime) -> dict[str, Any]:
+    """Return a ``ConversionTask``."""
+    task, state = record.task, state_of(record, now)
+    document = {
+        "ConversionTaskId": task.id,
+        "ExpirationTime": task.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "State": state.name,
+        "StatusMessage": state.message,
+        "Tags": _describe_tags(record),
+    }
+    request: Any = task.request
+    jobs = [job for job in record.jobs if job.type is JobType.IMPORT]
+    if task.kind is TaskKind.IMPORT_VOLUME:
+        return {**document, "ImportVolume": _describe_volume(record, 0, request, jobs)}
+    placement = request.get("LaunchSpecification", {}).get("Placement", {})
+    zone = {"AvailabilityZone": placement.get("AvailabilityZone", "")}
+    volumes = []
+    for number, disk in enumerate(request["DiskImages"]):
+        volume = _describe_volume(record, number, {**zone, **disk}, jobs)
+        of_volume = state_of_volume(record, jobs[number], now) if jobs else state
+        volumes.append({**volume, "Status": of_volume.name, "StatusMessage": of_volume.message})
+    instance = {
+        "InstanceId": f"i-{alias_digits(record.compose.id)}",
+        "Platform": request["Platform"],
+        "Description": request.get("Description", ""),
+        "Volumes": volumes,
+    }
+    return {**document, "ImportInstance": instance}
+
+
+def _describe_volume(
+    record: TaskRecord, number: int, parameters: Mapping[str, Any], jobs: list[Job]
+) -> dict[str, Any]:
+    image = parameters["Image"]
+    volume_id = f"vol-{alias_digits(image_id(record.compose.id, number))}"
+    return {
+        "AvailabilityZone": parameters.get("AvailabilityZone", ""),
+        "BytesConverted": converted_bytes(jobs[number], image["Bytes"]) if jobs else 0,
+        "Description": parameters.get("Description", ""),
+        "Image": {"Format": image["Format"], "Size": image["Bytes"]},
+        "Volume": {"Id": volume_id, "Size": parameters["Volume"]["Size"]},
+    }
+
+
+def describe_export_task(record: TaskRecord, now: datetime) -> dict[str, Any]:
+    """Return an ``ExportTask``."""
+    task, state = record.task, state_of(record, now)
+    request: Any = task.request
+    return {
+        "ExportTaskId": task.id,
+        "Description": request.get("Description", ""),
+        "State": state.name,
+        "StatusMessage": state.message,
+        "ExportToS3Task": request["ExportToS3Task"],
+        "InstanceExportDetails": {
+            "InstanceId": request["InstanceId"],
+            "TargetEnvironment": request["TargetEnvironment"],
+        },
+        "Tags": _describe_tags(record),
+    }
+
+
+def _describe_tags(record: TaskRecord) -> list[dict[str, object]]:
+    return [{"Key": key, "Value": value} for key, value in record.task.tags.items()]

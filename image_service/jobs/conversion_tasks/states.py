@@ -1,0 +1,102 @@
+"""The state of a task as clients of EC2's API see it. Pure.
+
+EC2 has no state of failure: a task that has failed is ``cancelled``, and its message says why.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.jobs.conversion_task import TaskKind
+from image_service.jobs.model import ComposeState, JobState, JobType
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from image_service.jobs.metadata.tasks import TaskRecord
+    from image_service.jobs.model import Job
+
+ACTIVE, CANCELLING, CANCELLED, COMPLETED = "active", "cancelling", "cancelled", "completed"
+
+CANCEL_TIME = timedelta(minutes=2)
+"""The longest time for which a task is ``cancelling``."""
+
+_AWAITED, _PENDING, _CONVERTING = "image upload awaited", "conversion pending", "converting"
+_PHASES = ("download", "convert", "digest", "send")
+"""The phases in which the job of an import reports progress, in their order."""
+
+
+@attrs.frozen
+class TaskState:
+    """The state of a task, or of one of its volumes.
+
+    Args:
+        name: ``active``, ``cancelling``, ``cancelled`` or ``completed``.
+        message: for people; "": nothing needs to be said.
+    """
+
+    name: str
+    message: str = ""
+
+
+def state_of(record: TaskRecord, now: datetime) -> TaskState:
+    """Return the state of a task at a time."""
+    compose = record.compose
+    if compose.state is ComposeState.SUCCESS:
+        return TaskState(COMPLETED)
+    if compose.state is ComposeState.FAILURE:
+        return TaskState(CANCELLED, compose.error.reason if compose.error else "the task failed")
+    if compose.state is ComposeState.CANCELLED:
+        reason = record.task.cancel_reason
+        message = f"cancelled by the user: {reason}" if reason else "cancelled by the user"
+        is_stopping = any(_is_stopping(job, now) for job in record.jobs)
+        return TaskState(CANCELLING if is_stopping else CANCELLED, message)
+    return TaskState(ACTIVE, _describe_work(record))
+
+
+def state_of_volume(record: TaskRecord, job: Job, now: datetime) -> TaskState:
+    """Return the state of one volume of an import, which the job makes."""
+    state = state_of(record, now)
+    if state.name != ACTIVE:
+        return state
+    return TaskState(ACTIVE, _describe_job(job))
+
+
+def converted_bytes(job: Job, image_bytes: int) -> int:
+    """Return how much of an image the job of its import has converted, as bytes of the image."""
+    if job.state is JobState.FINISHED:
+        return image_bytes
+    progress = job.progress
+    if progress is None or not progress.total or progress.phase not in _PHASES:
+        return 0
+    phase = _PHASES.index(progress.phase)
+    return image_bytes * (phase * progress.total + progress.done) // (len(_PHASES) * progress.total)
+
+
+def _is_stopping(job: Job, now: datetime) -> bool:
+    """Return True if a worker may still do a job that was cancelled."""
+    if job.state is not JobState.CANCELLED or job.started_at is None or job.finished_at is None:
+        return False
+    has_stopped = job.seen_at is not None and job.seen_at > job.finished_at
+    return not has_stopped and now < job.finished_at + CANCEL_TIME
+
+
+def _describe_work(record: TaskRecord) -> str:
+    """Return the message about a task that has not ended: that of its first job that has not."""
+    for job in record.jobs:
+        if job.state is not JobState.FINISHED:
+            return _describe_job(job)
+    if record.jobs:
+        return _CONVERTING
+    return _PENDING if record.task.kind is TaskKind.EXPORT_INSTANCE else _AWAITED
+
+
+def _describe_job(job: Job) -> str:
+    if job.type is JobType.UPLOAD:
+        return "uploading"
+    if job.type is JobType.IMPORT and job.state is JobState.WAITING:
+        return _AWAITED
+    return _CONVERTING if job.state is JobState.RUNNING else _PENDING

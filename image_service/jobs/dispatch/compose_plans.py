@@ -1,0 +1,65 @@
+"""Starts and cancels the plans of composes whose rows are there: the engine may be unavailable."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import DeferredSemaphore
+from twisted.logger import Logger
+
+from image_service.errors import EngineUnavailable, StoreFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from image_service.concurrency.parts import InThread
+    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.model import Compose
+
+_log = Logger()
+
+_CONCURRENT_STARTS = 4  # the engine starts 100 a second one by one
+
+
+@attrs.frozen(eq=False)
+class ComposePlans:
+    """Starts and cancels plans.
+
+    Args:
+        composes: rows.
+        engine: carries out the plans.
+        in_thread: calls the rows in a thread.
+    """
+
+    _composes: ComposeRepository
+    _engine: Engine
+    _in_thread: InThread
+    _starts: DeferredSemaphore = attrs.field(
+        init=False, factory=partial(DeferredSemaphore, _CONCURRENT_STARTS)
+    )
+
+    def start(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
+        """Have the engine start a plan soon; if it does not answer, the reconciler starts the plan later."""
+        starting = self._starts.run(self._start, compose, job_ids)
+        starting.addErrback(lambda failure: _log.failure("a compose cannot be started", failure))
+
+    async def cancel(self, compose: Compose) -> None:
+        """Have the engine end the plan now; by itself it ends when its next step finds no running compose."""
+        try:
+            await self._engine.cancel_plan(compose.id)
+        except EngineUnavailable as error:
+            _log.warn(
+                "the engine still has compose {compose}: {reason}", compose=compose.id, reason=error.detail
+            )
+
+    async def _start(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
+        try:
+            await self._engine.start_plan(compose, job_ids)
+            await self._in_thread(partial(self._composes.mark_started, compose.id))
+        except (EngineUnavailable, StoreFailed) as error:
+            _log.warn(
+                "compose {compose} will be started later: {reason}", compose=compose.id, reason=error.detail
+            )

@@ -1,0 +1,85 @@
+"""Tags of export tasks, and the filters that select tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from image_service.jobs.conversion_tasks.filters import parse_tags, select_tasks
+from image_service.jobs.ec2.errors import Ec2Error
+
+TASKS: list[dict[str, Any]] = [
+    {
+        "ExportTaskId": f"export-i-{number}",
+        "State": state,
+        "Description": f"a*b{number}",
+        "Tags": [{"Key": "owner", "Value": owner}],
+    }
+    for number, (state, owner) in enumerate([("active", "ann"), ("completed", "bob"), ("active", "[x]")])
+]
+
+
+def selected(*filters: tuple[str, list[str]]) -> list[str]:
+    found = select_tasks(TASKS, [{"Name": name, "Values": values} for name, values in filters])
+    return [task["ExportTaskId"][-1] for task in found]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([], "012"),
+        ([("state", ["active"])], "02"),
+        ([("state", ["active", "completed"])], "012"),
+        ([("state", ["ACTIVE"])], ""),
+        ([("state", [])], ""),
+        ([("state", ["act*"]), ("tag:owner", ["?nn"])], "0"),
+        ([("tag-key", ["own*"])], "012"),
+        ([("tag:other", ["*"])], ""),
+        ([("tag:owner", ["[x]"])], "2"),
+        ([("description", [r"a\*b1"])], "1"),
+        ([("description", [r"a\?b1"])], ""),
+        ([("export-task-id", ["export-i-2"])], "2"),
+        ([("description", ["*a" * 500])], ""),
+    ],
+    ids=range(13),
+)
+def test_tasks_match_every_filter(filters: list[tuple[str, list[str]]], expected: str) -> None:
+    assert selected(*filters) == list(expected)
+
+
+def test_unknown_filter_is_refused() -> None:
+    with pytest.raises(Ec2Error, match="export-task-id, state") as refused:
+        selected(("owner", ["x"]))
+    assert refused.value.error_code == "InvalidParameterValue"
+
+
+def specification(*tags: tuple[str, str]) -> dict[str, Any]:
+    return {
+        "ResourceType": "export-instance-task",
+        "Tags": [{"Key": key, "Value": value} for key, value in tags],
+    }
+
+
+def test_tags_of_all_specifications_count() -> None:
+    assert parse_tags([specification(("a", "1")), specification(("b", ""))]) == {"a": "1", "b": ""}
+    assert parse_tags([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("specifications", "code"),
+    [
+        ([{"ResourceType": "image"}], "InvalidParameterValue"),
+        ([specification(("", "x"))], "InvalidParameterValue"),
+        ([specification(("aws:x", "x"))], "InvalidParameterValue"),
+        ([specification(("k" * 129, "x"))], "InvalidParameterValue"),
+        ([specification(("k", "x" * 257))], "InvalidParameterValue"),
+        ([specification(("k", "x"), ("k", "y"))], "InvalidParameterValue"),
+        ([specification(*((f"k{number}", "") for number in range(51)))], "TagLimitExceeded"),
+    ],
+    ids=range(7),
+)
+def test_wrong_tags_are_refused(specifications: list[dict[str, Any]], code: str) -> None:
+    with pytest.raises(Ec2Error) as refused:
+        parse_tags(specifications)
+    assert refused.value.error_code == code
