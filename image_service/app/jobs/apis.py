@@ -87,7 +87,8 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
         for name, api in served.items()
         if name in settings.jobs.apis
     ]
-    return JobParts(actions, tuple(apis), build_ec2_api(settings, {}, metrics))
+    ec2_api = build_ec2_api(parts, settings, rows, artifacts.catalog, plans, metrics)
+    return JobParts(actions, tuple(apis), ec2_api)
 
 
 def _build_composer_api(

@@ -1,29 +1,43 @@
-"""Builds EC2's API."""
+"""Builds EC2's API and its operations."""
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
 from image_service.files.reloaded import reloaded_file
+from image_service.jobs.conversion_task import TaskLimits
+from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
+from image_service.jobs.exports.buckets import ExportBuckets
 from image_service.settings.jobs.ec2 import read_ec2_credentials
+from image_service.transfer.origins import AllowedOrigins, parse_origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from image_service.app.jobs.rows import JobsRows
+    from image_service.concurrency.parts import PartsStack
+    from image_service.jobs.artifacts.image_catalog import ImageCatalog
+    from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.api import Ec2Api
-    from image_service.jobs.ec2.operations import OperationHandler
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-    from image_service.settings.jobs.ec2 import Ec2Credential
+    from image_service.settings.jobs.ec2 import Ec2Credential, Ec2Settings
     from image_service.settings.jobs.role import JobsRoleSettings
 
+_S3_THREADS = 4
 _log = Logger()
 
 
-def build_ec2_api(
-    settings: JobsRoleSettings, handlers: Mapping[str, OperationHandler], metrics: JobsMetrics
+def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
+    parts: PartsStack,
+    settings: JobsRoleSettings,
+    rows: JobsRows,
+    catalog: ImageCatalog,
+    plans: ComposePlans,
+    metrics: JobsMetrics,
 ) -> Ec2Api | None:
     """Return the API; None if it is not served.
 
@@ -39,7 +53,27 @@ def build_ec2_api(
     from image_service.jobs.ec2.signatures import SignatureVerifier  # noqa: PLC0415 - same
 
     access_keys = reloaded_file(settings.ec2.credentials_file, _read_access_keys)
-    return Ec2Api(SignatureVerifier(access_keys.get), handlers, metrics)
+    operations = TaskOperations(
+        rows.tasks,
+        catalog,
+        ExportBuckets(settings.s3),
+        plans,
+        rows.in_thread,
+        parts.in_thread_pool(_S3_THREADS, "buckets"),
+        _task_options(settings.ec2),
+    )
+    return Ec2Api(SignatureVerifier(access_keys.get), operations.handlers, metrics)
+
+
+def _task_options(settings: Ec2Settings) -> TaskOptions:
+    """Return the options of tasks, which workers of this machine's architecture do."""
+    origins = frozenset(map(parse_origin, settings.object_stores))
+    return TaskOptions(
+        AllowedOrigins(origins, setting="EC2_OBJECT_STORES"),
+        settings.object_stores,
+        TaskLimits(settings.max_tasks, settings.max_bytes),
+        platform.machine(),
+    )
 
 
 def _read_access_keys(path: Path) -> Mapping[str, Ec2Credential]:

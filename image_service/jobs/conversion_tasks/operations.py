@@ -89,7 +89,8 @@ class TaskOperations:
         catalog: images to export.
         buckets: to export to.
         plans: starts and cancels the plans of tasks.
-        in_thread: calls rows, catalog and buckets in a thread.
+        in_thread: calls rows and catalog in a thread.
+        in_s3_thread: calls buckets in another thread: S3 may be slow.
         options: settings.
         now: in UTC.
     """
@@ -99,6 +100,7 @@ class TaskOperations:
     _buckets: ExportBuckets
     _plans: ComposePlans
     _in_thread: InThread
+    _in_s3_thread: InThread
     _options: TaskOptions
     _now: Callable[[], datetime] = utc_now
 
@@ -159,7 +161,7 @@ class TaskOperations:
         compose_id = str(uuid4())
         task_id = _task_id(TaskKind.EXPORT_INSTANCE, compose_id)
         key = target.key(task_id)
-        await self._in_thread(partial(self._buckets.check, caller, target.bucket, key))
+        await self._in_s3_thread(partial(self._buckets.check, caller, target.bucket, key))
         plan = make_export_plan(image, file_format=target.format, bucket=target.bucket, key=key)
         place = {"DiskImageFormat": target.disk_format, "S3Bucket": target.bucket, "S3Key": key}
         container = {"ContainerFormat": target.container} if target.container else {}

@@ -75,6 +75,7 @@ class Operating:
             buckets,
             ComposePlans(rows.composes, engine, at_once),
             at_once,
+            at_once,
             TaskOptions(origins, stores, limits, "x86_64"),
             rows.clock,
         )
