@@ -129,9 +129,9 @@ def parse_parts(reply: WebReply) -> dict[int, bytes]:
     position = 0
     while head := _PART_HEAD.match(reply.body, position):
         found = _PART_RANGE.search(head[1])
-        if found is None:
+        first, last = (int(found[1]), int(found[2])) if found else (1, 0)
+        if first > last:
             raise TransferFailed("a part has no valid Content-Range")
-        first, last = int(found[1]), int(found[2])
         position = head.end() + last - first + 1
         parts[first] = reply.body[head.end() : position]
     if not reply.body[position:].lstrip(b"\r\n").startswith(b"--"):
