@@ -87,6 +87,12 @@ class NotFound(ImageServiceError):
     code = "not-found"
 
 
+class Gone(ImageServiceError):
+    """A short link has expired or was revoked, or the image that it names does not exist any more."""
+
+    code = "gone"
+
+
 class UnknownBaseImage(NotFound):
     """There is no base image of that version, architecture and type."""
 
@@ -151,6 +157,12 @@ class MisdirectedRequest(ImageServiceError):
     """A management request names a host other than this listener."""
 
     code = "host-misdirected"
+
+
+class TooManyWrongCodes(ImageServiceError):
+    """A client has requested short links that do not exist, too often to go on at once."""
+
+    code = "too-many-wrong-codes"
 
 
 class HeadTooLarge(ImageServiceError):

@@ -36,6 +36,7 @@ LAYERS = (
     ("transport",),
     ("assisted",),
     ("snapshots",),
+    ("links",),
     ("catalog",),
     ("streams",),
     ("serving",),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
+    from image_service.admin.links_api import LinkHandlers
+
 Page: TypeAlias = tuple[bytes, str]
 """Content and its media type."""
 
@@ -32,3 +34,7 @@ class ServingState(ServiceState, Protocol):
 
     def describe_status(self) -> Awaitable[Mapping[str, Any]]:
         """Return what works and what does not, as JSON: ``Status`` in `status_api`."""
+
+    @property
+    def links(self) -> LinkHandlers:
+        """Responds to the operations on short links."""

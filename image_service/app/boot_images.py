@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.errors import ConfigurationError
     from image_service.observability.metrics import Metrics
     from image_service.settings.settings import Settings
-    from image_service.snapshots.boot_images import BootImages
+    from image_service.snapshots.build import BootImageParts
 
 _log = Logger()
 
@@ -36,18 +36,15 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     base_images: BaseImages,
     stand_in: StandIn | None,
     base_url: str,
-) -> tuple[BootImages, DatabaseMonitor | None, UpstreamHealth]:
-    """Return boot images, the monitor of the database that replicas share, and assisted-service's health.
-
-    The monitor is None if they share none.
-    """
+) -> tuple[BootImageParts, UpstreamHealth]:
+    """Return boot images with their parts, and assisted-service's health."""
 
     def fail(fault: ConfigurationError) -> None:
         _log.critical("{fault}", fault=fault.detail)
         stop_with_failure(parts.reactor, os.EX_CONFIG)
 
     assisted = connect_assisted_service(parts, settings, stand_in, metrics, is_leader=shared.is_leader)
-    images, monitor = await build_boot_images(
+    built = await build_boot_images(
         parts,
         settings,
         assisted,
@@ -60,9 +57,9 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
         observer=metrics,
         fail=fail,
     )
-    if monitor is not None:
-        _add_gauges(metrics, monitor, is_leader=shared.is_leader)
-    return images, monitor, assisted.health
+    if built.monitor is not None:
+        _add_gauges(metrics, built.monitor, is_leader=shared.is_leader)
+    return built, assisted.health
 
 
 def _add_gauges(metrics: Metrics, monitor: DatabaseMonitor, *, is_leader: bool) -> None:

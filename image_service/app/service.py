@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from image_service.admin.links_api import LocalLinks
 from image_service.app.administration.process_status import ProcessStatus
 from image_service.app.administration.state import ProcessState
 from image_service.app.boot_images import start_boot_images
@@ -20,6 +21,7 @@ from image_service.catalog.build import build_base_images
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import count_ready
 from image_service.files.reloaded import prepare_changed
+from image_service.links.build import build_links
 from image_service.observability.log import set_level
 from image_service.observability.metrics import Metrics
 from image_service.serving.build import build_request_handlers
@@ -109,7 +111,7 @@ class ImageService(ProcessService):
         stand_in = shared.stand_in
         if self._standalone and stand_in is None:
             stand_in = await start_stand_in(self._parts, settings, base_images.configured, base_url)
-        images, monitor, upstream = await start_boot_images(
+        built, upstream = await start_boot_images(
             self._parts,
             settings,
             shared,
@@ -118,21 +120,26 @@ class ImageService(ProcessService):
             stand_in=stand_in,
             base_url=base_url,
         )
+        images, ports = built.images, {listener.getsockname()[1] for (listener,) in self._ports}
+        links = build_links(self._parts, built, base_url, ports, is_leader=shared.is_leader)
         base_images.options.on_superseded = images.supersede
         certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
         status = ProcessStatus(
             upstream=upstream,
             listeners=self._listeners,
-            database=monitor,
+            database=built.monitor,
             streams=sync.streams if shared.is_leader else None,
             certificate=certificate,
         )
-        state = ProcessState(catalog, self._listeners, self.metrics, status, monitor)
+        local_links = LocalLinks(links, settings.links.max_seconds)
+        state = ProcessState(catalog, self._listeners, self.metrics, status, local_links, built.monitor)
         has_admin = settings.admin.is_enabled
         main, plain = build_request_handlers(
             self._parts,
             settings.listen,
             images,
+            links,
+            base_url=base_url,
             unready=lambda: state.unready,
             impairment=lambda: state.impairment,
             metrics=None if has_admin else partial(shared.metrics_page, self.metrics),

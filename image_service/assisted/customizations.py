@@ -51,8 +51,10 @@ async def fetch_customization(
 ) -> Customization:
     """Return the customization of an infra-env's image of one kind.
 
-    Only ISOs have kernel arguments. If one call fails, the others are canceled and its error is raised.
+    Only ISOs and iPXE scripts have kernel arguments; scripts have nothing else. If one call fails, the others
+    are canceled and its error is raised.
     """
+    is_script = kind is Kind.IPXE_SCRIPT
     iso_type = kind if kind.is_iso else None
     fetch_ignition = partial(assisted.fetch_ignition, infra_env_id, iso_type, credentials)
     fetch_infra_env = partial(assisted.fetch_infra_env, infra_env_id, credentials)
@@ -60,12 +62,12 @@ async def fetch_customization(
     calls: list[Deferred[Any]] = [
         Deferred.fromCoroutine(fetch(is_revalidation=is_revalidation) if is_needed else _return_none())
         for fetch, is_needed in (
-            (fetch_ignition, True),
-            (fetch_infra_env, kind.is_iso),
+            (fetch_ignition, not is_script),
+            (fetch_infra_env, kind.is_iso or is_script),
             (fetch_ramdisk, kind in _WITH_RAMDISK),
         )
     ]
-    ignition: IgnitionConfig
+    ignition: IgnitionConfig | None
     infra_env: InfraEnv | None
     ramdisk: bytes | None
     try:
@@ -75,6 +77,8 @@ async def fetch_customization(
             call.cancel()
         error.subFailure.raiseException()
     arguments = infra_env.kernel_arguments if infra_env else ()
+    if ignition is None:
+        return Customization(b"", arguments, None)
     return Customization(ignition.config, arguments, ignition.modified, ramdisk)
 
 

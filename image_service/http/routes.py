@@ -99,7 +99,24 @@ class MirrorRoute:
     ref: StreamRef | None
 
 
-Route: TypeAlias = PublicDocument | ImageRoute | MirrorRoute | Probe
+@attrs.frozen
+class LinkRoute:
+    """A short link.
+
+    Args:
+        handler: the route's name, for logs and metrics.
+        code: the secret part.
+        suffix: what is requested of what the link stands for, without the dot.
+        is_digest: see `ImageRoute`.
+    """
+
+    handler: str
+    code: str = attrs.field(repr=False)
+    suffix: str
+    is_digest: bool = False
+
+
+Route: TypeAlias = PublicDocument | ImageRoute | LinkRoute | MirrorRoute | Probe
 _PROBES = tuple(probe.value for probe in Probe)
 _DOCUMENTS = tuple(document.value for document in PublicDocument)
 
@@ -158,6 +175,14 @@ class _Target:
         version = self.required("version")
         ref = ImageRef(_uuid(infra_env_id), version, self.architecture, Kind.PXE_INITRD)
         return ImageRoute(self.handler, ref, self.credentials(), version_is_parameter=True)
+
+    def ipxe_script(self, infra_env_id: str) -> ImageRoute:
+        version = self.required("version")
+        ref = ImageRef(_uuid(infra_env_id), version, self.architecture, Kind.IPXE_SCRIPT)
+        return ImageRoute(self.handler, ref, self.credentials(), version_is_parameter=True)
+
+    def short_link(self, code: str, suffix: str) -> LinkRoute:
+        return LinkRoute(self.handler, code, suffix)
 
     def initrd_addrsize(self, infra_env_id: str) -> ImageRoute:
         ref = ImageRef(_uuid(infra_env_id), self.required("version"), "s390x", Kind.INITRD_ADDRSIZE)
@@ -236,7 +261,7 @@ def _path(template: str) -> re.Pattern[str]:
     return re.compile(template.replace("*", "([^/]+)"))
 
 
-_ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute]], ...] = (
+_ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute | LinkRoute]], ...] = (
     ("/images/:imageID", _path("/images/*"), _Target.by_query),
     ("/byid/:token", _path("/byid/*/*/*/*"), _Target.by_id),
     ("/byapikey/:token", _path("/byapikey/*/*/*/*"), _Target.by_api_key),
@@ -247,6 +272,8 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute]], ...] = (
         _path("/images/*/s390x-initrd-addrsize"),
         _Target.initrd_addrsize,
     ),
+    ("/images/:imageID/ipxe", _path("/images/*/ipxe"), _Target.ipxe_script),
+    ("/s/:code", re.compile(r"/s/([^/.]+)\.(iso|img|ipxe|vmlinuz)"), _Target.short_link),
     *(
         (f"/boot-artifacts/{name}", _path(f"/boot-artifacts/({name})"), _Target.artifact_by_query)
         for name in _ARTIFACT_BY_NAME
@@ -264,7 +291,7 @@ _MIRROR_ROUTES = (
     ("/streams/:stream/:release/:arch/:file", _path("/streams/*/*/*/*")),
 )
 HANDLERS = (*(handler for handler, _, _ in _ROUTES), *(handler for handler, _ in _MIRROR_ROUTES))
-"""The names of all routes: assisted-image-service's for its own, ours for the last five."""
+"""The names of all routes: assisted-image-service's for its own, ours for all others."""
 
 
 def _ref(infra_env_id: str, version: str, architecture: str, file: str) -> ImageRef:

@@ -21,6 +21,7 @@ class Kind(enum.Enum):
     DISCONNECTED_ISO = "disconnected-iso"
     PXE_INITRD = "pxe-initrd"
     INITRD_ADDRSIZE = "s390x-initrd-addrsize"
+    IPXE_SCRIPT = "ipxe-script"
 
     @property
     def is_iso(self) -> bool:
@@ -130,19 +131,37 @@ def digest_of(credentials: Credentials | None) -> bytes | None:
     return None if credentials is None else credentials.digest
 
 
-ReaderKey: TypeAlias = tuple[str, bytes | None, Ref]
-"""A reader without its secret: address, digest of the credentials, reference."""
+@attrs.frozen
+class PinnedVersion:
+    """The one version of an image that a pinned link names.
+
+    Args:
+        generation: of the snapshot.
+        base_sha256: of the base image, lower-case hex.
+    """
+
+    generation: int
+    base_sha256: str
+
+
+ReaderKey: TypeAlias = tuple[str, bytes | None, Ref, PinnedVersion | None]
+"""A reader without its secret: address, digest of the credentials, reference, pin."""
 
 
 @attrs.frozen
 class Reader:
-    """A client that reads an image, and the key by which caches know it."""
+    """A client that reads an image, and the key by which caches know it.
+
+    Args:
+        pin: the only version that it may read; None: the newest, and in a mount the one that it has begun.
+    """
 
     address: str
     credentials: Credentials | None
     ref: Ref
+    pin: PinnedVersion | None = None
     key: ReaderKey = attrs.field(init=False, eq=False, repr=False)
 
     @key.default
     def _make_key(self) -> ReaderKey:
-        return self.address, digest_of(self.credentials), self.ref
+        return self.address, digest_of(self.credentials), self.ref, self.pin

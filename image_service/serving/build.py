@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from image_service.http.cors import Cors
 from image_service.images.reference import ISOS, Kind
 from image_service.serving.digests import Digests
+from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import PartsStack
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import StreamRef
+    from image_service.links.links import Links
     from image_service.serving.request_handler import Page
     from image_service.settings.network import ListenSettings
     from image_service.snapshots.boot_images import BootImages
@@ -27,7 +29,9 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     parts: PartsStack,
     settings: ListenSettings,
     images: BootImages,
+    links: Links,
     *,
+    base_url: str,
     unready: Callable[[], str],
     impairment: Callable[[], str],
     metrics: Callable[[], Page | Deferred[Page]] | None,
@@ -43,6 +47,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         digests,
         unready,
         settings.base_path,
+        links=links,
         cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,
         metrics=metrics,
         base_images=base_images,
@@ -54,4 +59,8 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         withheld.update(ISOS)
     if not settings.http_serves_initrd:
         withheld.add(Kind.PXE_INITRD)
-    return make(), make(withheld=withheld)
+    make_scripts = partial(IpxeScripts, images, base_url, settings.base_path)
+    return (
+        make(scripts=make_scripts(uses_host=False)),
+        make(scripts=make_scripts(uses_host=True), withheld=withheld),
+    )

@@ -49,6 +49,13 @@ _IMAGES: tuple[tuple[str, str, str, tuple[QueryParameter, ...]], ...] = (
         (_VERSION, *_CREDENTIALS),
     ),
     (
+        "/images/{infra_env}/ipxe",
+        "IpxeScript",
+        "the iPXE script that boots the kernel and the initrd of an infra-env",
+        (_VERSION, _ARCHITECTURE, *_CREDENTIALS),
+    ),
+    ("/s/{file}", "Link", "what a short link stands for: CODE.iso, CODE.img, CODE.ipxe or CODE.vmlinuz", ()),
+    (
         "/boot-artifacts/{artifact}",
         "Artifact",
         "kernel, rootfs or ins-file of a base image",

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from image_service.transport.exchange import Message
 
 
+def always() -> bool:
+    """Return True: of a reader whose right depends on no short link."""
+    return True
+
+
 @attrs.define(eq=False)
 class RangeStream:
     """The responses to the ranges of a mount that come without a validator.
@@ -40,6 +45,7 @@ class RangeStream:
         mount: what the ranges are of.
         size: of the image, bytes.
         fields: of all responses.
+        is_allowed: returns False once the reader's short link has ended.
     """
 
     _images: BootImages
@@ -47,6 +53,7 @@ class RangeStream:
     _mount: Mount
     _size: int
     _fields: PartFields
+    _is_allowed: Callable[[], bool] = always
     _lookup: CachedLookup | None = attrs.field(default=None, init=False)
 
     def respond_to_range(self, first: int, last: int, now: float) -> Message | None:
@@ -57,6 +64,8 @@ class RangeStream:
         lookup = self._lookup
         image = None if lookup is None else lookup.image(now)
         if image is None:
+            if not self._is_allowed():
+                return None
             lookup = self._lookup = self._images.look_up(self._reader, self._mount, now)
             image = None if lookup is None else lookup.image(now)
             if image is None:
@@ -71,7 +80,7 @@ class RangeStream:
     def with_fields(self, more: bytes) -> RangeStream:
         """Return a stream whose responses have more fields."""
         fields = attrs.evolve(self._fields, before=more + self._fields.before)
-        return RangeStream(self._images, self._reader, self._mount, self._size, fields)
+        return RangeStream(self._images, self._reader, self._mount, self._size, fields, self._is_allowed)
 
 
 @attrs.define(eq=False)
@@ -86,6 +95,7 @@ class RepeatedHead:
         request: what is asked for.
         image: what the response describes.
         digest: the image's as the response has it.
+        is_allowed: returns False once the reader's short link has ended.
     """
 
     _images: BootImages
@@ -93,6 +103,7 @@ class RepeatedHead:
     _request: ImageRequest
     _image: ref[BootImage]
     _digest: bytes | None
+    _is_allowed: Callable[[], bool] = always
     _lookup: NewestLookup | None = attrs.field(default=None, init=False)
 
     def is_current(self, now: float) -> bool:
@@ -105,6 +116,8 @@ class RepeatedHead:
             if lookup.snapshot is not None:
                 self._images.snapshots.record_hit()
             return True
+        if not self._is_allowed():
+            return False
         lookup = self._images.look_up_newest(self._request, now)
         image = None if lookup is None else lookup.image(now)
         if (

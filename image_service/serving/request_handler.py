@@ -19,14 +19,15 @@ from image_service.http.problem import problem
 from image_service.http.request_id import new_request_id, valid_request_id
 from image_service.http.respond import Representation
 from image_service.http.response import Response, render_fields
-from image_service.http.routes import ImageRoute, MirrorRoute, Probe, PublicDocument, parse_route
+from image_service.http.routes import ImageRoute, LinkRoute, MirrorRoute, Probe, PublicDocument, parse_route
 from image_service.images.extents import Literal
 from image_service.images.reference import Kind, Reader
+from image_service.links.model import SCRIPT
 from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.image_request import parse_image_request
 from image_service.serving.landing_page import PAGE_FIELDS, render_landing_page
 from image_service.serving.openapi import render_openapi
-from image_service.serving.range_stream import RangeStream, RepeatedHead
+from image_service.serving.range_stream import RangeStream, RepeatedHead, always
 from image_service.snapshots.model import ImageRequest, ReadMode
 from image_service.transport.exchange import NO_SUBJECT, PreparedResponse, Subject
 
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from image_service.http.routes import Route
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Ref, StreamRef
+    from image_service.links.links import Links
     from image_service.serving.digests import Digests
+    from image_service.serving.ipxe_scripts import IpxeScripts
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.model import ComposedVersion
 
@@ -58,10 +61,15 @@ def _no_streams(_: StreamRef) -> BootImage:
 
 @attrs.frozen(eq=False)
 class _CachedRoute:
-    """The result of parsing a target, for a client."""
+    """The result of parsing a target, for a client.
+
+    Args:
+        is_allowed: returns False once the short link that the target is has to be read again.
+    """
 
     reader: Reader
     subject: Subject
+    is_allowed: Callable[[], bool]
 
     @property
     def held_bytes(self) -> int:
@@ -79,6 +87,8 @@ class ImageRequestHandler:
         digests: computes their digests.
         unready: returns why no image can be served; empty if some can.
         base_path: the path of the service's base URL.
+        links: opens short links.
+        scripts: makes iPXE scripts.
         withheld: kinds of image that only another listener serves.
         cors: which pages of other origins may read the responses; None: none.
         metrics: renders the metrics; None: another listener serves them.
@@ -91,6 +101,8 @@ class ImageRequestHandler:
     _digests: Digests
     _unready: Callable[[], str]
     _base_path: str = ""
+    _links: Links = attrs.field(kw_only=True)
+    _scripts: IpxeScripts = attrs.field(kw_only=True)
     _withheld: Collection[Kind] = attrs.field(default=(), kw_only=True)
     _cors: Cors | None = attrs.field(default=None, kw_only=True)
     _metrics: Callable[[], Page | Deferred[Page]] | None = attrs.field(default=None, kw_only=True)
@@ -137,11 +149,13 @@ class ImageRequestHandler:
             return PreparedResponse(Response(204, render_fields(("Allow", ", ".join(ALLOWED_METHODS)))))
         key = sha256(f"{request.target}\n{headers.get('authorization', '')}\n{address}".encode()).digest()
         cached = self._cached_routes.get(key)
-        if cached is not None and not overloaded:
+        if cached is not None and not overloaded and cached.is_allowed():
             image_request = parse_image_request(request, cached.reader)
             composed = self._images.get_cached_image(image_request)
             if composed is not None:
-                return self._prepare_image(request, image_request, composed, cached.subject)
+                return self._prepare_image(
+                    request, image_request, composed, cached.subject, cached.is_allowed
+                )
         route = parse_route(request.target, headers, self._base_path)
         self._check_listener(route)
         subject = _subject(route)
@@ -158,6 +172,8 @@ class ImageRequestHandler:
         if not isinstance(route, ImageRoute) or not route.ref.needs_customization:
             return
         kind = (route.ref.kind or Kind.FULL_ISO).customization_kind  # only ISOs are asked for without a kind
+        if kind is Kind.IPXE_SCRIPT:  # which names the initrd
+            kind = Kind.PXE_INITRD
         if kind in self._withheld:
             named = "ISOs" if kind.is_iso else "initrds of infra-envs"
             raise NotFound(f"this listener serves no {named}; use the other one of this service")
@@ -168,7 +184,11 @@ class ImageRequestHandler:
         match route:
             case ImageRoute():
                 reader = Reader(address, route.credentials, route.ref)
+                if _kind(route.ref) == Kind.IPXE_SCRIPT.value:
+                    return Deferred.fromCoroutine(self._handle_script(request, route, reader, subject))
                 return Deferred.fromCoroutine(self._handle_image(request, route, reader, key, subject))
+            case LinkRoute():
+                return Deferred.fromCoroutine(self._handle_link(request, route, address, key))
             case MirrorRoute():
                 if route.ref is None:
                     raise NotFound(
@@ -209,8 +229,49 @@ class ImageRequestHandler:
             case _:
                 return b"ok\n", "text/plain"
 
-    async def _handle_image(
-        self, request: Request, route: ImageRoute, reader: Reader, key: bytes, subject: Subject
+    async def _handle_link(
+        self, request: Request, link_route: LinkRoute, address: str, key: bytes
+    ) -> PreparedResponse:
+        subject = Subject(link_route.handler)
+        try:
+            link = await self._links.open(link_route.code, address)
+            target = link.target
+            ref = target.find_ref(link_route.suffix)
+            credentials = target.credentials if ref.needs_customization else None
+            route = ImageRoute(link_route.handler, ref, credentials, is_digest=link_route.is_digest)
+            subject = _subject(route)
+            self._check_listener(route)
+        except ImageServiceError as error:
+            return _refuse(request, error, subject)
+        reader = Reader(address, credentials, ref, target.pin if ref is target.ref else None)
+        if link_route.suffix == SCRIPT:
+            return await self._handle_script(request, route, reader, subject, link_route.code)
+        is_allowed = partial(self._links.is_current, link)
+        return await self._handle_image(request, route, reader, key, subject, is_allowed=is_allowed)
+
+    async def _handle_script(
+        self, request: Request, route: ImageRoute, reader: Reader, subject: Subject, link_code: str = ""
+    ) -> PreparedResponse:
+        if route.is_digest:
+            return _refuse(request, NotFound("an iPXE script has no digest"), subject)
+        request, request_id = _identify(request)
+        try:
+            script = await self._scripts.render(reader, request.headers, request_id, link_code)
+        except UnknownBaseImage as error:
+            return _refuse(request, _of_route(error, route), subject)
+        except Exception as error:  # noqa: BLE001 - any error: the client gets a response
+            return _refuse(request, error, subject)
+        return _prepare_page(request, subject, (script, "text/plain"))
+
+    async def _handle_image(  # noqa: PLR0913 - what is known of the request
+        self,
+        request: Request,
+        route: ImageRoute,
+        reader: Reader,
+        key: bytes,
+        subject: Subject,
+        *,
+        is_allowed: Callable[[], bool] = always,
     ) -> PreparedResponse:
         request, request_id = _identify(request)
         try:
@@ -222,17 +283,21 @@ class ImageRequestHandler:
             image_request = parse_image_request(request, reader)
             composed = await self._images.get(image_request, request_id)
             subject = attrs.evolve(subject, kind=_kind(composed.version.ref))
-            self._cached_routes[key] = _CachedRoute(reader, subject)
-            prepared = self._prepare_image(request, image_request, composed, subject)
+            self._cached_routes[key] = _CachedRoute(reader, subject, is_allowed)
+            prepared = self._prepare_image(request, image_request, composed, subject, is_allowed)
             return prepared if isinstance(prepared, PreparedResponse) else await prepared
         except UnknownBaseImage as error:
-            invalid = InvalidParameter(error.detail) if route.version_is_parameter else error
-            return _refuse(request, invalid, subject)
+            return _refuse(request, _of_route(error, route), subject)
         except Exception as error:  # noqa: BLE001 - any error: the client gets a response
             return _refuse(request, error, subject)
 
     def _prepare_image(
-        self, request: Request, image_request: ImageRequest, composed: ComposedVersion, subject: Subject
+        self,
+        request: Request,
+        image_request: ImageRequest,
+        composed: ComposedVersion,
+        subject: Subject,
+        is_allowed: Callable[[], bool],
     ) -> _Handled:
         representation, reader, headers = composed.representation, image_request.reader, request.headers
         image = representation.image
@@ -247,17 +312,24 @@ class ImageRequestHandler:
             return PreparedResponse(response, subject)
         if request.method == "HEAD":
             self._images.retain(image_request, composed)
-            repeated = RepeatedHead(self._images, self._digests, image_request, ref(image), digest)
+            repeated = RepeatedHead(
+                self._images, self._digests, image_request, ref(image), digest, is_allowed
+            )
             return PreparedResponse(response, subject, is_current=repeated.is_current)
         mount = self._images.record_mount(image_request, composed)
         ranges = None
         if image_request.mode is ReadMode.RESUME:
             fields = representation.part_fields(headers, more)
-            ranges = RangeStream(self._images, reader, mount, image.size, fields)
+            ranges = RangeStream(self._images, reader, mount, image.size, fields, is_allowed)
         prepared = PreparedResponse(
             response, subject, partial(self._images.mounts.end_response, mount), ranges
         )
         return prepared if mount.saving is None else shielded(mount.saving).addCallback(lambda _: prepared)
+
+
+def _of_route(error: UnknownBaseImage, route: ImageRoute) -> ImageServiceError:
+    """Return the error for a version that is unknown: the contract's status depends on where it stands."""
+    return InvalidParameter(error.detail) if route.version_is_parameter else error
 
 
 def _prepare_page(request: Request, subject: Subject, page: Page, *more: tuple[str, str]) -> PreparedResponse:
@@ -298,7 +370,7 @@ def _subject(route: Route) -> Subject:
     match route:
         case PublicDocument() | Probe():
             return Subject(route.value)
-        case MirrorRoute():
+        case MirrorRoute() | LinkRoute():
             return Subject(route.handler)
         case ImageRoute():
             infra_env = route.ref.infra_env_id if route.ref.needs_customization else ""

@@ -19,6 +19,7 @@ from image_service.settings.base_images import (
     StreamSettings,
 )
 from image_service.settings.database import DatabaseSettings
+from image_service.settings.links import LinkSettings
 from image_service.settings.network import (
     LimitSettings,
     ListenSettings,
@@ -59,6 +60,7 @@ class Settings:
     remote: RemoteSettings = attrs.field(factory=RemoteSettings)
     s3: S3Settings = attrs.field(factory=S3Settings)
     admin: AdminSettings = attrs.field(factory=AdminSettings)
+    links: LinkSettings = attrs.field(factory=LinkSettings)
     log: LogSettings = attrs.field(factory=LogSettings)
     standalone: StandaloneSettings = attrs.field(factory=StandaloneSettings)
 

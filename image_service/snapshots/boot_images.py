@@ -3,6 +3,7 @@
     no validator, one range      a mount: the version that this reader is reading, if it is reading any
     If-Match, If-Range           the version that they name, if it is retained
     everything else              the newest version
+    a pinned link                the version that it names, whatever the request's validators
 
 Several processes may serve one reader in turn (see `mounts`). A mount whose version is lost, or has ended,
 is refused for as long as it is in progress: it must not get bytes of another version. A request that starts
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.images.base import BaseImage
+    from image_service.images.customization import Customization
     from image_service.images.reference import Credentials
     from image_service.snapshots.image_cache import BootImageCache
     from image_service.snapshots.repository import StoredMount
@@ -51,6 +53,8 @@ does not notice that a version or an infra-env now names another base image."""
 CACHES = ("images", "answers", "snapshots", "mounts", "versions", "infra-envs", "refusals")
 """What is cached of images, by the values of the metric's label."""
 
+PinnedAnswer: TypeAlias = "tuple[BaseImage, Customization]"
+"""A base image, and what assisted-service says about an infra-env."""
 _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
 
@@ -92,7 +96,8 @@ class BootImages:
         """Return the image if it is composed and still valid; None if the caller must await `get`."""
         version = self._find_known(request)
         if version is None:
-            if self._may_be_stored(request) or self.mounts.is_lost(request.reader):
+            is_pinned = request.reader.pin is not None
+            if is_pinned or self._may_be_stored(request) or self.mounts.is_lost(request.reader):
                 return None
             version = self._finder.get_cached_version(request.reader)
         elif self._valid_until(version) <= self._clock.seconds():
@@ -107,6 +112,11 @@ class BootImages:
             and a retry finds it.
         """
         found = Deferred.fromCoroutine(self._get_for_caller(request, request_id))
+        return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
+
+    def get_customization(self, reader: Reader, request_id: str = "") -> Deferred[PinnedAnswer]:
+        """Return the newest answer about a reader's infra-env, as validated as an image's; see `get`."""
+        found = Deferred.fromCoroutine(self._get_customization(reader, request_id))
         return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
 
     def record_mount(self, request: ImageRequest, composed: ComposedVersion) -> Mount:
@@ -187,10 +197,20 @@ class BootImages:
         CALLER.set(Caller(address_group(request.reader.address), now, request_id))
         return await self._get(request, now + TIMEOUT_SECONDS)
 
+    async def _get_customization(self, reader: Reader, request_id: str) -> PinnedAnswer:
+        CALLER.set(Caller(address_group(reader.address), self._clock.seconds(), request_id))
+        version = await self._finder.get(reader)
+        if version.snapshot is not None:
+            found = await self.snapshots.load(version.snapshot, reader.credentials)
+            if found is not None:
+                return version.base, found
+        raise VersionLost
+
     async def _get(self, request: ImageRequest, deadline: float) -> ComposedVersion:
         while True:
             composed = await self._get_once(request, deadline)
-            if request.mode is not ReadMode.RESUME or await self._claim(request, composed.version):
+            is_resumed = request.mode is ReadMode.RESUME and request.reader.pin is None
+            if not is_resumed or await self._claim(request, composed.version):
                 return composed
             # Another range of this mount has started another version.
 
@@ -205,6 +225,10 @@ class BootImages:
 
     async def _get_once(self, request: ImageRequest, deadline: float) -> ComposedVersion:
         reader, is_lost = request.reader, self.mounts.is_lost(request.reader)
+        if reader.pin is not None:
+            return await self._continue(
+                await self._finder.find_pinned(reader, reader.pin), reader.credentials
+            )
         try:
             version = self._find_known(request) or await self._find_stored(request)
             if version is not None:
@@ -238,9 +262,11 @@ class BootImages:
 
     def _find_known(self, request: ImageRequest) -> Version | None:
         """Return the version that the reader has a part of, if the request is for more of it."""
+        reader = request.reader
+        if reader.pin is not None:
+            return self.mounts.find(reader)
         if request.mode is ReadMode.NEWEST:
             return None
-        reader = request.reader
         version = (
             self.mounts.find(reader) if reader.ref.needs_customization else self.mounts.find_local(reader)
         )

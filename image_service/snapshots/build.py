@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
@@ -59,6 +61,29 @@ UNUSED_SECONDS = 6 * 3600
 """How long a snapshot is stored that is not used."""
 
 
+@attrs.frozen
+class BootImageParts:
+    """Boot images, and what they are made of.
+
+    Args:
+        sealed: has the cipher of the present data key.
+        repository: of snapshots, mounts and links.
+        coordination: of all processes that share the repository.
+        monitor: of the database that replicas share; None: they share none.
+    """
+
+    images: BootImages
+    sealed: SealedRepository
+    repository: SqlRepository
+    coordination: Coordination
+    monitor: DatabaseMonitor | None
+
+    @property
+    def wall_clock(self) -> Callable[[], float]:
+        """Returns seconds since 1970, alike in all processes that share the repository."""
+        return time.time if self.monitor is None else self.monitor.wall_clock
+
+
 async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     parts: PartsStack,
     settings: Settings,
@@ -70,7 +95,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     count: Callable[[SnapshotEvent], None],
     observer: ReplicaObserver,
     fail: Callable[[ConfigurationError], None],
-) -> tuple[BootImages, DatabaseMonitor | None]:
+) -> BootImageParts:
     """Open the repository, and make what finds and composes boot images.
 
     The parts stack saves mounts and closes the repository; the leader's also removes unused snapshots.
@@ -86,20 +111,17 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         observer: of the coordination of replicas.
         fail: is called if a database that could not be reached at the start has another instance's data.
 
-    Returns:
-        boot images, and the monitor of the database that replicas share; None: they share none.
-
     Raises:
         ConfigurationError: the instance's secret is not that of the data.
     """
     clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSER_THREADS, "compose")
     monitor, url = None, settings.database.url
     if url is None:
-        sealed = await _open_local_repository(parts, settings, in_thread)
+        repository, sealed = await _open_local_repository(parts, settings, in_thread)
     else:
         database = open_replica_database(url)
         parts.callback(database.close)
-        sealed, monitor = await _open_shared_repository(
+        repository, sealed, monitor = await _open_shared_repository(
             parts, settings, database, in_thread, is_leader=is_leader, fail=fail
         )
         coordination = start_replica_coordination(
@@ -125,7 +147,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     if is_leader:
         parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(UNUSED_SECONDS))
     parts.push_async_callback(images.mounts.save)
-    return images, monitor
+    return BootImageParts(images, sealed, repository, coordination, monitor)
 
 
 def connect_boot_images(  # noqa: PLR0913 - same
@@ -162,7 +184,7 @@ def _limits(settings: SnapshotSettings) -> StoreLimits:
 
 async def _open_local_repository(
     parts: PartsStack, settings: Settings, in_thread: InThread
-) -> SealedRepository:
+) -> tuple[SqlRepository, SealedRepository]:
     data_dir = settings.storage.data_dir
     in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
     # A store may be readable while it cannot be written, such as one that is locked, or on a full disk.
@@ -175,7 +197,7 @@ async def _open_local_repository(
     except StoreFailed as error:
         _log.error("snapshots are kept in memory only, until a restart: {reason}", reason=error.detail)
         secret = new_data_key()
-    return SealedRepository(repository, SnapshotCipher(secret), in_thread, parts.reactor)
+    return repository, SealedRepository(repository, SnapshotCipher(secret), in_thread, parts.reactor)
 
 
 async def _open_shared_repository(  # noqa: PLR0913 - same
@@ -186,7 +208,7 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
     *,
     is_leader: bool,
     fail: Callable[[ConfigurationError], None],
-) -> tuple[SealedRepository, DatabaseMonitor]:
+) -> tuple[SqlRepository, SealedRepository, DatabaseMonitor]:
     """Return the repository in a database, which may be away: until it was reached, all of it fails."""
     instance_secrets = _read_secrets(settings)
     in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
@@ -217,7 +239,7 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
     await _start(parts, monitor, fail)
     parts.call_every(EXCHANGE_SECONDS, composers.exchange)
     parts.push_async_callback(composers.leave)
-    return sealed, monitor
+    return repository, sealed, monitor
 
 
 def _once_reached(monitor: DatabaseMonitor, in_thread: InThread) -> InThread:

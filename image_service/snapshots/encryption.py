@@ -103,13 +103,35 @@ class SnapshotCipher:
                 f"a stored snapshot of {len(sealed)} bytes does not open: damaged, or sealed for others"
             ) from None
 
+    def link_digest_of(self, code: str) -> bytes:
+        """Return the 32 bytes that stand for the code of a short link."""
+        return self._digest(b"link", code.encode())
+
+    def seal_link(self, code: str, payload: bytes) -> bytes:
+        """Encrypt what a short link stands for, so that only its code, with the secret, opens it."""
+        return encrypt(self._derive(b"link", code.encode()), payload, self.link_digest_of(code))
+
+    def unseal_link(self, code: str, sealed: bytes) -> bytes:
+        """Decrypt what ``seal_link`` returned for the same code.
+
+        Raises:
+            SnapshotUnreadable: the code, the secret or the sealed bytes differ.
+        """
+        try:
+            return decrypt(self._derive(b"link", code.encode()), sealed, self.link_digest_of(code))
+        except (InvalidTag, ValueError):
+            raise SnapshotUnreadable(f"a stored link of {len(sealed)} bytes does not open") from None
+
     def _digest(self, *fields: bytes) -> bytes:
         return hmac.digest(self._secret, _pack(*fields), "sha256")
 
     def _cipher(self, credentials: Credentials | None) -> AESGCM:
-        """HKDF (RFC 5869) of the credentials, which alone may be guessable, salted with the secret."""
-        derivation = HKDF(SHA256(), _KEY_BYTES, salt=self._secret, info=b"snapshot")
-        return AESGCM(derivation.derive(_pack(*_fields(credentials))))
+        return self._derive(b"snapshot", *_fields(credentials))
+
+    def _derive(self, purpose: bytes, *fields: bytes) -> AESGCM:
+        """HKDF (RFC 5869) of the fields, which alone may be guessable, salted with the secret."""
+        derivation = HKDF(SHA256(), _KEY_BYTES, salt=self._secret, info=purpose)
+        return AESGCM(derivation.derive(_pack(*fields)))
 
 
 def _fields(credentials: Credentials | None) -> tuple[bytes, ...]:

@@ -13,7 +13,15 @@ from image_service.concurrency.lru import LruCache
 from image_service.concurrency.negative_cache import NegativeCache
 from image_service.concurrency.single_flight import SingleFlight
 from image_service.errors import ImageServiceError, NotFound, UpstreamQueueFull
-from image_service.images.reference import DEFAULT_ARCHITECTURE, ISOS, ImageRef, Kind, Ref, digest_of
+from image_service.images.reference import (
+    DEFAULT_ARCHITECTURE,
+    ISOS,
+    ImageRef,
+    Kind,
+    PinnedVersion,
+    Ref,
+    digest_of,
+)
 from image_service.snapshots.model import FAILURES, RETRY_SECONDS, SnapshotKey, Version, VersionLost
 
 if TYPE_CHECKING:
@@ -223,10 +231,22 @@ class VersionFinder:
             ImageServiceError: it must not be seen any more.
         """
         ref = self._complete(reader, stored)
+        version = await self._find(
+            ref, reader.credentials, PinnedVersion(stored.generation, stored.base_sha256)
+        )
+        if version.snapshot is None or version.snapshot.stored_key != stored.key:
+            raise VersionLost
+        return version
+
+    async def find_pinned(self, reader: Reader, pin: PinnedVersion) -> Version:
+        """Return the version that a pin names; raises as `find_stored`. The reference is complete."""
+        return await self._find(reader.ref, reader.credentials, pin)
+
+    async def _find(self, ref: Ref, credentials: Credentials | None, pin: PinnedVersion) -> Version:
         base = self._builder.find_base(ref)
-        key = _key_of(ref, reader.credentials)
-        snapshot = await self._snapshots.find_generation(key, reader.credentials, stored.generation)
-        if snapshot is None or snapshot.stored_key != stored.key or base.sha256 != stored.base_sha256:
+        key = _key_of(ref, credentials)
+        snapshot = await self._snapshots.find_generation(key, credentials, pin.generation)
+        if snapshot is None or base.sha256 != pin.base_sha256:
             raise VersionLost  # a name may stand for another base image now
         return Version(ref, base, snapshot)
 

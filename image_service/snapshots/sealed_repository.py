@@ -97,6 +97,8 @@ class SealedRepository(RepositoryAccess):
         else:
             kind = ref.kind.value if ref.kind else None
             text = f"{ref.infra_env_id} {ref.version} {ref.architecture} {kind}"
+        if reader.pin is not None:
+            text += f" {reader.pin.generation} {reader.pin.base_sha256}"
         return self.cipher.reader_key_of(reader.address, reader.credentials, text)
 
     # Snapshots.

@@ -96,24 +96,24 @@ class SqlRepository:
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
-        found = await self._read(lambda connection: connection.execute(sql.FIND_NEWEST, {"of": key}).first())
+        found = await self.read(lambda connection: connection.execute(sql.FIND_NEWEST, {"of": key}).first())
         return None if found is None else StoredSnapshot(*found)
 
     async def has_ended(self, key: bytes, generation: int) -> bool:
         """Return True if a generation has ended, or one after it."""
         row = {"of": key, "number": generation}
-        return await self._read(lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one())
+        return await self.read(lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one())
 
     async def find_composer(self, key: bytes, generation: int) -> int | None:
         """Return the composer of a generation."""
         row = {"of": key, "number": generation}
-        composer: int | None = await self._read(lambda connection: connection.scalar(sql.FIND_COMPOSER, row))
+        composer: int | None = await self.read(lambda connection: connection.scalar(sql.FIND_COMPOSER, row))
         return composer
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
         row = {"of": key, "number": generation}
-        sealed: bytes | None = await self._read(lambda connection: connection.scalar(sql.LOAD, row))
+        sealed: bytes | None = await self.read(lambda connection: connection.scalar(sql.LOAD, row))
         return sealed
 
     async def add(  # noqa: PLR0913 - a row
@@ -148,18 +148,18 @@ class SqlRepository:
     async def record_validation(self, key: bytes, generation: int, at: float) -> bool:
         """Record an equal answer of assisted-service."""
         row = {"of": key, "number": generation, "at": at}
-        return await self._write(
+        return await self.write(
             lambda connection: connection.execute(sql.RECORD_VALIDATION, row).rowcount > 0
         )
 
     async def record_refusal(self, key: bytes, generation: int) -> None:
         """Record that assisted-service refuses it."""
         row = {"of": key, "number": generation}
-        await self._write(lambda connection: connection.execute(sql.RECORD_REFUSAL, row).close())
+        await self.write(lambda connection: connection.execute(sql.RECORD_REFUSAL, row).close())
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key."""
-        await self._write(partial(_end, key, at))
+        await self.write(partial(_end, key, at))
 
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
         """Store mounts."""
@@ -182,7 +182,7 @@ class SqlRepository:
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount."""
         row = {"of": reader}
-        found = await self._read(lambda connection: connection.execute(sql.FIND_MOUNT, row).first())
+        found = await self.read(lambda connection: connection.execute(sql.FIND_MOUNT, row).first())
         return None if found is None else StoredMount(*found)
 
     async def remove_unused(self, unused_since: float, now: float) -> int:
@@ -195,9 +195,9 @@ class SqlRepository:
             return self._remove(connection, sql.UNUSED, unused_since, BATCH_BYTES)[0], mounts
 
         removed = 0
-        while any(batch := await self._write(work)):
+        while any(batch := await self.write(work)):
             removed += batch[0]
-        while not await self._write(partial(self._make_room, 0)):
+        while not await self.write(partial(self._make_room, 0)):
             pass
         return removed
 
@@ -246,10 +246,12 @@ class SqlRepository:
 
     # Transactions.
 
-    async def _read(self, work: Callable[[sa.Connection], T]) -> T:
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run a transaction that only reads."""
         return await self._in_thread_to_read(partial(self._database.transact, work))
 
-    async def _write(self, work: Callable[[sa.Connection], T]) -> T:
+    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run a transaction that writes first."""
         return await self._in_thread_to_write(partial(self._database.transact, work))
 
     async def _write_with_room(self, needed_bytes: int, work: Callable[[sa.Connection], T]) -> T:
@@ -259,7 +261,7 @@ class SqlRepository:
             return (work(connection),) if self._make_room(needed_bytes, connection) else None
 
         for _ in range(MAX_BATCHES):
-            if (result := await self._write(attempt)) is not None:
+            if (result := await self.write(attempt)) is not None:
                 return result[0]
         raise StoreFull(f"there is no room for {needed_bytes} bytes yet")
 

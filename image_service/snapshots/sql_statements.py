@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from image_service.database.database import Database
 
 DATABASE_FILE = "snapshots.sqlite"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 TABLES = sa.MetaData()
 GENERATION = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # up to 2**62
 SNAPSHOTS = sa.Table(
@@ -53,6 +53,20 @@ MOUNTS = sa.Table(
     sa.Column("read_at", sa.Float, nullable=False, index=True),
 )
 
+# New in version 4.
+LINKS = sa.Table(
+    "links",
+    TABLES,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),  # of the code
+    sa.Column("description", sa.LargeBinary, nullable=False),  # sealed with the instance's secret
+    sa.Column("sealed", sa.LargeBinary),  # with the code: what the link stands for; none once it has ended
+    sa.Column("key", sa.LargeBinary),  # of the snapshot that a pinned link keeps
+    sa.Column("generation", GENERATION),  # same
+    sa.Column("expires_at", sa.Float, nullable=False, index=True),
+    sa.Index("ix_links_snapshot", "key", "generation"),
+)
+
 
 def _from_version_1(connection: sa.Connection) -> None:
     for column in ("infra_env BLOB", "credentials BLOB", "read_at FLOAT NOT NULL DEFAULT 0"):
@@ -68,7 +82,12 @@ def _from_version_2(connection: sa.Connection) -> None:
     )
 
 
-MIGRATIONS = {1: _from_version_1, 2: _from_version_2}
+def add_links(connection: sa.Connection) -> None:
+    """Create the table of version 4."""
+    LINKS.create(connection)
+
+
+MIGRATIONS = {1: _from_version_1, 2: _from_version_2, 3: add_links}
 
 # Statements. They are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 
@@ -131,6 +150,14 @@ _HAS_OLDER = sa.exists().where(_OLDER.c.key == SNAPSHOTS.c.key, _OLDER.c.generat
 _HAS_NEWER = sa.exists().where(_NEWER.c.key == SNAPSHOTS.c.key, _NEWER.c.generation > SNAPSHOTS.c.generation)
 
 
+def _is_pinned(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return whether a link keeps a generation of a snapshot's key."""
+    return sa.exists().where(LINKS.c.key == SNAPSHOTS.c.key, *conditions)
+
+
+_IS_PINNED = _is_pinned(LINKS.c.generation == SNAPSHOTS.c.generation)
+
+
 def _oldest(order: sa.Column[float], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Select snapshots that may be removed, and what each occupies."""
     size = sa.func.coalesce(sa.func.length(PAYLOADS.c.sealed), 0) + ROW_BYTES
@@ -172,9 +199,12 @@ HAS_ENDED = sa.select(
 FIND_COMPOSER = _select(SNAPSHOTS.c.composer).where(_is_generation(SNAPSHOTS), _HAS_PAYLOAD)
 LOAD = _select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
 ADD_PAYLOAD = sa.insert(PAYLOADS)
-REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _NUMBER)
+REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(
+    SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _NUMBER, ~_IS_PINNED
+)
 REMOVE_CREDENTIALS = sa.delete(SNAPSHOTS).where(
     SNAPSHOTS.c.infra_env == _INFRA_ENV,
+    ~_is_pinned(),
     SNAPSHOTS.c.credentials.in_(
         sa.select(_OLDER.c.credentials)
         .where(_OLDER.c.infra_env == _INFRA_ENV)
@@ -208,11 +238,13 @@ UNUSED = _oldest(
         _OLDER.c.generation < SNAPSHOTS.c.generation,
         _OLDER.c.used_at >= _BEFORE,
     ),
+    ~_is_pinned(LINKS.c.generation <= SNAPSHOTS.c.generation),  # else the kept one would be the newest
 )
 IDLE = _oldest(
     SNAPSHOTS.c.used_at,
     SNAPSHOTS.c.read_at + 0.0 < _BEFORE,  # an expression, or SQLite sorts by its index on this
     _HAS_NEWER | ~_HAS_OLDER,
+    ~_IS_PINNED,
 )
 IN_PROGRESS = _oldest(SNAPSHOTS.c.read_at, _HAS_NEWER | ~_HAS_OLDER)
 STORED_BYTES = sa.select(

@@ -60,6 +60,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("dependency-missing", 500),
         ("expectation-failed", 417),
         ("forbidden", 403),
+        ("gone", 410),
         ("head-too-large", 431),
         ("host-misdirected", 421),
         ("http-version-unsupported", 505),
@@ -102,6 +103,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("tenant-missing", 400),
         ("too-many-queued", 429),
         ("task-limit-reached", 429),
+        ("too-many-wrong-codes", 429),
         ("upstream-timeout", 504),
     }
 

@@ -42,5 +42,5 @@ def test_request_without_credentials_has_no_digest() -> None:
 
 def test_reader_key_has_the_digest_instead_of_the_secret() -> None:
     credentials = Credentials(CredentialScheme.API_KEY, SECRET)
-    assert Reader("192.0.2.1", credentials, REF).key == ("192.0.2.1", credentials.digest, REF)
-    assert Reader("192.0.2.1", None, REF).key == ("192.0.2.1", None, REF)
+    assert Reader("192.0.2.1", credentials, REF).key == ("192.0.2.1", credentials.digest, REF, None)
+    assert Reader("192.0.2.1", None, REF).key == ("192.0.2.1", None, REF, None)

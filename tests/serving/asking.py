@@ -9,15 +9,18 @@ from twisted.internet.defer import Deferred, succeed
 
 from image_service.http.head import Request
 from image_service.serving.digests import Digests
+from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
 from image_service.transport.exchange import PreparedResponse
-from tests.snapshots.doubles import ID
+from tests.links.linking import links_of
+from tests.snapshots.doubles import BASE_URL, ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from image_service.http.cors import Cors
     from image_service.images.reference import Kind
+    from image_service.links.links import Links
     from tests.snapshots.doubles import World
 
 TARGET = f"/byid/{ID}/4.20/x86_64/full.iso"
@@ -44,14 +47,18 @@ class Service:
     cors: Cors | None = None
     withheld: Collection[Kind] = ()
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
+    links: Links = attrs.field(init=False)
     handler: ImageRequestHandler = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.links = links_of(self.world)
         self.handler = ImageRequestHandler(
             self.world.images,
             Digests(self.world.clock, self.hashes),
             lambda: "" if self.ready else "no image yet",
             "/base",
+            links=self.links,
+            scripts=IpxeScripts(self.world.images, f"{BASE_URL}/base", "/base", uses_host=False),
             withheld=self.withheld,
             cors=self.cors,
             base_images=lambda: b'{"images": []}',

@@ -13,8 +13,10 @@ from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, Literal
 from image_service.images.reference import ISOS, StreamDocumentRef
 from image_service.serving.digests import Digests
+from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
 from tests.serving.asking import Service
+from tests.snapshots.doubles import BASE_URL
 from tests.snapshots.doubles import world as make_world
 
 if TYPE_CHECKING:
@@ -67,8 +69,16 @@ def service(request: pytest.FixtureRequest, world: World, mirror: Mirror) -> Ser
     """On a listener that serves ISOs, and on one that does not."""
     made = Service(world)
     digests = Digests(world.clock, lambda _: succeed(b""))
+    scripts = IpxeScripts(world.images, BASE_URL, "/base", uses_host=False)
     made.handler = ImageRequestHandler(
-        world.images, digests, lambda: "", "/base", withheld=request.param, mirror=mirror
+        world.images,
+        digests,
+        lambda: "",
+        "/base",
+        links=made.links,
+        scripts=scripts,
+        withheld=request.param,
+        mirror=mirror,
     )
     return made
 

@@ -11,11 +11,13 @@ from twisted.internet.defer import succeed
 
 from image_service.http.head import Request
 from image_service.serving.digests import Digests
+from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
 from image_service.transport.exchange import PreparedResponse
 from tests.http.reading import body_of, fields_of
+from tests.links.linking import links_of
 from tests.serving.asking import TARGET, answers_of
-from tests.snapshots.doubles import TTL_SECONDS, WINDOW_SECONDS, World
+from tests.snapshots.doubles import BASE_URL, TTL_SECONDS, WINDOW_SECONDS, World
 from tests.snapshots.doubles import world as make_world
 from tests.snapshots.mounting import restart, say
 
@@ -41,7 +43,11 @@ class Service:
 
     def start(self) -> None:
         digests = Digests(self.world.clock, lambda work: succeed(work()))
-        self.application = ImageRequestHandler(self.world.images, digests, lambda: "")
+        scripts = IpxeScripts(self.world.images, BASE_URL, "", uses_host=False)
+        links = links_of(self.world)
+        self.application = ImageRequestHandler(
+            self.world.images, digests, lambda: "", links=links, scripts=scripts
+        )
 
     def restart(self) -> None:
         restart(self.world)

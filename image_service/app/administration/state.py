@@ -9,6 +9,7 @@ import attrs
 from image_service.catalog.lifecycle.status import describe_unready, render_statuses
 
 if TYPE_CHECKING:
+    from image_service.admin.links_api import LinkHandlers
     from image_service.admin.state import Page
     from image_service.app.administration.process_status import ProcessStatus, StatusDocument
     from image_service.catalog.catalog import Catalog
@@ -25,6 +26,7 @@ class ProcessState:
     _listeners: Listeners
     _metrics: Metrics
     _status: ProcessStatus
+    links: LinkHandlers
     _database: DatabaseMonitor | None = None  # that replicas share
 
     @property

@@ -14,12 +14,15 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.stdio import StandardIO
 from twisted.logger import Logger, globalLogBeginner
 
+from image_service.admin.api import api_routes
+from image_service.admin.links_api import LinksApi
 from image_service.app.reactor import get_reactor
 from image_service.app.reload import read_configuration
 from image_service.app.service import ImageService
 from image_service.app.shared_resources import SharedResources
 from image_service.app.workers.channel import Channel
 from image_service.app.workers.environment import read_credentials
+from image_service.app.workers.forwarding import QUERY, respond_to_forwarded
 from image_service.app.workers.shared_state import SharedMemory, SharedSlotPool
 from image_service.app.workers.worker_process import (
     CONTROL_IN,
@@ -35,12 +38,14 @@ from image_service.app.workers.worker_process import (
 from image_service.concurrency.coordination import LOCKS_FILE, SharedMemoryCoordination
 from image_service.concurrency.signals import UNUSED, ignore_signals
 from image_service.errors import ConfigurationError, Unavailable
+from image_service.management.router import ApiRouter
 from image_service.observability.log import WorkerTag, observer
 from image_service.observability.merging import export
 from image_service.settings.settings import Settings
 from image_service.transport.admission.counts import Counts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -119,13 +124,18 @@ class Worker:
                 body, content_type = page
                 each.callback((body.encode(), content_type))
 
-    def _state_received(self, _parts: PartsStack, _settings: Settings, state: ServingState) -> None:
+    def _state_received(self, _parts: PartsStack, settings: Settings, state: ServingState) -> None:
         """Keep the state, for which the supervisor sends queries: it has the administrative listener."""
         self._state = state
+        links = LinksApi(state.links, settings.links.max_seconds)
+        self._respond_to_request = ApiRouter(api_routes([links])).respond
 
-    def _respond(self, query: tuple[int, str]) -> None:
-        number, name = query
-        response = Deferred.fromCoroutine(getattr(self._state, name)())
+    def _respond(self, query: Sequence[Any]) -> None:
+        number, name, *arguments = query
+        if name == QUERY:
+            response = Deferred.fromCoroutine(respond_to_forwarded(self._respond_to_request, *arguments))
+        else:
+            response = Deferred.fromCoroutine(getattr(self._state, name)())
         response.addCallback(lambda value: self._channel.send("response", [number, value]))
         response.addErrback(lambda failure: _log.failure("cannot respond to a query", failure))
 

@@ -4,7 +4,7 @@ to the worker    ``adopt``   accept the connections of the worker with this numb
                  ``release`` stop doing so
                  ``collect`` send your metrics
                  ``page``    the page of metrics that was requested; null: it could not be rendered
-                 ``query``   respond to a query about your state: its number and its name
+                 ``query``   respond to a query: its number, its name and its arguments
                  ``ping``
                  ``reload``  the contents of files that variables name, by the names of the variables
                  ``stop``    shut down; the number of the signal that stops the service

@@ -27,7 +27,13 @@ class Queries:
         self._numbers = count()
         self._pending: dict[int, Deferred[Any]] = {}
 
-    def add(self, name: str, send: Callable[[object], None]) -> Deferred[Any]:
+    def add(
+        self,
+        name: str,
+        send: Callable[[object], None],
+        *arguments: object,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> Deferred[Any]:
         """Call `send` with a query, and return the worker's response.
 
         Raises:
@@ -41,8 +47,8 @@ class Queries:
             self._pending.pop(number, None)
             raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
 
-        response.addTimeout(TIMEOUT_SECONDS, self._clock).addErrback(give_up)
-        send([number, name])
+        response.addTimeout(timeout_seconds, self._clock).addErrback(give_up)
+        send([number, name, *arguments])
         return response
 
     def response_received(self, response: tuple[int, object]) -> None:

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from image_service.app.workers.queries import Queries
 from image_service.app.workers.watchdog import MAX_UNANSWERED, Watchdog
-from image_service.app.workers.worker_counts import WorkerCounts
+from image_service.app.workers.worker_counts import TIMEOUT_SECONDS, WorkerCounts
 from image_service.concurrency.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -125,9 +125,11 @@ class WorkerSlot:
         """Fetch the worker's metrics into ``counts``."""
         return self.counts.collect(lambda: self.send("collect")) if self.is_serving else succeed(None)
 
-    def query(self, name: str) -> Deferred[Any]:
+    def query(self, name: str, *arguments: object, timeout_seconds: float = TIMEOUT_SECONDS) -> Deferred[Any]:
         """Return the worker's response to a query (see `Queries.add`); there must be a worker."""
-        return self._queries.add(name, lambda query: self.send("query", query))
+        return self._queries.add(
+            name, lambda query: self.send("query", query), *arguments, timeout_seconds=timeout_seconds
+        )
 
     def reload(self, texts: Mapping[str, str]) -> Deferred[list[str] | None]:
         """Have the worker reload; a fault is logged.

@@ -9,12 +9,14 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList, FailureGroup, race
 
 from image_service.app.administration.process_status import merge_statuses
+from image_service.app.workers.forwarding import ForwardedRequests
 from image_service.app.workers.queries import NO_RESPONSE
 from image_service.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from image_service.admin.links_api import LinkHandlers
     from image_service.admin.state import Page
     from image_service.app.administration.process_status import StatusDocument
     from image_service.app.workers.worker_slot import WorkerSlot
@@ -80,6 +82,11 @@ class WorkersState:
         if not statuses:
             raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
         return merge_statuses(statuses)
+
+    @property
+    def links(self) -> LinkHandlers:
+        """See `ServingState`: those of the first worker that serves."""
+        return ForwardedRequests(self._slots)
 
     @property
     def _serving(self) -> list[WorkerSlot]:

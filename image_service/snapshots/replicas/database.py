@@ -7,9 +7,9 @@ import sqlalchemy as sa
 from image_service.database.postgresql import PostgresqlDatabase
 from image_service.snapshots.replicas.data_key import DATA_KEYS
 from image_service.snapshots.replicas.tables import REPLICA_TABLES
-from image_service.snapshots.sql_statements import PAYLOADS, STORED_BYTES, TABLES
+from image_service.snapshots.sql_statements import PAYLOADS, STORED_BYTES, TABLES, add_links
 
-VERSION = 1
+VERSION = 2
 """Of the tables in PostgreSQL."""
 # They are encrypted: an attempt to compress them is in vain.
 _UNCOMPRESSED = sa.DDL(  # type: ignore[no-untyped-call]  # SQLAlchemy has annotated it in part
@@ -23,4 +23,4 @@ def open_replica_database(url: str) -> PostgresqlDatabase:
     for table in (*TABLES.sorted_tables, *REPLICA_TABLES, DATA_KEYS):
         table.to_metadata(tables)
     sa.event.listen(tables.tables[PAYLOADS.name], "after_create", _UNCOMPRESSED)
-    return PostgresqlDatabase(url, tables, VERSION, stored_bytes=STORED_BYTES)
+    return PostgresqlDatabase(url, tables, VERSION, {1: add_links}, stored_bytes=STORED_BYTES)

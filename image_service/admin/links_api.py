@@ -1,0 +1,190 @@
+"""Operations on short links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+import attrs
+
+from image_service.errors import InvalidParameter
+from image_service.http.openapi import reference
+from image_service.links.links import LinkRequest
+from image_service.management.messages import ApiResponse, json_response, parse_json_object
+from image_service.management.operations import ApiOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from image_service.http.openapi import Json, Schemas
+    from image_service.links.links import Links
+    from image_service.management.messages import ApiRequest
+
+PATH = "/api/v1/links"
+DEFAULT_SECONDS = 86400
+MAX_URL = 8192
+"""Characters; as many as a request target has."""
+MAX_LABEL = 200
+_TEXT: Json = {"type": "string"}
+_TIME: Json = {"type": "string", "format": "date-time"}
+_BOOLEAN: Json = {"type": "boolean"}
+
+
+class LinkHandlers(Protocol):
+    """Responds to the operations."""
+
+    def make(self, request: ApiRequest) -> Awaitable[ApiResponse]:
+        """Make a link."""
+
+    def list_usable(self, request: ApiRequest) -> Awaitable[ApiResponse]:
+        """List the links that can be used."""
+
+    def revoke(self, request: ApiRequest, *, link_id: str) -> Awaitable[ApiResponse]:
+        """End a link."""
+
+
+@attrs.frozen
+class LinksApi:
+    """The API of short links.
+
+    Args:
+        handlers: in this process, or of another.
+        max_seconds: how long a link may be valid.
+    """
+
+    _handlers: LinkHandlers
+    _max_seconds: int
+
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """See `AdminApi`."""
+        handlers = self._handlers
+        return (
+            ApiOperation(
+                "POST",
+                PATH,
+                "makeLink",
+                "make a short link",
+                handlers.make,
+                status=201,
+                body="NewLink",
+                reply="MadeLink",
+            ),
+            ApiOperation(
+                "GET",
+                PATH,
+                "getLinks",
+                "list the short links that can be used, without their secret parts",
+                handlers.list_usable,
+                reply="Links",
+            ),
+            ApiOperation(
+                "DELETE",
+                f"{PATH}/{{link_id}}",
+                "revokeLink",
+                "end a short link at once",
+                handlers.revoke,
+                status=204,
+            ),
+        )
+
+    @property
+    def schemas(self) -> Schemas:
+        """See `AdminApi`."""
+        seconds: Json = {"type": "integer", "minimum": 1, "maximum": self._max_seconds}
+        return {
+            "NewLink": {
+                "type": "object",
+                "required": ["url"],
+                "properties": {
+                    "url": {"type": "string", "maxLength": MAX_URL},
+                    "expires_in": {**seconds, "default": min(DEFAULT_SECONDS, self._max_seconds)},
+                    "label": {"type": "string", "maxLength": MAX_LABEL, "default": ""},
+                    "pinned": {**_BOOLEAN, "default": False},
+                },
+                "additionalProperties": False,
+            },
+            "MadeLink": _object(id=_TEXT, url=_TEXT, expires_at=_TIME),
+            "Link": _object(
+                id=_TEXT,
+                label=_TEXT,
+                infra_env=_TEXT,
+                kind=_TEXT,
+                version=_TEXT,
+                architecture=_TEXT,
+                pinned=_BOOLEAN,
+                created_at=_TIME,
+                expires_at=_TIME,
+            ),
+            "Links": _object(links={"type": "array", "items": reference("Link")}),
+        }
+
+
+def _object(**properties: Json) -> Json:
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+@attrs.frozen
+class LocalLinks:
+    """Responds by the links of this process. See `LinkHandlers`."""
+
+    _links: Links
+    _max_seconds: int
+
+    async def make(self, request: ApiRequest) -> ApiResponse:
+        """Make a link."""
+        made = await self._links.make(parse_link_request(request.body, self._max_seconds), request.client)
+        fields = (("Location", f"{PATH}/{made.id}"),)
+        return json_response(attrs.asdict(made), status=201, fields=fields)
+
+    async def list_usable(self, _: ApiRequest) -> ApiResponse:
+        """List the links that can be used."""
+        return json_response({"links": [attrs.asdict(link) for link in await self._links.list_usable()]})
+
+    async def revoke(self, _: ApiRequest, *, link_id: str) -> ApiResponse:
+        """End a link."""
+        await self._links.revoke(unquote(link_id))
+        return ApiResponse(204)
+
+
+def parse_link_request(body: bytes, max_seconds: int) -> LinkRequest:
+    """Return what a link is to be made of.
+
+    Raises:
+        InvalidRequest: the content is not a JSON object.
+        InvalidParameter: a member is missing, unknown or has an invalid value; the detail lists all faults.
+    """
+    document: dict[str, Any] = {
+        "expires_in": min(DEFAULT_SECONDS, max_seconds),
+        "label": "",
+        "pinned": False,
+        **parse_json_object(body),
+    }
+    checks: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "url": (_is_text(MAX_URL), f"a string of at most {MAX_URL} characters"),
+        "expires_in": (_is_number(max_seconds), f"a whole number of seconds from 1 to {max_seconds}"),
+        "label": (_is_text(MAX_LABEL), f"a string of at most {MAX_LABEL} printable characters"),
+        "pinned": (lambda value: isinstance(value, bool), "true or false"),
+    }
+    faults = [f"{name!a:.60} is not known" for name in document if name not in checks]
+    faults += [
+        f"{name} must be {right}"
+        for name, (is_right, right) in checks.items()
+        if not is_right(document.get(name))
+    ]
+    if faults:
+        raise InvalidParameter("; ".join(faults))
+    return LinkRequest(**document)
+
+
+def _is_text(characters: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and len(value) <= characters and value.isprintable()
+
+
+def _is_number(maximum: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 1 <= value <= maximum

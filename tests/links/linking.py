@@ -1,0 +1,71 @@
+"""Short links of a world that counts, in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.concurrency.coordination import Coordination
+from image_service.errors import Unavailable
+from image_service.links.links import Links
+from image_service.links.repository import LinkRepository
+from image_service.links.target_url import OwnUrls
+from tests.snapshots.doubles import BASE_URL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from image_service.links.repository import StoredLink
+    from tests.snapshots.doubles import World
+
+PORTS = frozenset({8080})
+
+
+class MemoryLinks(LinkRepository):
+    """A repository that a test reads, and that fails when a test says so."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, StoredLink] = {}
+        self.is_failing = False
+
+    async def add(self, link: StoredLink, pinned: tuple[bytes, int] | None) -> None:
+        """As `LinkRepository.add`."""
+        del pinned
+        self.rows[link.digest] = link
+
+    async def find(self, digest: bytes) -> StoredLink | None:
+        """As `LinkRepository.find`."""
+        if self.is_failing:
+            raise Unavailable("the database is away", retry_after_seconds=2)
+        return self.rows.get(digest)
+
+    async def list_usable(self, now: float) -> Sequence[StoredLink]:
+        """As `LinkRepository.list_usable`."""
+        return [link for link in self.rows.values() if link.sealed is not None and link.expires_at > now]
+
+    async def end(self, link_id: str) -> bytes | None:
+        """As `LinkRepository.end`."""
+        found = next((link for link in self.rows.values() if link.id == link_id and link.sealed), None)
+        if found is None:
+            return None
+        self.rows[found.digest] = attrs.evolve(found, sealed=None)
+        return found.digest
+
+    async def remove_expired(self, now: float, kept_seconds: float) -> None:
+        """As `LinkRepository.remove_expired`."""
+        for link in [link for link in self.rows.values() if link.expires_at <= now - kept_seconds]:
+            del self.rows[link.digest]
+
+
+def links_of(world: World, repository: LinkRepository | None = None) -> Links:
+    """Return the links of one process of a world."""
+    return Links(
+        repository or MemoryLinks(),
+        lambda: world.archive.cipher,
+        world.images,
+        OwnUrls(BASE_URL, PORTS),
+        coordination=Coordination(),
+        clock=world.clock,
+        wall_clock=world.get_wall_time,
+    )
