@@ -18,3 +18,10 @@ def exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def descendants(pid: int, command: str) -> list[int]:
+    """Return the processes below a process whose command lines contain a text."""
+    children = children_of(pid)
+    below = [found for child in children for found in descendants(child, command)]
+    return [child for child in children if command in Path(f"/proc/{child}/cmdline").read_text()] + below

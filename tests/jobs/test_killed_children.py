@@ -6,13 +6,12 @@ import hashlib
 import os
 import signal
 from base64 import b64decode
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.jobs.running_role import DISTRIBUTION, RunningRole, running_role, wait_until
-from tests.processes import children_of
+from tests.processes import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,10 +51,3 @@ def test_compose_ends_once_although_a_child_is_killed(role: RunningRole, victim:
     answer = role.get(f"/composes/{compose_id}/download")
     digest = b64decode(answer.headers["Repr-Digest"].removeprefix("sha-256=:").removesuffix(":"))
     assert hashlib.sha256(answer.body).digest() == digest
-
-
-def descendants(pid: int, command: str) -> list[int]:
-    """Return the processes below a process whose command lines contain a text."""
-    children = children_of(pid)
-    below = [found for child in children for found in descendants(child, command)]
-    return [child for child in children if command in Path(f"/proc/{child}/cmdline").read_text()] + below
