@@ -22,10 +22,12 @@ from image_service.doctor.outcomes import complete, failed, skipped
 from image_service.doctor.range_checks import RANGE_CHECKS, check_ranges
 from image_service.doctor.ranges import RangeReader
 from image_service.doctor.response_checks import (
+    FIRST_BYTE_CHECKS,
     REDIRECT_CHECKS,
     RESPONSE_CHECKS,
     check_responses,
     follow_redirects,
+    judge_first_byte,
 )
 from image_service.doctor.tls_checks import TLS_CHECKS, check_tls, trusting_context
 from image_service.doctor.url_checks import URL_CHECKS, check_url
@@ -52,6 +54,7 @@ ALL_CHECKS = (
     *BOOT_CHECKS,
     *COREOS_CHECKS,
     *COHERENCE_CHECKS,
+    *FIRST_BYTE_CHECKS,
 )
 
 
@@ -93,6 +96,7 @@ class Examination:
                 return
             yield check_expiry(self.url, file.size, datetime.now(UTC))
             yield from self._check_content(file)
+            yield judge_first_byte(client.slowest_seconds, self.profile)
 
     def _check_content(self, file: ServedFile) -> Iterator[CheckOutcome]:
         has_ranges = yield from check_ranges(file, self.profile)

@@ -65,11 +65,15 @@ class WebClient:
     """Sends requests to one server, over one connection while that is possible.
 
     Args:
-        url: of the server; its path is that of requests that name none.
+        url: what all requests are for.
+
+    Attributes:
+        slowest_seconds: the longest time from a request to the first byte of its response.
     """
 
     def __init__(self, url: ImageUrl) -> None:
         self.url = url
+        self.slowest_seconds = 0.0
         self._connection: HTTPConnection | None = None
 
     def __enter__(self) -> Self:
@@ -152,6 +156,7 @@ class WebClient:
             else:
                 sink(chunk)
         ended_at = time.monotonic()
+        self.slowest_seconds = max(self.slowest_seconds, first_at - begun_at)
         is_whole = _is_whole(response, length)
         response.close()
         if not is_whole or response.will_close:
