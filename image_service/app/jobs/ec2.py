@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.files.reloaded import reloaded_file
 from image_service.jobs.conversion_task import TaskLimits
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.exports.buckets import ExportBuckets
-from image_service.settings.jobs.ec2 import read_ec2_credentials
 from image_service.transfer.origins import AllowedOrigins, parse_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from image_service.app.jobs.rows import JobsRows
     from image_service.concurrency.parts import PartsStack
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.api import Ec2Api
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-    from image_service.settings.jobs.ec2 import Ec2Credential, Ec2Settings
+    from image_service.settings.jobs.ec2 import Ec2Settings
     from image_service.settings.jobs.role import JobsRoleSettings
 
 _S3_THREADS = 4
@@ -52,7 +47,7 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
     from image_service.jobs.ec2.api import Ec2Api  # noqa: PLC0415 - botocore is slow to import
     from image_service.jobs.ec2.signatures import SignatureVerifier  # noqa: PLC0415 - same
 
-    access_keys = reloaded_file(settings.ec2.credentials_file, _read_access_keys)
+    verifier = SignatureVerifier.of_file(settings.ec2.credentials_file)
     operations = TaskOperations(
         rows.tasks,
         catalog,
@@ -62,7 +57,7 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
         parts.in_thread_pool(_S3_THREADS, "buckets"),
         _task_options(settings.ec2),
     )
-    return Ec2Api(SignatureVerifier(access_keys.get), operations.handlers, metrics)
+    return Ec2Api(verifier, operations.handlers, metrics)
 
 
 def _task_options(settings: Ec2Settings) -> TaskOptions:
@@ -74,7 +69,3 @@ def _task_options(settings: Ec2Settings) -> TaskOptions:
         TaskLimits(settings.max_tasks, settings.max_bytes),
         platform.machine(),
     )
-
-
-def _read_access_keys(path: Path) -> Mapping[str, Ec2Credential]:
-    return {credential.access_key: credential for credential in read_ec2_credentials(path)}

@@ -1,4 +1,4 @@
-"""Verifies signatures (AWS Signature Version 4) of requests with botocore's signer. Pure."""
+"""Verifies signatures (AWS Signature Version 4) of requests with botocore's signer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from botocore.awsrequest import AWSRequest
 from botocore.compat import HTTPHeaders
 from botocore.credentials import Credentials
 
+from image_service.files.reloaded import reloaded_file
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.operations import MAX_SKEW_SECONDS, Ec2Caller
 from image_service.jobs.model import tenant_of_name
+from image_service.settings.jobs.ec2 import read_ec2_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from image_service.management.messages import ApiRequest
     from image_service.settings.jobs.ec2 import Ec2Credential
@@ -48,6 +51,19 @@ class SignatureVerifier:
 
     _credentials: Callable[[], Mapping[str, Ec2Credential]]
     _now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    @classmethod
+    def of_file(cls, path: Path) -> SignatureVerifier:
+        """Return a verifier with the access keys of a file, which is read again when it has changed.
+
+        Raises:
+            ConfigurationError: the file cannot be used.
+        """
+
+        def read(path: Path) -> Mapping[str, Ec2Credential]:
+            return {credential.access_key: credential for credential in read_ec2_credentials(path)}
+
+        return cls(reloaded_file(path, read).get)
 
     def verify(self, request: ApiRequest) -> Ec2Caller:
         """Return the sender of a request.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from datetime import timedelta
+import json
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import attrs
@@ -9,13 +10,17 @@ from botocore.auth import SigV4Auth
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from image_service.files.reloaded import prepare_changed
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.operations import Ec2Caller
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from tests.jobs.ec2.signing import CREDENTIAL, HOST, NOW, signed_request
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from image_service.management.messages import ApiRequest
+    from image_service.settings.jobs.ec2 import Ec2Credential
 
 FORM = {"Action": "CancelExportTask", "Version": "2016-11-15", "ExportTaskId": "export-i-1234abcd"}
 FIELDS = {"content-type": "application/x-www-form-urlencoded", "x-amz-meta": "one two"}
@@ -52,6 +57,28 @@ def test_callers_have_what_their_access_key_has() -> None:
     other = VERIFIER.verify(signed_request(FORM, fields=FIELDS, credential=OTHER_KEY))
     assert (other.tenant, other.access_key) == ("", "OTHER")
     assert (other.may_call("DescribeExportTasks"), other.may_call("CancelExportTask")) == (True, False)
+
+
+def test_changed_access_keys_are_in_force_without_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+
+    def write(credential: Ec2Credential) -> None:
+        path.write_text(json.dumps([attrs.asdict(credential)]))
+        path.chmod(0o600)
+
+    def is_known(credential: Ec2Credential) -> bool:
+        try:
+            verifier.verify(signed_request(FORM, at=datetime.now(UTC), credential=credential))
+        except SignatureRefused:
+            return False
+        return True
+
+    write(CREDENTIAL)
+    verifier = SignatureVerifier.of_file(path)
+    assert (is_known(CREDENTIAL), is_known(OTHER_KEY)) == (True, False)
+    write(OTHER_KEY)
+    prepare_changed()()
+    assert (is_known(CREDENTIAL), is_known(OTHER_KEY)) == (False, True)
 
 
 def test_a_repeated_request_has_the_same_digest_and_no_other_has() -> None:
