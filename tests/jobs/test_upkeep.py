@@ -14,11 +14,11 @@ from image_service.errors import EngineUnavailable, NotFound
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
-from image_service.jobs.model import ComposeState, JobState
+from image_service.jobs.model import ComposeOrigin, ComposeState, JobState
 from image_service.jobs.upkeep import Expiry, Reconciler
 from image_service.objects.build import open_store
 from image_service.settings.remote import S3Settings
-from tests.jobs.metadata.composing import NOW, Rows, make_artifact
+from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -235,3 +235,51 @@ async def test_unavailable_store_loses_no_object_to_delete(rows: Rows, messages:
     await expiry.expire()
     assert rows.jobs.find_discarded(9) == [disk.key]
     assert [message.partition(":")[0] for message in messages] == ["upkeep is interrupted"]
+
+
+@ensure_deferred
+async def test_imported_image_survives_its_compose_until_its_own_retention(
+    rows: Rows, tmp_path: Path
+) -> None:
+    store = open_store(f"{tmp_path}/store", S3Settings())
+    workers = WorkerRepository(rows.database, rows.clock)
+    keeping = make_expiry(rows, workers, store, DAY)
+    compose, jobs = rows.add(make_compose(origin=ComposeOrigin.IMPORT, image_type=None))
+    rows.start(jobs["customize"])
+    artifact = make_artifact(jobs["customize"])
+    store.put(artifact.key, BytesIO(b"disk"))
+    rows.jobs.add_artifact(jobs["customize"], 1, artifact)
+    image = make_image(0, source="import:import-vol-1", artifact=artifact)
+    rows.images.add(image)
+    rows.composes.finish(compose.id, ComposeState.SUCCESS)
+    rows.clock.advance(30 * DAY)
+    await keeping.expire()
+    assert rows.composes.find(compose.id) is None
+    assert rows.images.find_all(None) == [image]
+    assert store.read_at(artifact.key, 0, 9) == b"disk"
+    reader, _ = rows.add(make_compose(source_image=image.id))
+    expiring = make_expiry(rows, workers, store, DAY, image_seconds=DAY)
+    await expiring.expire()
+    assert rows.images.find_all(None) == [image]
+    rows.composes.finish(reader.id, ComposeState.FAILURE)
+    await expiring.expire()
+    assert rows.images.find_all(None) == []
+    with pytest.raises(NotFound):
+        store.read_at(artifact.key, 0, 9)
+
+
+@ensure_deferred
+async def test_compose_is_kept_while_its_image_is_exported(rows: Rows, tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}/store", S3Settings())
+    expiry = make_expiry(rows, WorkerRepository(rows.database, rows.clock), store, DAY)
+    compose, _ = rows.add()
+    rows.images.add(make_image(0, id=compose.id, source=f"compose:{compose.id}"))
+    rows.composes.finish(compose.id, ComposeState.SUCCESS)
+    export, _ = rows.add(make_compose(origin=ComposeOrigin.EXPORT, source_image=compose.id))
+    rows.clock.advance(2 * DAY)
+    await expiry.expire()
+    assert state_of(rows, compose.id) is ComposeState.SUCCESS
+    rows.composes.finish(export.id, ComposeState.SUCCESS)
+    await expiry.expire()
+    assert rows.composes.find(compose.id) is None
+    assert rows.images.find_all(None) == []

@@ -65,7 +65,9 @@ def render_page(composes: Iterable[tuple[Compose, Iterable[Job]]], total: int) -
 
 
 def _compose_row(compose: Compose) -> str:
-    what = f"{compose.distribution} {compose.architecture} {compose.image_type}"
+    what = compose.origin.value
+    if compose.image_type is not None:
+        what = f"{compose.distribution} {compose.architecture} {compose.image_type}"
     reason = compose.error.reason if compose.error else ""
     cells = (compose.id, compose.tenant or "default", what, compose.state, "", "", compose.created_at)
     return _row("compose", *cells, compose.finished_at, reason)

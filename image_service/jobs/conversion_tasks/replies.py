@@ -56,9 +56,11 @@ def _describe_volume(
     record: TaskRecord, number: int, parameters: Mapping[str, Any], jobs: list[Job]
 ) -> dict[str, Any]:
     image = parameters["Image"]
+    zone_id = parameters.get("AvailabilityZoneId")
     volume_id = f"vol-{alias_digits(image_id(record.compose.id, number))}"
     return {
         "AvailabilityZone": parameters.get("AvailabilityZone", ""),
+        **({"AvailabilityZoneId": zone_id} if zone_id else {}),
         "BytesConverted": converted_bytes(jobs[number], image["Bytes"]) if jobs else 0,
         "Description": parameters.get("Description", ""),
         "Image": {"Format": image["Format"], "Size": image["Bytes"]},

@@ -239,9 +239,13 @@ class ComposeRepository:
         now = self._now()
 
         def work(connection: sa.Connection) -> bool:
+            lock = sa.update(COMPOSES).where(COMPOSES.c.id == compose_id).values(id=compose_id)
+            if not connection.execute(lock).rowcount:
+                return False
             delete_image(self._database, connection, now, IMAGES.c.source == f"compose:{compose_id}")
             discard(self._database, connection, now, _made_for(compose_id))
-            return connection.execute(sa.delete(COMPOSES).where(COMPOSES.c.id == compose_id)).rowcount > 0
+            connection.execute(sa.delete(COMPOSES).where(COMPOSES.c.id == compose_id))
+            return True
 
         return self._database.transact(work)
 
