@@ -33,6 +33,7 @@ LAYERS = (
     ("database",),
     ("objects",),
     ("http",),
+    ("mounts",),
     ("transport",),
     ("assisted",),
     ("snapshots",),
@@ -55,7 +56,18 @@ LAYERS = (
     ("__main__",),
 )
 POSITIONS = {name: position for position, layer in enumerate(LAYERS) for name in layer}
-PURE = {"errors", "command_line", "formats", "coreos", "images", "http", "transfer", "imaging", "doctor"}
+PURE = {
+    "errors",
+    "command_line",
+    "formats",
+    "coreos",
+    "images",
+    "http",
+    "mounts",
+    "transfer",
+    "imaging",
+    "doctor",
+}
 # A leaf imports only these packages of the service, and of all packages only `cli` imports it.
 LEAVES: dict[str, set[str]] = {
     "doctor": {"errors", "command_line", "formats", "coreos"},

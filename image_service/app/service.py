@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from image_service.admin.activity import ProcessActivity
 from image_service.admin.links_api import LocalLinks
 from image_service.app.administration.process_status import ProcessStatus
 from image_service.app.administration.state import ProcessState
@@ -69,6 +70,7 @@ class ImageService(ProcessService):
         self._ports = [[each] for each in sockets]
         self._factories: list[tuple[ConnectionFactory, IProtocolFactory]] = []
         self.metrics = Metrics()
+        self.activity = ProcessActivity(reactor.seconds, self._listeners.record_progress)
 
     def adopt(self, sockets: Iterable[socket.socket]) -> list[IListeningPort]:
         """Accept the connections of listening sockets, one of each port, in order; the sockets are closed."""
@@ -139,6 +141,7 @@ class ImageService(ProcessService):
             settings.listen,
             images,
             links,
+            self.activity.reads,
             base_url=base_url,
             unready=lambda: state.unready,
             impairment=lambda: state.impairment,
@@ -151,6 +154,7 @@ class ImageService(ProcessService):
             settings,
             slot_pool=shared.slot_pool(settings.limits.downloads, shared.counts),
             observer=self.metrics,
+            failures=self.activity.failures,
         )
         add_gauges(
             self.metrics,
@@ -172,7 +176,7 @@ class ImageService(ProcessService):
         if len(self._ports) > 1:
             plain_factory = transport.make_factory(plain)
             self._factories.append((plain_factory, plain_factory))
-        shared.start_admin(self._parts, settings, state)
+        shared.start_admin(self._parts, settings, state, self.activity.collect_own)
         self.adopt(listener for (listener,) in self._ports)
         self._parts.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)

@@ -43,6 +43,19 @@ BOOT_CONFIG_FILES = (
 )
 """Boot configurations of ISOs without kargs.json, which names them."""
 
+FIRMWARE_FILES = (
+    "isolinux/boot.cat",
+    "isolinux/isolinux.bin",
+    "images/efiboot.img",
+    "images/cdboot.img",  # s390x
+    "ppc/bootinfo.txt",  # ppc64le
+    "boot/grub/core.elf",  # ppc64le
+)
+"""The El Torito catalog and the boot images that it lists: what firmware itself reads of the medium."""
+
+BOOT_LOADER_DIRECTORIES = ("EFI", "isolinux", "boot")
+"""The files of boot loaders, beside those that firmware reads."""
+
 LIVEISO = "coreos.liveiso="
 """Start of the kernel argument that makes a boot search the full ISO's volume for the rootfs."""
 

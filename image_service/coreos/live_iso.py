@@ -56,6 +56,8 @@ class LiveIso:
     kargs_json: KargsJson | None = None
     ramdisk: Span | None = None  # the area of a ramdisk
     files: BootFiles = BootFiles()
+    firmware: tuple[Span, ...] = ()  # the files that firmware reads
+    boot_loader: tuple[Span, ...] = ()  # the files that boot loaders read, beside those of `files`
     minimal: MinimalIso | None = attrs.field(default=None, repr=False)
     no_minimal: str = ""  # why there is no usable recipe of a minimal ISO
 
@@ -85,6 +87,7 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
         changes.append(f"the Ignition area at offset {ignition.offset} is not empty")
     if kargs and kargs.read(read_at) != kargs.default.strip():
         changes.append(f"the kernel arguments at offset {kargs.areas[0].offset} are not the default ones")
+    firmware, boot_loader = _find_loaders(iso)
     return LiveIso(
         volume_id=iso.volume_id,
         created=iso.created,
@@ -101,6 +104,8 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
             ins_file=_find(iso, family.INS_FILE),
             initrd_addrsize=_find(iso, family.INITRD_ADDRSIZE_FILE),
         ),
+        firmware=firmware,
+        boot_loader=boot_loader,
         minimal=minimal,
         no_minimal=no_minimal,
     )
@@ -133,6 +138,20 @@ def _find(iso: Iso9660, *paths: str) -> Span | None:
         except FileNotInImage:
             continue
     return None
+
+
+def _find_loaders(iso: Iso9660) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Return the files that firmware reads, and those of boot loaders.
+
+    None if a directory is damaged: an image can be served without them.
+    """
+    try:
+        firmware = tuple(filter(None, (_find(iso, path) for path in family.FIRMWARE_FILES)))
+        files = [file for path in family.BOOT_LOADER_DIRECTORIES for file in iso.list_files(path)]
+    except FormatError:
+        return (), ()
+    offsets = {file.offset for file in firmware}
+    return firmware, tuple(file for file in files if file.offset not in offsets)
 
 
 def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> Span:

@@ -105,11 +105,11 @@ class Representation:
         if ranges is None:
             whole = b"%bContent-Type: %b\r\nContent-Length: %d\r\n" % (fields, content_type, size)
             body, length = ((), 0) if head_only else (self.image.extents.extents, size)
-            return Response(200, whole, body, length)
+            return Response(200, whole, body, length, ranges=((0, length),))
         if len(ranges) == 1:
             start, stop = ranges[0]
             part = self.part_fields(headers, more).render(start, stop)
-            return Response(206, part, self.image.extents.slice(start, stop), stop - start)
+            return Response(206, part, self.image.extents.slice(start, stop), stop - start, ranges=ranges)
         if ranges:
             return self._parts(fields, content_type, ranges)
         unsatisfiable = RangeNotSatisfiable(f"no requested range starts within the image's {size} bytes")
@@ -143,4 +143,4 @@ class Representation:
         length = sum(extent.length for extent in body)
         multipart = f"multipart/byteranges; boundary={boundary}"
         fields += render_fields(("Content-Type", multipart), ("Content-Length", str(length)))
-        return Response(206, fields, tuple(body), length)
+        return Response(206, fields, tuple(body), length, ranges=ranges)

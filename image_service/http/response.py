@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - attrs resolves annotations at run time
 from http import HTTPStatus
 
 import attrs
 
+from image_service.http.ranges import ByteRange  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.images.extents import Extent  # noqa: TC001 - attrs resolves annotations at run time
 
 
@@ -37,6 +39,7 @@ class Response:
         fields: rendered field lines, Content-Length included.
         body: empty for HEAD and 304.
         length: bytes in `body`.
+        ranges: the bytes of the image that are in `body`, in order; of each range, first and stop.
         problem: the error, if it is the response to a failed request.
     """
 
@@ -45,6 +48,7 @@ class Response:
     body: tuple[Extent, ...] = ()
     length: int = 0
     problem: Problem | None = None
+    ranges: Sequence[ByteRange] = ()
 
     @property
     def field_lines(self) -> tuple[tuple[str, str], ...]:

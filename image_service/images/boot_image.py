@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.images.boot_areas import BootArea  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.images.extents import ExtentMap, Literal
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class BootImage:
     is_iso: bool = True  # firmware boots it as a medium
     is_public: bool = False  # it is the same for everyone
     content_type: str = "application/octet-stream"
+    areas: tuple[BootArea, ...] = ()  # of an ISO: what a machine reads of it while it boots
 
     @property
     def size(self) -> int:

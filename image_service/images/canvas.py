@@ -21,6 +21,7 @@ from image_service.coreos.kargs_areas import KargsAreas, rewrite_kargs_json
 from image_service.coreos.minimal_iso import CopiedFile
 from image_service.errors import BaseImageError, Unprocessable
 from image_service.formats.reading import Span  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.images.boot_areas import BootArea, find_boot_areas
 from image_service.images.extents import (
     Extent,
     ExtentMap,
@@ -51,6 +52,7 @@ class Canvas:
     arguments: str  # the kernel arguments to start from
     has_arguments: bool  # its areas contain them already
     name: str  # of the base, for messages
+    areas: tuple[BootArea, ...] = ()  # what a machine reads of it while it boots
 
 
 def full_canvas(base: BaseImage) -> Canvas:
@@ -66,6 +68,7 @@ def full_canvas(base: BaseImage) -> Canvas:
         arguments=kargs.default if kargs else "",
         has_arguments=base.layout.customized is None,
         name=base.name,
+        areas=find_boot_areas(base.layout),
     )
 
 
@@ -105,6 +108,7 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
         arguments=_add_rootfs_url(kargs.default, rootfs_url),
         has_arguments=False,
         name=base.name,
+        areas=find_boot_areas(base.layout, minimal.translate),
     )
 
 

@@ -47,6 +47,7 @@ def compose(
         etag=make_etag(canvas.identity, overlays, composer.version),
         modified=last_modified(canvas.created, customization.modified),
         file_name=file_name,
+        areas=canvas.areas,
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import StreamRef
     from image_service.links.links import Links
+    from image_service.mounts.recording import ReadRecorder
     from image_service.serving.request_handler import Page
     from image_service.settings.network import ListenSettings
     from image_service.snapshots.boot_images import BootImages
@@ -30,6 +31,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     settings: ListenSettings,
     images: BootImages,
     links: Links,
+    reads: ReadRecorder,
     *,
     base_url: str,
     unready: Callable[[], str],
@@ -46,6 +48,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         images,
         digests,
         unready,
+        reads,
         settings.base_path,
         links=links,
         cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,

@@ -12,6 +12,7 @@ import attrs
 
 from image_service.http.ranges import clamp
 from image_service.http.respond import PartFields  # noqa: TC001 - attrs resolves annotations
+from image_service.mounts.recording import ContentReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Reader
+    from image_service.mounts.recording import PendingReads
     from image_service.serving.digests import Digests
     from image_service.snapshots.boot_images import BootImages
     from image_service.snapshots.lookups import CachedLookup, NewestLookup
@@ -45,6 +47,7 @@ class RangeStream:
         mount: what the ranges are of.
         size: of the image, bytes.
         fields: of all responses.
+        reads: what the client has read.
         is_allowed: returns False once the reader's short link has ended.
     """
 
@@ -53,6 +56,7 @@ class RangeStream:
     _mount: Mount
     _size: int
     _fields: PartFields
+    _reads: PendingReads
     _is_allowed: Callable[[], bool] = always
     _lookup: CachedLookup | None = attrs.field(default=None, init=False)
 
@@ -77,10 +81,18 @@ class RangeStream:
         """Keep the mount in progress until the returned function is called."""
         return self._images.mounts.keep_in_progress(self._mount)
 
+    def record_sent(self, first: int, count: int) -> None:
+        """Record that all of a response was sent, from offset `first` on."""
+        self._reads.record(first, count)
+
+    def follow(self, first: int, last: int) -> Callable[[int], None]:
+        """Return a function that records how many bytes of a response were sent since it began."""
+        return ContentReads(self._reads, ((first, min(last + 1, self._size)),)).record
+
     def with_fields(self, more: bytes) -> RangeStream:
         """Return a stream whose responses have more fields."""
         fields = attrs.evolve(self._fields, before=more + self._fields.before)
-        return RangeStream(self._images, self._reader, self._mount, self._size, fields, self._is_allowed)
+        return attrs.evolve(self, fields=fields)
 
 
 @attrs.define(eq=False)

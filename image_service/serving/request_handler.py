@@ -23,6 +23,8 @@ from image_service.http.routes import ImageRoute, LinkRoute, MirrorRoute, Probe,
 from image_service.images.extents import Literal
 from image_service.images.reference import Kind, Reader
 from image_service.links.model import SCRIPT
+from image_service.mounts.recording import ContentReads
+from image_service.serving.client_reads import find_reads
 from image_service.serving.digests import checksum_line, repr_digest
 from image_service.serving.image_request import parse_image_request
 from image_service.serving.landing_page import PAGE_FIELDS, render_landing_page
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
     from image_service.images.reference import Ref, StreamRef
     from image_service.links.links import Links
+    from image_service.mounts.recording import ReadRecorder
     from image_service.serving.digests import Digests
     from image_service.serving.ipxe_scripts import IpxeScripts
     from image_service.snapshots.boot_images import BootImages
@@ -86,6 +89,7 @@ class ImageRequestHandler:
         images: finds or composes images.
         digests: computes their digests.
         unready: returns why no image can be served; empty if some can.
+        reads: records what clients read.
         base_path: the path of the service's base URL.
         links: opens short links.
         scripts: makes iPXE scripts.
@@ -100,6 +104,7 @@ class ImageRequestHandler:
     _images: BootImages
     _digests: Digests
     _unready: Callable[[], str]
+    _reads: ReadRecorder
     _base_path: str = ""
     _links: Links = attrs.field(kw_only=True)
     _scripts: IpxeScripts = attrs.field(kw_only=True)
@@ -310,19 +315,25 @@ class ImageRequestHandler:
         response = representation.respond(request.method, headers, more)
         if response.status not in {200, 206}:
             return PreparedResponse(response, subject)
+        reads = find_reads(self._reads, request, reader, composed, response.length)
         if request.method == "HEAD":
             self._images.retain(image_request, composed)
             repeated = RepeatedHead(
                 self._images, self._digests, image_request, ref(image), digest, is_allowed
             )
-            return PreparedResponse(response, subject, is_current=repeated.is_current)
+            record_head = lambda _: reads.record_head()  # noqa: E731 - nothing of a HEAD's content is sent
+            return PreparedResponse(response, subject, on_sent=record_head, is_current=repeated.is_current)
         mount = self._images.record_mount(image_request, composed)
         ranges = None
         if image_request.mode is ReadMode.RESUME:
             fields = representation.part_fields(headers, more)
-            ranges = RangeStream(self._images, reader, mount, image.size, fields, is_allowed)
+            ranges = RangeStream(self._images, reader, mount, image.size, fields, reads, is_allowed)
         prepared = PreparedResponse(
-            response, subject, partial(self._images.mounts.end_response, mount), ranges
+            response,
+            subject,
+            partial(self._images.mounts.end_response, mount),
+            ranges,
+            on_sent=ContentReads(reads, response.ranges).record,
         )
         return prepared if mount.saving is None else shielded(mount.saving).addCallback(lambda _: prepared)
 

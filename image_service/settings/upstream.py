@@ -75,6 +75,9 @@ class SnapshotSettings:
     mount_window_seconds: float = setting("MOUNT_WINDOW", parse=parsers.seconds, default="60")
     """Seconds after its last range for which a client keeps the version of the image that it is reading,
     whatever has changed since."""
+    mount_stall_seconds: float = setting("MOUNT_STALL_SECONDS", parse=parsers.seconds, default="60")
+    """Seconds without a read after which a mount is logged, and `/api/v1/mounts` of `ADMIN_LISTEN` shows it
+    as stalled if the boot still needs the image, else as done."""
 
 
 @attrs.frozen(kw_only=True)

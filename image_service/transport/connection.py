@@ -289,6 +289,11 @@ class Connection(Protocol):
             # If it is not idle, nothing was sent that the client might still read.
             self.close(at_once=self._state is not State.IDLE)
 
+    def record_progress(self) -> None:
+        """Record how much of the response in progress was sent."""
+        if self.exchange is not None:
+            self.exchange.record_sent(self._sender.body_bytes)
+
     @property
     def idle_since(self) -> float | None:
         """When it began to wait for a request, the clock's seconds; None: it does not wait for one."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from image_service.transport.admission.connection_limit import ConnectionLimit
     from image_service.transport.admission.slots import Slots
     from image_service.transport.exchange import RequestHandler
+    from image_service.transport.failures import RecentFailures
     from image_service.transport.observer import Observer
     from image_service.transport.sender import Sender, SenderCallbacks
     from image_service.transport.sendfile_threads import SendfileThreads
@@ -92,6 +93,7 @@ class ConnectionContext:
         slots: for downloads; shared with the other listeners.
         connection_limit: shared with them too.
         handshake_failures: of TLS; shared with them too.
+        failures: of requests; shared with them too.
         proxies: networks of the proxies that are trusted to name the client's address.
     """
 
@@ -105,6 +107,7 @@ class ConnectionContext:
     connection_limit: ConnectionLimit
     observer: Observer
     handshake_failures: HandshakeFailures
+    failures: RecentFailures
     proxies: Collection[Network] = ()
     shutdown: ShutdownState = attrs.field(factory=ShutdownState, init=False)
     date: DateField = attrs.field(factory=DateField, init=False)

@@ -211,6 +211,10 @@ class Dispatcher:
         context.observer.record_request(
             exchange.subject.handler, exchange.method, exchange.status, seconds, body_bytes
         )
+        if exchange.problem is not None or abort is not None:
+            client = client_address(self._address, exchange.headers, context.proxies)
+            context.failures.record_exchange(exchange, client, outcome)
+        exchange.record_sent(body_bytes)
         if prepared is not None:
             prepared.on_end()
         if exchange.slot is not None:
@@ -288,11 +292,15 @@ class FurtherRanges:
         self._context.observer.record_first_byte(
             exchange.subject.handler, self._clock.seconds() - exchange.started
         )
-        exchange.prepared = attrs.evolve(self._prepared, on_end=self._ranges.hold_mount())
+        assert exchange.int_range is not None  # noqa: S101 - `respond_to_range` has set it
+        on_sent = self._ranges.follow(*exchange.int_range)
+        exchange.prepared = attrs.evolve(self._prepared, on_sent=on_sent, on_end=self._ranges.hold_mount())
 
     def record_sent(self, body_bytes: int) -> None:
         """Record a response that the kernel accepted at once, with so many bytes of content."""
         exchange = self.exchange
+        assert exchange.int_range is not None  # noqa: S101 - `respond_to_range` has set it
+        self._ranges.record_sent(exchange.int_range[0], body_bytes)
         self._record(self._clock.seconds() - exchange.started, body_bytes)
         subject, user_agent, request_id = self._logged
         self._log.add_range(subject, user_agent, request_id, body_bytes)

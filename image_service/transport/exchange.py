@@ -67,6 +67,12 @@ class RangeResponder(Protocol):
     def hold_mount(self) -> Callable[[], None]:
         """Keep the mount in progress until the returned function is called."""
 
+    def record_sent(self, first: int, count: int) -> None:
+        """Record that all of a response was sent, from offset `first` on."""
+
+    def follow(self, first: int, last: int) -> Callable[[int], None]:
+        """Return a function that records how many bytes of a response were sent since it began."""
+
     def with_fields(self, more: bytes) -> RangeResponder:
         """Return a responder whose responses have more fields."""
 
@@ -78,6 +84,8 @@ class PreparedResponse:
     Args:
         response: what is sent.
         subject: for the log.
+        on_sent: called with the bytes of content that were sent so far: when the response has ended, and
+            maybe before.
         on_end: called once when the response has ended, whether all of it was sent, some, or nothing.
         ranges: responds to further ranges; None: the request handler has to.
         is_current: returns True if an equal request at a time (the clock's seconds) has an equal response,
@@ -86,6 +94,7 @@ class PreparedResponse:
 
     response: Response
     subject: Subject = NO_SUBJECT
+    on_sent: Callable[[int], None] = attrs.field(default=lambda _: None, kw_only=True)
     on_end: Callable[[], None] = lambda: None
     ranges: RangeResponder | None = None
     is_current: Callable[[float], bool] | None = None
@@ -139,6 +148,11 @@ class Exchange:
     def problem(self) -> Problem | None:
         """The error, if the response is one."""
         return self.prepared.response.problem if self.prepared is not None else None
+
+    def record_sent(self, body_bytes: int) -> None:
+        """Record how many bytes of content were sent so far, unless they are those of an error."""
+        if self.prepared is not None and self.problem is None:
+            self.prepared.on_sent(max(0, body_bytes))
 
     @property
     def is_probe(self) -> bool:

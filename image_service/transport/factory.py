@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from image_service.settings.settings import Settings
     from image_service.transport.admission.slot_pool import SlotPool
     from image_service.transport.exchange import RequestHandler
+    from image_service.transport.failures import RecentFailures
     from image_service.transport.observer import Observer
 
 DISK_THREADS = 8
@@ -73,6 +74,11 @@ class ConnectionFactory(Factory):
         """Return the handler of each request in progress but probes; empty as long as it has no response."""
         exchanges = (connection.exchange for connection in self.connections)
         return (each.subject.handler for each in exchanges if each is not None and not each.is_probe)
+
+    def record_progress(self) -> None:
+        """Record how much of each response in progress was sent."""
+        for connection in self.connections:
+            connection.record_progress()
 
     def announce_shutdown(self) -> None:
         """Make each response from now on the last one of its connection."""
@@ -122,6 +128,7 @@ def build_transport(
     *,
     slot_pool: SlotPool,
     observer: Observer,
+    failures: RecentFailures,
 ) -> Transport:
     """Start the threads that read and send files, and make what connections share."""
     reactor = parts.reactor
@@ -134,7 +141,7 @@ def build_transport(
         clock=reactor,
         observer=observer,
     )
-    handshake_failures = HandshakeFailures(reactor, observer)
+    handshake_failures = HandshakeFailures(reactor, observer, failures)
     parts.callback(handshake_failures.close)
     make_context = partial(
         ConnectionContext,
@@ -147,6 +154,7 @@ def build_transport(
         connection_limit=ConnectionLimit(limits, proxies, slot_pool.counts, reactor, observer),
         observer=observer,
         handshake_failures=handshake_failures,
+        failures=failures,
         proxies=proxies,
     )
     return Transport(slots, make_context)

@@ -77,6 +77,11 @@ class Listeners:
         """Return the handler of each request in progress; empty as long as it has no response."""
         return chain.from_iterable(factory.handlers() for factory in self._factories)
 
+    def record_progress(self) -> None:
+        """Record how much of each response in progress was sent."""
+        for factory in self._factories:
+            factory.record_progress()
+
     async def close(self, delay_seconds: float, timeout_seconds: float) -> None:
         """Shut down.
 

@@ -15,6 +15,7 @@ from image_service.app.workers.worker_slot import WorkerSlot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from image_service.admin.activity import Collected
     from image_service.app.workers.worker_slot import Handlers
 
 
@@ -32,6 +33,9 @@ class RecordingObserver:
 
     def page_requested(self, _: WorkerSlot) -> None:
         self.events.append("page requested")
+
+    def activity_received(self, collected: Collected) -> None:
+        self.events.append(f"{len(collected['reads'])} reads")
 
     def status_received(self, text: str) -> None:
         self.events.append(text)

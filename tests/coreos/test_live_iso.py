@@ -106,6 +106,10 @@ def test_layout_of_a_live_iso_is_read() -> None:
             initrd=find(image, "images/pxeboot/initrd.img"),
             rootfs=find(image, "images/pxeboot/rootfs.img"),
         ),
+        boot_loader=(
+            Span("EFI/REDHAT/GRUB.CFG", offset_of(image, GRUB), len(files[GRUB])),
+            Span("isolinux/ISOLINUX.CFG", offset_of(image, ISOLINUX), len(files[ISOLINUX])),
+        ),
         no_minimal="the ISO has no coreos/miniso.dat",
     )
 

@@ -8,6 +8,7 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 
 from image_service.http.head import Request
+from image_service.mounts.recording import ReadRecorder
 from image_service.serving.digests import Digests
 from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
@@ -56,6 +57,7 @@ class Service:
             self.world.images,
             Digests(self.world.clock, self.hashes),
             lambda: "" if self.ready else "no image yet",
+            ReadRecorder(self.world.clock.seconds),
             "/base",
             links=self.links,
             scripts=IpxeScripts(self.world.images, f"{BASE_URL}/base", "/base", uses_host=False),

@@ -12,6 +12,7 @@ from image_service.errors import NotFound, Unavailable
 from image_service.images.boot_image import BootImage
 from image_service.images.extents import ExtentMap, Literal
 from image_service.images.reference import ISOS, StreamDocumentRef
+from image_service.mounts.recording import ReadRecorder
 from image_service.serving.digests import Digests
 from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
@@ -74,6 +75,7 @@ def service(request: pytest.FixtureRequest, world: World, mirror: Mirror) -> Ser
         world.images,
         digests,
         lambda: "",
+        ReadRecorder(world.clock.seconds),
         "/base",
         links=made.links,
         scripts=scripts,

@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.defer import succeed
 
 from image_service.http.head import Request
+from image_service.mounts.recording import ReadRecorder
 from image_service.serving.digests import Digests
 from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
@@ -43,10 +44,11 @@ class Service:
 
     def start(self) -> None:
         digests = Digests(self.world.clock, lambda work: succeed(work()))
+        reads = ReadRecorder(self.world.clock.seconds)
         scripts = IpxeScripts(self.world.images, BASE_URL, "", uses_host=False)
         links = links_of(self.world)
         self.application = ImageRequestHandler(
-            self.world.images, digests, lambda: "", links=links, scripts=scripts
+            self.world.images, digests, lambda: "", reads, links=links, scripts=scripts
         )
 
     def restart(self) -> None:

@@ -27,6 +27,7 @@ from image_service.transport.admission.slot_pool import LocalSlotPool
 from image_service.transport.admission.slots import SLOT_TIMEOUT_SECONDS, Slots
 from image_service.transport.context import ConnectionContext
 from image_service.transport.factory import ConnectionFactory
+from image_service.transport.failures import RecentFailures
 from image_service.transport.sendfile_threads import SendfileThreads
 from image_service.transport.tls.certificate import ServerCertificate
 from image_service.transport.tls.handshake_failures import HandshakeFailures
@@ -212,7 +213,7 @@ async def serving(  # noqa: PLR0913 - each has its default
     clock = Clock()
     lines: list[dict[str, Any]] = []
     log = AccessLog(clock, each_range, lambda event: lines.append(event["log_fields"]))  # type: ignore[arg-type] # a function is an observer
-    recorded = RecordingObserver()
+    recorded, failures = RecordingObserver(), RecentFailures()
     counts = Counts()
     context = ConnectionContext(
         clock=clock,
@@ -231,7 +232,8 @@ async def serving(  # noqa: PLR0913 - each has its default
         ),
         connection_limit=ConnectionLimit(limits, proxies, counts, clock, recorded),
         observer=recorded,
-        handshake_failures=HandshakeFailures(clock, recorded),
+        handshake_failures=HandshakeFailures(clock, recorded, failures),
+        failures=failures,
         proxies=proxies,
     )
     factory = ConnectionFactory(context, secure=secure)

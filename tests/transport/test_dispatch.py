@@ -23,6 +23,7 @@ from image_service.transport.admission.slots import SMALL_BYTES, Slots
 from image_service.transport.context import ConnectionContext
 from image_service.transport.dispatch import Dispatcher
 from image_service.transport.exchange import Exchange, PreparedResponse
+from image_service.transport.failures import RecentFailures
 from image_service.transport.observer import AbortReason
 from tests.transport.recording_observer import RecordingObserver
 
@@ -69,6 +70,7 @@ class Setting:
             connection_limit=Mock(),
             observer=self.observer,
             handshake_failures=Mock(),
+            failures=RecentFailures(),
             proxies=(ip_network("192.0.2.0/24"),),
         )
         self.dispatcher = Dispatcher(

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.admin.activity import COLLECT_SECONDS, Activity
 from image_service.admin.links_api import LinksApi
 from image_service.admin.listener import start_admin
+from image_service.admin.mounts_api import MountsApi
 from image_service.admin.status_api import StatusApi
 from image_service.admin.status_page import page_routes
 
 if TYPE_CHECKING:
+    from image_service.admin.activity import Collect
     from image_service.admin.api import AdminApi
     from image_service.admin.state import ServingState
     from image_service.concurrency.parts import PartsStack
     from image_service.settings.settings import Settings
 
 
-def start_administration(parts: PartsStack, settings: Settings, state: ServingState) -> None:
-    """Listen on ``ADMIN_LISTEN`` until the parts stop; do nothing if it is not set.
+def start_administration(
+    parts: PartsStack, settings: Settings, state: ServingState, collect: Collect
+) -> Activity:
+    """Log mounts, and listen on ``ADMIN_LISTEN`` if it is set, until the parts stop.
+
+    Args:
+        parts: see `PartsStack`.
+        settings: of the service.
+        state: of the service.
+        collect: asks all processes for the activity of their clients.
 
     Raises:
         ConfigurationError: see `start_admin`.
     """
-    apis: list[AdminApi] = [StatusApi(state), LinksApi(state.links, settings.links.max_seconds)]
+    activity = Activity(settings.snapshots.mount_stall_seconds, parts.reactor.seconds, collect)
+    parts.callback(activity.mounts.close)
+    parts.call_every(COLLECT_SECONDS, activity.check)
+    apis: list[AdminApi] = [
+        StatusApi(state),
+        MountsApi(activity, state, parts.reactor),
+        LinksApi(state.links, settings.links.max_seconds),
+    ]
     start_admin(parts, settings, state, apis=apis, pages=page_routes())
+    return activity

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort
     from twisted.python.failure import Failure
 
+    from image_service.admin.activity import Collect
     from image_service.admin.state import ServingState
     from image_service.concurrency.parts import PartsStack
     from image_service.observability.metrics import Metrics
@@ -73,6 +74,7 @@ class Worker:
                 "adopt": self._adopt,
                 "release": lambda worker: self.service.release(self._adopted.pop(worker)),
                 "collect": lambda _: self._channel.send("metrics", export(self.service.metrics.collect())),
+                "activity": lambda _: self._channel.send("activity", self.service.activity.collect()),
                 "page": self._page_received,
                 "query": self._respond,
                 "ping": lambda _: self._channel.send("pong"),
@@ -124,7 +126,9 @@ class Worker:
                 body, content_type = page
                 each.callback((body.encode(), content_type))
 
-    def _state_received(self, _parts: PartsStack, settings: Settings, state: ServingState) -> None:
+    def _state_received(
+        self, _parts: PartsStack, settings: Settings, state: ServingState, _collect: Collect
+    ) -> None:
         """Keep the state, for which the supervisor sends queries: it has the administrative listener."""
         self._state = state
         links = LinksApi(state.links, settings.links.max_seconds)

@@ -3,6 +3,7 @@
 to the worker    ``adopt``   accept the connections of the worker with this number too
                  ``release`` stop doing so
                  ``collect`` send your metrics
+                 ``activity`` send what clients have read, and what has failed, since the last time
                  ``page``    the page of metrics that was requested; null: it could not be rendered
                  ``query``   respond to a query: its number, its name and its arguments
                  ``ping``
@@ -10,6 +11,7 @@ to the worker    ``adopt``   accept the connections of the worker with this numb
                  ``stop``    shut down; the number of the signal that stops the service
 from it          ``serving`` connections are accepted
                  ``metrics`` the response to ``collect``
+                 ``activity`` the response to ``activity``
                  ``page``    render the page of all workers' metrics
                  ``response`` to a query: its number and the value
                  ``pong``    the response to ``ping``

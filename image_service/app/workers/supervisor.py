@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.python.failure import Failure
 
+    from image_service.admin.activity import Collected
     from image_service.app.reload import Configuration
     from image_service.app.workers.worker_slot import Process
     from image_service.observability.merging import Exported
@@ -73,7 +74,7 @@ class Supervisor(ProcessService):
             images = configured_images(settings, standalone=True)
             stand_in = await start_stand_in(self._parts, settings, images, self.base_url)
         state = WorkersState(self._worker_slots, self._render_metrics, lambda: bool(self.running))
-        start_administration(self._parts, settings, state)
+        self._activity = start_administration(self._parts, settings, state, self._collect_activity)
         memory = create_memory()
         self._memory = SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)
@@ -159,6 +160,15 @@ class Supervisor(ProcessService):
             return render(add_up([own, self._exited_counts, *latest]))
 
         return self._pages.join("page", render_page)
+
+    async def _collect_activity(self) -> Sequence[Collected]:
+        """Have each worker send what it has recorded; `activity_received` gets it."""
+        await gatherResults([slot.collect_activity() for slot in self._worker_slots])
+        return ()
+
+    def activity_received(self, collected: Collected) -> None:
+        """Add what a worker has recorded, even if it comes late."""
+        self._activity.merge(collected)
 
     def status_received(self, text: str) -> None:
         """Pass a worker's line on to the service manager."""

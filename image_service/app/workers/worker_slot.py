@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+    from image_service.admin.activity import Collected
+
     Handlers: TypeAlias = Mapping[str, Callable[[Any], None]]
 
 STEADY_SECONDS = 60.0
@@ -50,6 +52,9 @@ class SlotObserver(Protocol):
 
     def page_requested(self, slot: WorkerSlot) -> None:
         """Its worker wants the page of metrics, by ``send``."""
+
+    def activity_received(self, collected: Collected) -> None:
+        """Its worker has sent what clients have read, and what has failed."""
 
     def status_received(self, text: str) -> None:
         """Its worker has a line for the service manager."""
@@ -96,6 +101,7 @@ class WorkerSlot:
         self._restart: IDelayedCall | None = None
         self._stopped: Deferred[None] | None = None
         self._reload: Deferred[list[str] | None] = succeed([])
+        self._activity: Deferred[None] = succeed(None)
 
     def start(self) -> None:
         """Start a worker."""
@@ -106,6 +112,7 @@ class WorkerSlot:
             "serving": self._serving_received,
             "metrics": self.counts.update,
             "page": lambda _: self._observer.page_requested(self),
+            "activity": self._activity_received,
             "pong": lambda _: self._watchdog.pong_received(),
             "response": self._queries.response_received,
             "reloaded": lambda response: self._reload_ended(*response),
@@ -124,6 +131,19 @@ class WorkerSlot:
     def collect_metrics(self) -> Deferred[None]:
         """Fetch the worker's metrics into ``counts``."""
         return self.counts.collect(lambda: self.send("collect")) if self.is_serving else succeed(None)
+
+    def collect_activity(self) -> Deferred[None]:
+        """Have the worker send what it has recorded; fires when it has, or does not respond in time."""
+        if not self.is_serving:
+            return succeed(None)
+        self._activity = Deferred(lambda activity: activity.callback(None))
+        self.send("activity")
+        return self._activity.addTimeout(TIMEOUT_SECONDS, self._clock)
+
+    def _activity_received(self, collected: Collected) -> None:
+        self._observer.activity_received(collected)
+        if not self._activity.called:
+            self._activity.callback(None)
 
     def query(self, name: str, *arguments: object, timeout_seconds: float = TIMEOUT_SECONDS) -> Deferred[Any]:
         """Return the worker's response to a query (see `Queries.add`); there must be a worker."""
@@ -195,6 +215,7 @@ class WorkerSlot:
         self._process, self.is_serving = None, False
         self._watchdog.stop()
         self._queries.cancel()
+        self._activity.cancel()
         self._reload_ended([], None)
         self._observer.worker_exited(self)
         if self._stopped is not None:

@@ -15,6 +15,7 @@ from image_service.transport.tls.certificate import describe_tls_error
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+    from image_service.transport.failures import RecentFailures
     from image_service.transport.observer import Observer
 
 SUMMARY_SECONDS = 60
@@ -90,13 +91,15 @@ class HandshakeFailures:
     Args:
         clock: the reactor's.
         observer: counts them.
+        recent: lists the latest ones.
     """
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, observer: Observer) -> None:
+    def __init__(self, clock: IReactorTime, observer: Observer, recent: RecentFailures) -> None:
         self._clock = clock
         self._observer = observer
+        self._recent = recent
         self._lines: dict[tuple[str, HandshakeFailure], _Line] = {}
         self._others = 0
         self._timer: IDelayedCall | None = None
@@ -111,6 +114,7 @@ class HandshakeFailures:
         """
         self._observer.record_handshake_failure(failure)
         client = unmapped(client)
+        self._recent.record(client, f"TLS handshake: {_explain(failure, cause)}")
         line = self._lines.get((client, failure))
         if line is not None:
             line.count += 1

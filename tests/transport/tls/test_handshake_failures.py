@@ -14,6 +14,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from image_service.settings.network import LimitSettings
 from image_service.transport.deadline import LINGER_SECONDS
+from image_service.transport.failures import RecentFailures
 from image_service.transport.observer import HandshakeFailure
 from image_service.transport.tls import handshake_failures
 from image_service.transport.tls.handshake_failures import SUMMARY_SECONDS, HandshakeFailures, find_failure
@@ -343,7 +344,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def failures(clock: Clock) -> HandshakeFailures:
-    return HandshakeFailures(clock, NULL_OBSERVER)
+    return HandshakeFailures(clock, NULL_OBSERVER, RecentFailures())
 
 
 TIMEOUT = "not complete within HANDSHAKE_TIMEOUT"

@@ -1,0 +1,165 @@
+"""Mounts, base images, failures, and the events of all three."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.admin.events import CONTENT_TYPE, EventStreams
+from image_service.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
+from image_service.errors import Unavailable
+from image_service.http.openapi import reference
+from image_service.management.messages import ApiResponse, json_response
+from image_service.management.operations import ApiOperation
+from image_service.mounts.board import format_time
+from image_service.mounts.stages import Stage
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.admin.activity import Activity
+    from image_service.admin.events import Seen
+    from image_service.admin.state import ServiceState
+    from image_service.http.openapi import Json, Schemas
+    from image_service.management.messages import ApiRequest
+    from image_service.transport.failures import Failure
+
+MAX_EVENTS = 256
+"""Of mounts, sent at a time."""
+_IMAGE_NAME = ("version", "openshift_version", "cpu_architecture", "type")
+_TEXT: Json = {"type": "string"}
+_TEXT_OR_NULL: Json = {"type": ["string", "null"]}
+_TIME: Json = {"type": "string", "format": "date-time"}
+_BYTES: Json = {"type": "integer", "minimum": 0}
+_MOUNT: dict[str, Json] = {
+    "infra_env": _TEXT_OR_NULL,
+    "version": _TEXT,
+    "kind": _TEXT,
+    "address": _TEXT,
+    "client": _TEXT_OR_NULL,
+    "user_agent": _TEXT,
+    "since": _TIME,
+    "last_read": _TIME,
+    "bytes_read": _BYTES,
+    "size": _BYTES,
+    "rate": _BYTES,
+    "stage": {"enum": [*(stage.value for stage in Stage), None]},
+    "rootfs_percent": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
+    "stalled": {"type": "boolean"},
+}
+_FAILURE: dict[str, Json] = {
+    "path": _TEXT_OR_NULL,
+    "status": {"type": ["integer", "null"]},
+    "reason": _TEXT,
+    "client": _TEXT,
+    "time": _TIME,
+}
+
+
+def _object(properties: dict[str, Json]) -> Json:
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _list(name: str, schema: str) -> Json:
+    return _object({name: {"type": "array", "items": reference(schema)}})
+
+
+class MountsApi:
+    """Responds by the activity of clients, and by the state of the service.
+
+    Args:
+        activity: of clients.
+        state: of the service.
+        clock: for events.
+    """
+
+    def __init__(self, activity: Activity, state: ServiceState, clock: IReactorTime) -> None:
+        self._activity = activity
+        self._state = state
+        self._streams = EventStreams(self._changes, clock)
+
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """See `AdminApi`."""
+        return (
+            ApiOperation(
+                "GET", "/api/v1/mounts", "getMounts", "list mounts", self._list_mounts, reply="Mounts"
+            ),
+            ApiOperation(
+                "GET", "/api/v1/images", "getImages", "list base images", self._images, reply="BaseImages"
+            ),
+            ApiOperation(
+                "GET",
+                "/api/v1/failures",
+                "getFailures",
+                "list the requests that failed last",
+                self._list_failures,
+                reply="Failures",
+            ),
+            ApiOperation(
+                "GET",
+                "/api/v1/events",
+                "getEvents",
+                "send mounts, base images and failures as they change",
+                self._stream_events,
+                content_types=(CONTENT_TYPE,),
+            ),
+        )
+
+    @property
+    def schemas(self) -> Schemas:
+        """See `AdminApi`."""
+        return {
+            **BASE_IMAGE_SCHEMAS,
+            "Mount": _object(_MOUNT),
+            "Mounts": _list("mounts", "Mount"),
+            "Failure": _object(_FAILURE),
+            "Failures": _list("failures", "Failure"),
+        }
+
+    async def _list_mounts(self, _: ApiRequest) -> ApiResponse:
+        await self._activity.refresh()
+        return json_response({"mounts": self._activity.mounts.describe_all()})
+
+    async def _images(self, _: ApiRequest) -> ApiResponse:
+        return ApiResponse(200, (await self._state.render_images()).encode())
+
+    async def _list_failures(self, _: ApiRequest) -> ApiResponse:
+        await self._activity.refresh()
+        failures = [_describe_failure(failure) for failure in reversed(self._activity.failures.after())]
+        return json_response({"failures": failures})
+
+    async def _stream_events(self, _: ApiRequest) -> ApiResponse:
+        await self._activity.refresh()
+        return self._streams.open()
+
+    async def _changes(self, seen: Seen) -> list[Json]:
+        """Return what has changed since a stream has sent its last events (see `events.Changes`)."""
+        events: list[Json] = []
+        with suppress(Unavailable):
+            for image in json.loads(await self._state.render_images())["images"]:
+                name = " ".join(image[field] for field in _IMAGE_NAME)
+                if seen.images.get(name) != image:
+                    seen.images[name] = image
+                    events.append({"type": "image", "image": image})
+        mounts, failures = self._activity.mounts, self._activity.failures
+        for revision, mount in islice(mounts.changes(seen.mounts), MAX_EVENTS):
+            seen.mounts = revision
+            events.append({"type": "mount", "mount": mount})
+        failed = failures.after(seen.failures)
+        events += [{"type": "failure", "failure": _describe_failure(failure)} for failure in failed]
+        seen.failures = failures.revision
+        return events
+
+
+def _describe_failure(failure: Failure) -> Json:
+    return {**attrs.asdict(failure), "time": format_time(failure.time)}

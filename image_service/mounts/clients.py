@@ -1,0 +1,62 @@
+"""Which program or firmware a client is, by the fields of its requests."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_QEMU_READ_AHEAD_BYTES = 256 * 1024
+_SECTOR = 512
+_NAMES = (
+    ("idrac", "iDRAC"),
+    (r"\bilo\b|integrated lights-out|hpe?[- ]ilo", "iLO"),
+    (r"\bxcc\b|xclarity|lenovo", "XCC"),
+    ("supermicro|smci|aten", "Supermicro"),
+    (r"megarac|\bami\b", "AMI"),
+    ("openbmc", "OpenBMC"),
+    ("uefihttpboot", "UEFI HTTP Boot (OVMF, EDK2)"),
+    ("ipxe", "iPXE"),
+    (r"\bgrub\b", "GRUB"),
+    ("qemu", "qemu"),
+    ("nbdkit", "nbdkit"),
+    ("httpfs", "httpfs2"),
+    ("coreos-installer", "coreos-installer"),
+    ("ignition", "Ignition"),
+    ("aria2", "aria2"),
+    ("^curl/", "curl"),
+    ("^wget", "wget"),
+    ("sushy", "sushy-tools"),
+    ("python-requests", "Python requests"),
+    ("go-http-client", "Go"),
+    ("image-service", "image-service"),
+    ("mozilla/", "browser"),
+)
+"""By the name that is shown, in order: what the user agent contains, in any case.
+
+Of BMCs no user agent was measured: theirs are the names that their vendors use.
+"""
+_PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), name) for pattern, name in _NAMES)
+
+
+MAX_USER_AGENT = 200
+"""Characters of a user agent that are read and shown."""
+
+
+def recognize_client(user_agent: str, accept: str, range_bytes: int) -> str | None:
+    """Return the name of the client that sent a request; None if it is not known.
+
+    Args:
+        user_agent: as sent; empty if the request has none.
+        accept: the same of Accept.
+        range_bytes: length of the range that it gets; 0: none.
+    """
+    if user_agent:
+        return _find_name(user_agent[:MAX_USER_AGENT])
+    # qemu reads by libcurl without a user agent: 256 KiB more than the sectors that the guest wants.
+    ahead = range_bytes - _QEMU_READ_AHEAD_BYTES
+    return "qemu" if accept == "*/*" and ahead > 0 and ahead % _SECTOR == 0 else None
+
+
+@lru_cache(1024)
+def _find_name(user_agent: str) -> str | None:
+    return next((name for pattern, name in _PATTERNS if pattern.search(user_agent)), None)

@@ -1,0 +1,232 @@
+"""Records what clients read, in the process that serves them.
+
+    PendingReads    what one client has read of one image since the last collection
+    ReadRecorder    finds them, and collects those that have changed
+
+Nothing is recorded per range but a few numbers. A `MountBoard`, of this process or of the supervisor, puts
+together what it collects of all of them.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import attrs
+
+from image_service.images.boot_areas import BootPart
+from image_service.mounts.coverage import Coverage
+from image_service.mounts.stages import MAX_BOOT_BYTES, BootMap, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from image_service.images.boot_areas import BootArea
+    from image_service.images.boot_image import BootImage
+
+BEGINNING_BYTES = 64 * 1024
+"""A client that reads here reads an image anew: an ISO's volume descriptors begin at 32 KiB."""
+_JUMP_BYTES = 16 * 1024 * 1024
+_BEGINNING, _SMALL, _RETURNED, _HEAD = map(int, (Mark.BEGINNING, Mark.SMALL, Mark.RETURNED, Mark.HEAD))
+_ROOTFS, _MOUNTED = int(Mark.ROOTFS), int(Mark.ROOTFS_MOUNTED)
+_IGNITION_READ = int(Mark.INITRD_END | Mark.IGNITION)
+
+CollectedReads: TypeAlias = dict[str, Any]
+"""What `PendingReads.collect` returns; JSON can represent it."""
+
+
+@attrs.frozen(cache_hash=True)
+class MountKey:
+    """A client and what it reads.
+
+    Args:
+        infra_env: identifier; None: a boot artifact, which all infra-envs share.
+        version: OS build.
+        architecture: as in ``OS_IMAGES``.
+        kind: of image or boot artifact.
+        address: the client's, as trusted proxies report it.
+    """
+
+    infra_env: str | None
+    version: str
+    architecture: str
+    kind: str
+    address: str
+
+
+class PendingReads:
+    """What a client has read of an image since the last collection.
+
+    Args:
+        key: client and image.
+        image: what is read.
+        recorder: collects it.
+    """
+
+    client: str | None
+    """The client's name, if it is known."""
+    user_agent: str
+    """As sent."""
+
+    __slots__ = (
+        "__weakref__",
+        "_boot_map",
+        "_coverage",
+        "_first_read",
+        "_is_changed",
+        "_key",
+        "_last_read",
+        "_marks",
+        "_previous",
+        "_recorder",
+        "_rootfs",
+        "_sent",
+        "client",
+        "user_agent",
+    )
+
+    def __init__(self, key: MountKey, image: BootImage, recorder: ReadRecorder) -> None:
+        self._key = key
+        self._recorder = recorder
+        self.client = None
+        self.user_agent = ""
+        self._boot_map = BootMap(image.areas)
+        self._rootfs = find_rootfs(image.areas)
+        self._coverage = Coverage(image.size)
+        self._is_changed = False
+        self._marks = 0
+        self._sent = 0
+        self._previous = 0
+        self._first_read = self._last_read = 0.0
+
+    def record(self, start: int, count: int, requested: int = 0) -> None:
+        """Record that a client was sent the beginning of a range.
+
+        Args:
+            start: offset of the first byte.
+            count: bytes that the kernel has accepted.
+            requested: bytes of the range, if they are more.
+        """
+        if count > 0:
+            self._mark_range(start, start + count, max(count, requested))
+            self.add(start, count)
+
+    def record_head(self) -> None:
+        """Record that a client was sent the header fields alone."""
+        self._marks |= _HEAD
+        self._change()
+
+    def add(self, start: int, count: int) -> None:
+        """Record that a client was sent more bytes, of a range that has begun before."""
+        self._coverage.add(start, start + count)
+        now = self._recorder.seconds()
+        if not self._sent:
+            self._first_read = now
+        self._sent += count
+        self._last_read = now
+        self._change()
+
+    def _change(self) -> None:
+        if not self._is_changed:
+            self._is_changed = True
+            self._recorder.changed.append(self)
+
+    def _mark_range(self, start: int, stop: int, requested: int) -> None:
+        coverage, previous, self._previous = self._coverage, self._previous, start
+        marks = self._marks
+        if start < previous and not marks & _RETURNED:
+            distance = previous - start
+            was_read = coverage.has(start) and coverage.has(stop - 1)
+            if distance > _JUMP_BYTES or (was_read and distance > 2 << coverage.shift):
+                marks |= _RETURNED
+        if start < BEGINNING_BYTES:
+            marks |= _BEGINNING
+        if requested <= MAX_BOOT_BYTES:
+            found = self._boot_map.find_marks(start, stop)
+            if found & _ROOTFS and marks & _IGNITION_READ == _IGNITION_READ:
+                found |= _MOUNTED
+            marks |= _SMALL | found
+        self._marks = marks
+
+    def collect(self) -> CollectedReads:
+        """Return what was recorded, and forget it."""
+        collected = {
+            "key": attrs.astuple(self._key),
+            "client": self.client,
+            "user_agent": self.user_agent,
+            "size": self._coverage.size,
+            "rootfs": self._rootfs,
+            "bitmap": b64encode(self._coverage.bitmap).decode(),
+            "marks": self._marks,
+            "sent": self._sent,
+            "first_read": self._first_read,
+            "last_read": self._last_read,
+        }
+        self._coverage.clear()
+        self._is_changed = False
+        self._marks = self._sent = 0
+        return collected
+
+
+def find_rootfs(areas: Sequence[BootArea]) -> tuple[int, int] | None:
+    """Return where the root file system of an ISO begins and ends; None: it has none."""
+    return next(((area.start, area.stop) for area in areas if area.part is BootPart.ROOTFS), None)
+
+
+class ReadRecorder:
+    """Finds the pending reads of clients, and collects those that have changed.
+
+    Args:
+        seconds: the clock, the same in all processes.
+    """
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self.seconds = seconds
+        self.changed: list[PendingReads] = []
+        """Since the last collection."""
+        # A connection holds what it reads, and `changed` the rest: a client has one in the process.
+        self._pending: WeakValueDictionary[tuple[MountKey, int], PendingReads] = WeakValueDictionary()
+
+    def find(self, key: MountKey, image: BootImage) -> PendingReads:
+        """Return what a client has read of an image."""
+        pending = self._pending.get((key, image.size))
+        if pending is None:
+            pending = self._pending[key, image.size] = PendingReads(key, image, self)
+        return pending
+
+    def collect(self) -> list[CollectedReads]:
+        """Return what was read since the last time."""
+        changed, self.changed = self.changed, []
+        return [pending.collect() for pending in changed]
+
+
+class ContentReads:
+    """Records the content of one response while it is sent.
+
+    Args:
+        reads: of the client.
+        ranges: that the content has, in order; the lines between those of a multipart content count as
+            content of the image.
+    """
+
+    __slots__ = ("_ranges", "_reads", "_recorded")
+
+    def __init__(self, reads: PendingReads, ranges: Sequence[tuple[int, int]]) -> None:
+        self._reads = reads
+        self._ranges = ranges
+        self._recorded = 0
+
+    def record(self, sent: int) -> None:
+        """Record that so many bytes of the content were sent since it began."""
+        position = 0
+        for start, stop in self._ranges:
+            begin = max(self._recorded - position, 0)
+            end = min(sent - position, stop - start)
+            if end > begin:
+                if begin:
+                    self._reads.add(start + begin, end - begin)
+                else:
+                    self._reads.record(start, end, stop - start)
+            position += stop - start
+        self._recorded = max(self._recorded, sent)
