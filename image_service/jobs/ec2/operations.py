@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 MAX_SKEW_SECONDS = 15 * 60
 """Between the time of a request and the time here."""
-REPLAY_SECONDS = 2 * MAX_SKEW_SECONDS
-"""After which a signature is not accepted again: its request may have been early, and its repetition late."""
 
 
 @attrs.frozen
