@@ -18,7 +18,7 @@ from image_service.doctor.coherence_checks import (
 from image_service.doctor.coreos_checks import COREOS_CHECKS, check_coreos, read_coreos
 from image_service.doctor.expiry import EXPIRY_CHECKS, check_expiry
 from image_service.doctor.network_checks import NETWORK_CHECKS, check_network
-from image_service.doctor.outcomes import complete, failed, skipped
+from image_service.doctor.outcomes import complete, failed, passed, skipped
 from image_service.doctor.range_checks import RANGE_CHECKS, check_ranges
 from image_service.doctor.ranges import RangeReader
 from image_service.doctor.response_checks import (
@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from image_service.doctor.response_checks import ServedFile
     from image_service.doctor.rules import ClientProfile
     from image_service.doctor.target import ImageUrl
+    from image_service.formats.reading import ReadAt
 
+_READS = "image-reads"
 ALL_CHECKS = (
     *URL_CHECKS,
     *NETWORK_CHECKS,
@@ -53,6 +55,7 @@ ALL_CHECKS = (
     *RANGE_CHECKS,
     *BOOT_CHECKS,
     *COREOS_CHECKS,
+    _READS,
     *COHERENCE_CHECKS,
     *FIRST_BYTE_CHECKS,
 )
@@ -103,11 +106,13 @@ class Examination:
         areas: list[tuple[int, int]] = []
         if has_ranges and file.size is not None:
             try:
-                areas = yield from _check_image(file, file.size)
+                areas = yield from _check_image(RangeReader(file.client, file.size), file.size)
             except TransferFailed as error:
-                yield failed(BOOT_CHECKS[0], error.detail, "look into the server's log")
+                yield failed(_READS, error.detail, "look into the server's log")
+            else:
+                yield passed(_READS, "all ranges by which the image was read are right")
         else:
-            for name in (*BOOT_CHECKS, *COREOS_CHECKS):
+            for name in (*BOOT_CHECKS, *COREOS_CHECKS, _READS):
                 yield skipped(name, "ranges, by which the image is read, do not work")
         yield check_two_reads(file, areas, has_ranges=has_ranges)
         if self.deep and has_ranges and file.size is not None:
@@ -116,9 +121,8 @@ class Examination:
             yield skip_coherence(deep=self.deep)
 
 
-def _check_image(file: ServedFile, size: int) -> Generator[CheckOutcome, None, list[tuple[int, int]]]:
+def _check_image(read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, list[tuple[int, int]]]:
     """Yield the outcomes about the image; return the areas that differ between customizations."""
-    read_at = RangeReader(file.client, size)
     iso = yield from check_image(read_at, size)
     if iso is None:
         for name in (*BOOT_CHECKS[1:], *COREOS_CHECKS):

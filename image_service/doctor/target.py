@@ -88,4 +88,7 @@ class ImageUrl:
 
     def follow(self, location: str) -> Self:
         """Return the URL to which a redirect leads; raise InvalidArguments if it is not one of http."""
-        return self.parse(urljoin(self.text, location))
+        try:
+            return self.parse(urljoin(self.text, location))
+        except ValueError:
+            raise InvalidArguments("the redirect leads to no valid URL") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, RemoteDisconnected
@@ -22,6 +23,7 @@ SILENCE_SECONDS = 15.0
 """For which a server may send nothing; all time-outs of firmware that are known are shorter."""
 
 _CHUNK = 64 * 1024
+_LENGTH = re.compile("[0-9]{1,18}")
 _AGENT = "image-service-doctor"
 
 
@@ -53,7 +55,7 @@ class WebReply:
     def content_length(self) -> int | None:
         """What the header says; None: nothing valid."""
         value = self.fields.get("content-length", "")
-        return int(value) if value.isascii() and value.isdigit() else None
+        return int(value) if _LENGTH.fullmatch(value) else None
 
     @property
     def validators(self) -> tuple[str | None, str | None]:

@@ -138,6 +138,7 @@ def _handler(state: _State) -> type[http.server.BaseHTTPRequestHandler]:
             for name, value in served.fields.items():
                 self.send_header(name, value)
             self.end_headers()
+            self.close_connection = "Content-Length" not in served.fields
             if self.command != "HEAD":
                 self._write(served)
 

@@ -108,6 +108,20 @@ def differ_in_length(served: Served) -> Served:
     return served.having(Content_Length="17") if served.method == "HEAD" else served
 
 
+def fail_late(served: Served) -> Served:
+    """Answer the first reads of the image's content, and no later one."""
+    is_late = served.range_field == f"bytes=131072-{2 * 131072 - 1}"
+    return attrs.evolve(served, status=500) if is_late else served
+
+
+def without_length(served: Served) -> Served:
+    return served.without("Content-Length") if served.range_field is None else served
+
+
+def redirect_nowhere(served: Served) -> Served:
+    return attrs.evolve(served, status=302, body=b"").having(Location="http://[", Content_Length="0")
+
+
 MISTAKES: dict[str, tuple[Mistake, dict[str, str]]] = {
     "no ranges": (without_ranges, {"accept-ranges": "fail", "ranges": "fail"}),
     "wrong Content-Range": (lie_in_content_range, {"ranges": "fail"}),
@@ -121,6 +135,9 @@ MISTAKES: dict[str, tuple[Mistake, dict[str, str]]] = {
     "416 without the size": (forget_size_in_416, {"range-beyond-size": "warn"}),
     "parts missing": (one_part_only, {"multiple-ranges": "fail"}),
     "compressed": (compress, {"content-coding": "fail"}),
+    "reads fail late": (fail_late, {"image-reads": "fail"}),
+    "no Content-Length": (without_length, {"content-length": "fail"}),
+    "redirect to no URL": (redirect_nowhere, {"redirects": "fail"}),
     "HEAD refused": (refuse_head, {"head": "fail"}),
     "lower-case Accept-Ranges": (
         lambda served: served.without("Accept-Ranges").having(accept_ranges="bytes"),
