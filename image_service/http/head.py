@@ -36,7 +36,9 @@ _REQUEST_LINE = re.compile(
     rb" HTTP/(?P<version>[0-9]\.[0-9])"
 )
 ALLOWED_METHODS = ("GET", "HEAD", "OPTIONS")
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
+_METHODS = frozenset(
+    {"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"}
+)
 # RFC 9110 4.2.1:  http-URI = "http" "://" authority path-abempty [ "?" query ] ; the host is not empty
 _ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
 # RFC 9110 7.2:  Host = uri-host [ ":" port ]

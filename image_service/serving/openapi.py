@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from image_service.http.openapi import Schemas
 
 _IMAGE = ("application/octet-stream", "multipart/byteranges", "text/plain")  # the last of its digest
-_VERSION = QueryParameter("version", "version of a base image, OpenShift version or stream", required=True)
+_VERSION = QueryParameter(
+    "version",
+    "version of a base image, OpenShift version or stream",
+    {"type": "string", "minLength": 1},
+    required=True,
+)
 _ARCHITECTURE = QueryParameter("arch", "CPU architecture; x86_64")
 _DIGEST = QueryParameter(
-    "digest", "sha256: the digest of the image is returned, not the image", {"enum": ["sha256"]}
+    "digest", "sha256: the digest of the image is returned, not the image", {"enum": ["sha256", ""]}
 )
 _KINDS = ("full-iso", "minimal-iso", "disconnected-iso", "full", "minimal")
 _TYPE = QueryParameter("type", "kind of image", {"enum": _KINDS}, required=True)

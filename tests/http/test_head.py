@@ -124,6 +124,7 @@ def test_other_target_forms_are_refused(target: bytes) -> None:
         (b"PUT / HTTP/1.1", 405),
         (b"DELETE / HTTP/1.1", 405),
         (b"PATCH / HTTP/1.1", 405),
+        (b"QUERY / HTTP/1.1", 405),
         (b"TRACE / HTTP/1.1", 405),
         (b"CONNECT example:80 HTTP/1.1", 405),
     ],
