@@ -86,7 +86,7 @@ class WorkerAttempts:
         state = await self._engine.heartbeat(token.engine_token)
         if state is AttemptState.CANCELLED:
             await self._engine.acknowledge_cancel(token.engine_token)
-            await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
+            await self._record_stop(token)
             return True
         record = self._rows.jobs.record_heartbeat
         is_recorded = state is AttemptState.RUNNING and await self._rows.call(
@@ -96,7 +96,7 @@ class WorkerAttempts:
             return False
         job = await self._rows.call(self._rows.jobs.find, token.job_id)
         if job is not None and job.state is JobState.CANCELLED:
-            await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
+            await self._record_stop(token)
             return True
         raise JobTokenUnknown(_UNKNOWN)
 
@@ -158,10 +158,15 @@ class WorkerAttempts:
     async def _find_running(self, token: JobToken) -> Job:
         job = await self._rows.call(self._rows.jobs.find, token.job_id)
         if job is not None and job.state is JobState.CANCELLED:
+            await self._record_stop(token)
             raise JobNotRunning("the job is cancelled")
         if job is None or job.state is not JobState.RUNNING or job.attempt != token.attempt:
             raise JobTokenUnknown(_UNKNOWN)
         return job
+
+    async def _record_stop(self, token: JobToken) -> None:
+        """Record that a worker knows of a cancellation."""
+        await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
 
     def _store(self, job: Job, name: str, content: BinaryIO) -> bool:
         """Store a file and its row in one call, because the client may disconnect meanwhile.

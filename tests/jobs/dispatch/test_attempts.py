@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.errors import JobTokenUnknown
+from image_service.errors import JobNotRunning, JobTokenUnknown
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
 from image_service.jobs.engine.engine import StepResult
-from image_service.jobs.model import ComposePlan, JobError, JobState, JobType, Principal, Step
+from image_service.jobs.model import (
+    ComposePlan,
+    ComposeState,
+    JobError,
+    JobState,
+    JobType,
+    Principal,
+    Step,
+)
 from image_service.objects.directory import DirectoryStore
 from tests.pytwisted import ensure_deferred
 
@@ -107,3 +115,30 @@ async def test_the_log_of_a_failed_job_is_kept(dispatching: Dispatching) -> None
     row = dispatching.rows.jobs.find(job.id)
     assert row is not None
     assert (row.state, row.result, row.error) == (JobState.FAILED, {"log": "needs 9 bytes"}, error)
+
+
+@pytest.mark.parametrize("knows_by", ["heartbeat", "heartbeat-of-row", "result"])
+@ensure_deferred
+async def test_worker_that_knows_of_a_cancellation_is_recorded(
+    dispatching: Dispatching, knows_by: str
+) -> None:
+    compose = dispatching.add("", UPLOAD_PLAN, uploads=())
+    dispatching.rows.jobs.mark_queued(dispatching.job(compose, "upload").id)
+    dispatching.engine.queue(dispatching.job(compose, "upload"))
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    dispatching.rows.composes.finish(compose.id, ComposeState.CANCELLED)
+    job = dispatching.job(compose, "upload")
+    assert job.seen_at is not None
+    assert job.finished_at is not None
+    assert job.seen_at < job.finished_at
+    if knows_by == "result":
+        with pytest.raises(JobNotRunning):
+            await dispatching.attempts.finish(PRINCIPAL, handed.token, WorkerResult())
+    else:
+        if knows_by == "heartbeat":
+            await dispatching.engine.cancel_plan(compose.id)
+        assert await dispatching.attempts.beat(PRINCIPAL, handed.token)
+    stopped = dispatching.job(compose, "upload")
+    assert stopped.seen_at is not None
+    assert stopped.seen_at > job.finished_at

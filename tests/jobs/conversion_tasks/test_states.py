@@ -1,0 +1,100 @@
+"""The states of tasks, as a function of their rows and the time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.jobs.conversion_tasks.states import converted_bytes, state_of
+from image_service.jobs.model import ComposeState, Job, JobError, JobProgress, JobState, JobType
+from tests.jobs.metadata.composing import NOW
+from tests.jobs.metadata.test_tasks import make_record
+
+if TYPE_CHECKING:
+    from image_service.jobs.metadata.tasks import TaskRecord
+
+PHASES = ["download", "convert", "digest", "send"]
+IMPORT = Job("j", "c", "org-1", "import", JobType.IMPORT, "x86_64", JobState.WAITING)
+
+
+def record_of(state: ComposeState, *jobs: Job, reason: str = "", error: JobError | None = None) -> TaskRecord:
+    record = make_record(state=state, error=error)
+    return attrs.evolve(record, task=attrs.evolve(record.task, cancel_reason=reason), jobs=jobs)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (record_of(ComposeState.PENDING), ("active", "image upload awaited")),
+        (record_of(ComposeState.BUILDING, IMPORT), ("active", "image upload awaited")),
+        (
+            record_of(ComposeState.BUILDING, attrs.evolve(IMPORT, state=JobState.QUEUED)),
+            ("active", "conversion pending"),
+        ),
+        (
+            record_of(
+                ComposeState.BUILDING,
+                attrs.evolve(IMPORT, state=JobState.FINISHED),
+                attrs.evolve(IMPORT, state=JobState.RUNNING),
+            ),
+            ("active", "converting"),
+        ),
+        (
+            record_of(ComposeState.REGISTERING, attrs.evolve(IMPORT, state=JobState.FINISHED)),
+            ("active", "converting"),
+        ),
+        (record_of(ComposeState.SUCCESS), ("completed", "")),
+        (record_of(ComposeState.FAILURE, error=JobError(4, "no disk")), ("cancelled", "no disk")),
+        (record_of(ComposeState.CANCELLED), ("cancelled", "cancelled by the user")),
+        (record_of(ComposeState.CANCELLED, reason="x"), ("cancelled", "cancelled by the user: x")),
+    ],
+    ids=range(9),
+)
+def test_state_follows_the_rows(record: TaskRecord, expected: tuple[str, str]) -> None:
+    state = state_of(record, NOW)
+    assert (state.name, state.message) == expected
+
+
+@given(
+    started=st.booleans(),
+    seen=st.none() | st.integers(-300, 300),
+    now=st.integers(0, 300),
+)
+def test_task_is_cancelling_while_a_worker_may_do_its_job(
+    *, started: bool, seen: int | None, now: int
+) -> None:
+    cancelled = attrs.evolve(
+        IMPORT,
+        state=JobState.CANCELLED,
+        started_at=NOW - timedelta(seconds=300) if started else None,
+        finished_at=NOW,
+        seen_at=None if seen is None else NOW + timedelta(seconds=seen),
+    )
+    state = state_of(record_of(ComposeState.CANCELLED, cancelled), NOW + timedelta(seconds=now))
+    has_stopped = not started or (seen is not None and seen > 0) or now >= 120
+    assert state.name == ("cancelled" if has_stopped else "cancelling")
+
+
+@given(
+    size=st.integers(512, 2**44),
+    total=st.integers(1, 2**44),
+    fractions=st.lists(st.tuples(st.integers(0, 3), st.fractions(0, 1)), min_size=2, max_size=8),
+)
+def test_converted_bytes_rise_from_none_to_all(
+    size: int, total: int, fractions: list[tuple[int, float]]
+) -> None:
+    def converted(phase: int, fraction: float) -> int:
+        progress = JobProgress(int(total * fraction), total, PHASES[phase])
+        return converted_bytes(attrs.evolve(IMPORT, state=JobState.RUNNING, progress=progress), size)
+
+    seen = [converted(phase, fraction) for phase, fraction in sorted(fractions)]
+    assert seen == sorted(seen)
+    assert converted(0, 0) == 0
+    assert converted(3, 1) == size
+    assert converted_bytes(attrs.evolve(IMPORT, state=JobState.FINISHED), size) == size
+    assert converted_bytes(IMPORT, size) == 0
