@@ -28,7 +28,7 @@ examples:
       --cache-dir /var/cache/images
 
 TOOLKIT names the image-toolkit to run (default: the one beside this program). AWS_* variables let the worker
-take jobs of type upload.
+take jobs of type upload. BUNDLE_KEY_FILE names the RSA key that decrypts image bundles.
 """
 
 
@@ -36,7 +36,7 @@ def add(add_parser: AddParser) -> None:
     """Declare the command."""
     parser = add_parser(
         "worker",
-        help="take jobs: customize, convert and upload disk images",
+        help="take jobs: import, customize, convert and upload disk images",
         description="Take jobs from the worker API of image-service jobs, and run image-toolkit for them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

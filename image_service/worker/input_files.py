@@ -86,7 +86,7 @@ class InputFiles:
             end = None if answer.length is None else download.done + answer.length
             while block := _read(answer):
                 download.add(block)
-                self.link.progress = {"phase": "fetch", "done": download.done, "total": end or 0}
+                self.link.set_progress({"phase": "fetch", "done": download.done, "total": end or 0})
         if end is not None and download.done < end:
             raise Unavailable(f"input {wanted.name} ended after {download.done} of {end} bytes")
 

@@ -31,14 +31,21 @@ class JobLink:
         client: of the server.
         interruption: of this job alone; it is set when the server has ended the attempt.
         log: gets lines.
-        progress: sent after the next heartbeat; None: nothing yet.
     """
 
     job: ReceivedJob
     client: JobsClient
     interruption: Interruption
     log: Callable[[str], None]
-    progress: dict[str, Any] | None = None
+    _progress: dict[str, Any] | None = attrs.field(default=None, init=False)
+    _wake: threading.Event = attrs.field(factory=threading.Event, init=False)
+
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        """Set what is reported after the next heartbeat, which comes at once if the phase is a new one."""
+        is_new = self._progress is None or self._progress["phase"] != progress["phase"]
+        self._progress = progress
+        if is_new:
+            self._wake.set()
 
     def persist(self, request: Callable[..., _Result], *arguments: Any) -> _Result:  # noqa: ANN401 - its own
         """Send a request of `JobsClient` about the job until the server has answered.
@@ -70,18 +77,21 @@ class JobLink:
             yield
         finally:
             ended.interrupt()
+            self._wake.set()
             thread.join()
 
     def _beat(self, beat_seconds: float, ended: Interruption) -> None:
         reported, is_unavailable = None, False
         while True:
             try:
-                ended.wait(beat_seconds)
+                self._wake.wait(beat_seconds)
+                self._wake.clear()
+                ended.raise_if_interrupted()
                 if self.client.is_cancelled(self.job, ended):
                     self.interruption.interrupt()
                     return
                 is_unavailable = False
-                progress = self.progress
+                progress = self._progress
                 if progress is not None and progress != reported:
                     reported = progress
                     self.client.report(self.job, progress, ended)

@@ -110,7 +110,7 @@ class RunningJob:
             self._note(f"has its inputs: {', '.join(paths)}")
             call = kind.call(arguments, JobFiles(paths, target, self._tools.bundle_key))
             left = max(1, room - sum(map(_stored_bytes, source.iterdir())))
-            outcome = self._tools.toolkit.run(call, directory, left, interruption, self._set_progress)
+            outcome = self._tools.toolkit.run(call, directory, left, interruption, self._link.set_progress)
             if outcome.status:
                 return _failure(error_id(outcome.status), outcome.reason)
             return self._deliver(call, outcome)
@@ -121,7 +121,7 @@ class RunningJob:
         if call.output is None:
             return {"artifacts": [], "provenance": provenance, "location": outcome.output["location"]}
         size, sha256 = call.output.stat().st_size, outcome.output["sha256"]
-        self._set_progress({"phase": "send", "done": 0, "total": size})
+        self._link.set_progress({"phase": "send", "done": 0, "total": size})
         self._link.persist(self._tools.client.put_artifact, call.output, sha256)
         return {
             "artifacts": [{"name": call.output.name, "size": size, "sha256": sha256}],
@@ -138,9 +138,6 @@ class RunningJob:
         except ServerRefusal as refusal:
             if not error:
                 self._finish(_failure(JOB_FAILED, refusal.detail))
-
-    def _set_progress(self, progress: dict[str, Any]) -> None:
-        self._link.progress = progress
 
     def _note(self, line: str) -> None:
         self._lines.append(line)

@@ -42,6 +42,14 @@ def test_job_ends_with_its_artifact_and_reports_progress(site: WorkerSite, conve
     }
 
 
+def test_new_phase_is_reported_before_the_next_heartbeat(site: WorkerSite, conversion: GivenJob) -> None:
+    site.jobs.give(conversion)
+    with site.worker("--heartbeat=3600"):
+        site.jobs.wait_for(lambda: conversion.progress)
+        site.toolkit.open()
+        site.jobs.finished(conversion)
+
+
 def test_unix_socket_and_jobs_of_all_tenants(site: WorkerSite, conversion: GivenJob) -> None:
     site.toolkit.open()
     with running_job_server(site.jobs, site.directory / "socket") as server:

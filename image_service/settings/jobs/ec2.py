@@ -171,8 +171,9 @@ class Ec2Settings:
     """Bytes of one tenant's imported images, and of the volumes that it is importing; more are refused. The
     default is 1 TiB."""
     bundle_key_file: Path | None = setting("BUNDLE_KEY_FILE", parse=_parse_bundle_key)
-    """PEM file of the RSA private key, without passphrase, that decrypts image bundles. Workers need it too.
-    No other user may have access to the file. When not set: bundles are refused."""
+    """PEM file of the RSA private key, without passphrase, that decrypts image bundles, and behind it the
+    certificates of the users who may sign them; without any, the key itself must have signed. Workers need
+    the file too. No other user may have access to it. When not set: bundles are refused."""
     image_retention_seconds: int = setting("IMAGE_RETENTION", parse=parsers.whole_number(0), default="0")
     """Seconds after which an imported image is deleted; `0`: it is kept until a client deletes it."""
 
