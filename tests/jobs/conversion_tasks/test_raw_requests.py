@@ -1,0 +1,232 @@
+"""Requests written by hand, of several versions, from their signatures to the elements of their replies."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+from defusedxml.ElementTree import fromstring
+from twisted.internet.defer import Deferred
+
+from image_service.jobs.ec2.api import Ec2Api
+from image_service.jobs.ec2.signatures import SignatureVerifier
+from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+from image_service.management.messages import ApiResponse
+from tests.jobs.conversion_tasks.operating import BASE_DISK, Operating
+from tests.jobs.ec2.signing import CREDENTIAL, NOW, signed_request
+
+if TYPE_CHECKING:
+    from tests.jobs.metadata.composing import Rows
+
+VERSIONS = ("2016-11-15", "2014-06-15", "2010-11-15")  # boto3's, euca2ools', the first with imports
+SECOND_KEY = attrs.evolve(CREDENTIAL, access_key="SECOND", secret_key="the-second-secret-key")
+STRANGER = attrs.evolve(CREDENTIAL, access_key="STRANGER", tenant="43")
+EXPORTED = BASE_DISK.instance_alias
+MANIFEST = "https%3A%2F%2Fstore.example%2Fb%2Fm%3FX-Amz-Signature%3D0"
+IMPORT_VOLUME = (
+    "Action=ImportVolume&AvailabilityZone=one&Description=a+disk%26more&Image.Format=VMDK&Image.Bytes=1048576"
+    f"&Image.ImportManifestUrl={MANIFEST}&Volume.Size=2"
+)
+IMPORT_INSTANCE = (
+    "Action=ImportInstance&Platform=Linux&Description=two&LaunchSpecification.Architecture=x86_64"
+    "&LaunchSpecification.InstanceType=m1.small&LaunchSpecification.GroupName.1=default"
+    "&LaunchSpecification.UserData.Data=IyEvYmluL3NoCg%3D%3D&LaunchSpecification.Placement.AvailabilityZone=one"
+    f"&DiskImage.1.Image.Format=RAW&DiskImage.1.Image.Bytes=1048576&DiskImage.1.Volume.Size=1"
+    f"&DiskImage.1.Image.ImportManifestUrl={MANIFEST}"
+    f"&DiskImage.7.Image.Format=VHD&DiskImage.7.Image.Bytes=2097152&DiskImage.7.Volume.Size=2"
+    f"&DiskImage.7.Image.ImportManifestUrl={MANIFEST}&DiskImage.7.Description=data"
+)
+EXPORT = (
+    f"Action=CreateInstanceExportTask&InstanceId={EXPORTED}&TargetEnvironment=vmware&Description=out"
+    "&ExportToS3.DiskImageFormat=VMDK&ExportToS3.ContainerFormat=ova&ExportToS3.S3Bucket=exports"
+    "&ExportToS3.S3Prefix=made%2F"
+)
+TAGS = (
+    "&TagSpecification.1.ResourceType=export-instance-task&TagSpecification.1.Tag.1.Key=for"
+    "&TagSpecification.1.Tag.1.Value=test"
+)
+
+
+class RawClient:
+    """Sends requests, each in a second of its own, so that it has a signature of its own."""
+
+    def __init__(self, operating: Operating) -> None:
+        credentials = {each.access_key: each for each in (CREDENTIAL, SECOND_KEY, STRANGER)}
+        verifier = SignatureVerifier(lambda: credentials, lambda: NOW)
+        self._api = Ec2Api(verifier, operating.operations.handlers, JobsMetrics())
+        self.sent = 0
+
+    def send(self, form: str, version: str = VERSIONS[0], **signed: Any) -> ApiResponse:
+        """Return the response to a request."""
+        self.sent += 1
+        signed = {"at": NOW + timedelta(seconds=self.sent), **signed}
+        request = signed_request(f"{form}&Version={version}".encode(), **signed)
+        outcome: list[Any] = []
+        Deferred.fromCoroutine(self._api.respond(request)).addBoth(outcome.append)
+        assert isinstance(outcome[0], ApiResponse), outcome
+        return outcome[0]
+
+    def texts(self, form: str, version: str = VERSIONS[0], **signed: Any) -> dict[str, str]:
+        """Return the texts of a success by the paths of their elements, below the reply's own."""
+        response = self.send(form, version, **signed)
+        root = fromstring(response.body)
+        namespace = f"{{http://ec2.amazonaws.com/doc/{version}/}}"
+        operation = form.partition("&")[0].partition("=")[2]
+        assert (response.status, root.tag) == (200, f"{namespace}{operation}Response"), response.body
+        texts: dict[str, str] = {}
+
+        def collect(element: Any, path: str) -> None:
+            for child in element:
+                collect(child, f"{path}/{child.tag.removeprefix(namespace)}".lstrip("/"))
+            if not len(element):
+                texts[path if path not in texts else f"{path}#{len(texts)}"] = element.text or ""
+
+        collect(root, "")
+        assert len(texts.pop("requestId")) == 32
+        return texts
+
+    def error(self, form: str, **signed: Any) -> tuple[int, str | None]:
+        """Return the status and the code of an error."""
+        response = self.send(form, **signed)
+        return response.status, fromstring(response.body).findtext("Errors/Error/Code")
+
+
+@pytest.fixture
+def client(operating: Operating) -> RawClient:
+    return RawClient(operating)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_import_of_a_volume(version: str, client: RawClient, rows: Rows) -> None:
+    texts = client.texts(IMPORT_VOLUME, version)
+    task_id, volume_id = (
+        texts.pop(f"conversionTask/{name}") for name in ("conversionTaskId", "importVolume/volume/id")
+    )
+    assert task_id.startswith("import-vol-")
+    assert volume_id.startswith("vol-")
+    expires = rows.clock.now + timedelta(hours=168)
+    assert texts.pop("conversionTask/expirationTime")[:16] == f"{expires:%Y-%m-%dT%H:%M}"
+    assert texts.pop("conversionTask/statusMessage")
+    assert {path.removeprefix("conversionTask/"): text for path, text in texts.items() if text} == {
+        "state": "active",
+        "importVolume/availabilityZone": "one",
+        "importVolume/bytesConverted": "0",
+        "importVolume/description": "a disk&more",
+        "importVolume/image/format": "VMDK",
+        "importVolume/image/size": "1048576",
+        "importVolume/volume/size": "2",
+    }
+    described = client.texts(f"Action=DescribeConversionTasks&ConversionTaskId.1={task_id}", version)
+    assert described["conversionTasks/item/conversionTaskId"] == task_id
+    assert described["conversionTasks/item/importVolume/volume/id"] == volume_id
+    cancel = f"Action=CancelConversionTask&ConversionTaskId={task_id}&ReasonMessage=not+needed"
+    assert client.texts(cancel, version) == {"return": "true"}
+    described = client.texts("Action=DescribeConversionTasks", version)
+    assert described["conversionTasks/item/state"] == "cancelled"
+    assert "not needed" in described["conversionTasks/item/statusMessage"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_import_of_an_instance(version: str, client: RawClient) -> None:
+    texts = client.texts(IMPORT_INSTANCE, version)
+    assert texts["conversionTask/conversionTaskId"].startswith("import-i-")
+    assert texts["conversionTask/importInstance/instanceId"].startswith("i-")
+    assert texts["conversionTask/importInstance/platform"] == "Linux"
+    sizes = [text for path, text in texts.items() if "volumes/item/volume/size" in path]
+    ids = [text for path, text in texts.items() if "volumes/item/volume/id" in path]
+    assert sizes == ["1", "2"]
+    assert len(set(ids)) == 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_export(version: str, client: RawClient) -> None:
+    texts = client.texts(EXPORT, version)
+    task_id = texts["exportTask/exportTaskId"]
+    assert task_id.startswith("export-i-")
+    assert {path.removeprefix("exportTask/"): text for path, text in texts.items() if text} == {
+        "exportTaskId": task_id,
+        "state": "active",
+        "statusMessage": texts["exportTask/statusMessage"],
+        "description": "out",
+        "exportToS3/containerFormat": "ova",
+        "exportToS3/diskImageFormat": "VMDK",
+        "exportToS3/s3Bucket": "exports",
+        "exportToS3/s3Key": f"made/{task_id}.ova",
+        "instanceExport/instanceId": EXPORTED,
+        "instanceExport/targetEnvironment": "vmware",
+    }
+    tagged = client.texts(EXPORT + TAGS, version)
+    assert (tagged["exportTask/tagSet/item/key"], tagged["exportTask/tagSet/item/value"]) == ("for", "test")
+    search = "Action=DescribeExportTasks&Filter.1.Name=tag%3Afor&Filter.1.Value.1=test"
+    assert (
+        client.texts(search, version)["exportTaskSet/item/exportTaskId"] == tagged["exportTask/exportTaskId"]
+    )
+    assert client.texts(f"Action=CancelExportTask&ExportTaskId={task_id}", version) == {"return": "true"}
+
+
+@pytest.mark.parametrize(
+    ("form", "code"),
+    [
+        ("Action=DescribeConversionTasks&ConversionTaskId.1=import-vol-0", "InvalidConversionTaskId"),
+        ("Action=CancelConversionTask&ConversionTaskId=import-vol-0", "InvalidConversionTaskId"),
+        ("Action=CancelConversionTask", "MissingParameter"),
+        ("Action=DescribeExportTasks&ExportTaskId.1=export-i-0", "InvalidExportTaskID.NotFound"),
+        ("Action=CancelExportTask&ExportTaskId=export-i-0", "InvalidExportTaskID.NotFound"),
+        (IMPORT_VOLUME.replace("VMDK", "ISO"), "InvalidParameterValue"),
+        (IMPORT_VOLUME.replace("store.example", "other.example"), "InvalidParameterValue"),
+        (IMPORT_VOLUME.replace("&Volume.Size=2", ""), "MissingParameter"),
+        (EXPORT.replace("vmware", "hyperv"), "InvalidParameterValue"),
+        (EXPORT.replace(EXPORTED, "i-0"), "InvalidInstanceID.NotFound"),
+        ("Action=DescribeInstances", "UnsupportedOperation"),
+        ("Action=Describe", "InvalidAction"),
+    ],
+    ids=[
+        *(
+            "describe",
+            "cancel",
+            "no-id",
+            "describe-export",
+            "cancel-export",
+            "format",
+            "foreign-host",
+            "no-size",
+        ),
+        *("environment", "image", "unsupported", "unknown"),
+    ],
+)
+def test_refused_requests(form: str, code: str, client: RawClient) -> None:
+    assert client.error(form) == (400, code)
+
+
+def test_a_request_that_is_sent_again_changes_nothing_and_gets_the_first_answer(client: RawClient) -> None:
+    for form, describe in (
+        (IMPORT_VOLUME, "Action=DescribeConversionTasks"),
+        (EXPORT, "Action=DescribeExportTasks"),
+    ):
+        first, again = (client.texts(form, at=NOW) for _ in range(2))
+        assert first == again
+        (task_id,) = (text for path, text in first.items() if path.endswith("TaskId"))
+        described = client.texts(describe)
+        assert [text for path, text in described.items() if "TaskId" in path] == [task_id]
+        operation = describe.replace("Describe", "Cancel").removesuffix("s")
+        name = operation.removeprefix("Action=Cancel").removesuffix("Task")
+        cancel = f"{operation}&{name}TaskId={task_id}"
+        assert [client.texts(cancel, at=NOW) for _ in range(2)] == [{"return": "true"}] * 2
+        assert client.error(cancel) == (400, "IncorrectState")
+
+
+def test_keys_of_a_tenant_see_the_same_tasks_and_others_see_none(client: RawClient) -> None:
+    task_id = client.texts(IMPORT_VOLUME)["conversionTask/conversionTaskId"]
+    describe = f"Action=DescribeConversionTasks&ConversionTaskId.1={task_id}"
+    assert client.texts(describe, credential=SECOND_KEY)["conversionTasks/item/conversionTaskId"] == task_id
+    assert client.error(describe, credential=STRANGER) == (400, "InvalidConversionTaskId")
+    assert client.texts("Action=DescribeConversionTasks", credential=STRANGER) == {"conversionTasks": ""}
+    cancel = f"Action=CancelConversionTask&ConversionTaskId={task_id}"
+    assert client.error(cancel, credential=STRANGER) == (400, "InvalidConversionTaskId")
+
+
+def test_trials_change_nothing(client: RawClient) -> None:
+    assert client.error(f"{IMPORT_VOLUME}&DryRun=true") == (412, "DryRunOperation")
+    assert client.texts("Action=DescribeConversionTasks") == {"conversionTasks": ""}
