@@ -44,17 +44,24 @@ class AdminClient:
             ConfigurationError: the file of the token or of the authorities cannot be used.
             Unavailable: the service cannot be reached, or refuses the request.
         """
+        return self._request("GET", path)
+
+    def post(self, path: str, document: object) -> bytes:
+        """Send a JSON document, and return the content of the response; raises as `get` does."""
+        return self._request("POST", path, json.dumps(document).encode())
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         split = urlsplit(f"{self.url.rstrip('/')}{path}")
         connection = self._connection(split.scheme, split.netloc)
         try:
             with closing(connection):
-                connection.request("GET", split.path, headers=self._headers())
+                connection.request(method, split.path, body, self._headers(body))
                 response = connection.getresponse()
                 status, body = response.status, response.read(MAX_RESPONSE_BYTES + 1)
         except (OSError, HTTPException) as error:
-            raise Unavailable(f"cannot fetch {split.geturl()}: {_reason(error)}") from None
-        if status != HTTPStatus.OK:
-            raise Unavailable(f"cannot fetch {split.geturl()}: {self._refusal(status, body)}")
+            raise Unavailable(f"{method} {split.geturl()} failed: {_reason(error)}") from None
+        if status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
+            raise Unavailable(f"{method} {split.geturl()} failed: {self._refusal(status, body)}")
         if len(body) > MAX_RESPONSE_BYTES:
             raise Unavailable(f"{split.geturl()} has more than {MAX_RESPONSE_BYTES} bytes")
         return body
@@ -71,11 +78,12 @@ class AdminClient:
                 raise ConfigurationError(f"the CA file {self.ca_file} cannot be read: {reason}") from None
         return HTTPSConnection(netloc, timeout=TIMEOUT_SECONDS, context=context)
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, body: bytes | None) -> dict[str, str]:
+        headers = {} if body is None else {"Content-Type": "application/json"}
         if self.token_file is None:
-            return {}
+            return headers
         try:
-            return {"Authorization": f"Bearer {read_token(self.token_file)}"}
+            return {**headers, "Authorization": f"Bearer {read_token(self.token_file)}"}
         except ValueError as error:
             raise ConfigurationError(f"--token-file {self.token_file}: {error}") from None
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from image_service import __version__
 from image_service.cli import (
-    compose,
     digests,
     doctor,
     examples,
     health,
     images,
     jobs,
+    link,
     loadtest,
     serve,
     worker,
 )
+from image_service.cli.composer import compose
 from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.command_line import completion
 from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
@@ -62,6 +63,7 @@ def build_parser() -> CommandParser:
         compose,
         health,
         images,
+        link,
         inspect,
         customize,
         extract,

@@ -32,15 +32,17 @@ _CREDENTIAL_WORDS = (
     "password",
     "auth",
 )  # those of /bytoken and /byapikey, and more
+_SHORT_LINKS = "s"  # the segment before the code
 _PUBLIC_PARAMETERS = frozenset({"type", "version", "arch", "digest"})
 
 
 def redact_target(target: str) -> str:
     """Return a request target for the log, with `***` in place of what is, or may be, a credential.
 
-    What follows a path segment such as `bytoken` is hidden, except version, architecture and file of a
-    complete URL. Other segments are shown up to the first character that no name of ours has, unless they
-    look like a credential. Of the query, only the parameters that describe the image are shown.
+    What follows a path segment such as `bytoken`, or `s` of a short link, is hidden, except version,
+    architecture and file of a complete URL. Other segments are shown up to the first character that no name
+    of ours has, unless they look like a credential. Of the query, only the parameters that describe the image
+    are shown.
     """
     path, _, query = target.partition("?")
     shown = "/".join(_redact_segments(path.split("/", _MAX_SEGMENTS)))
@@ -63,7 +65,7 @@ def _redact_segments(segments: list[str]) -> Iterator[str]:
         text = _decode(segment)
         yield _redact(text)
         word = None if text is None else text.lower()
-        if word is None or any(part in word for part in _CREDENTIAL_WORDS):
+        if word is None or word == _SHORT_LINKS or any(part in word for part in _CREDENTIAL_WORDS):
             following = segments[index + 1 :]
             if following:
                 yield HIDDEN

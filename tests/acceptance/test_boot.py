@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import random
 from pathlib import Path
@@ -16,7 +17,8 @@ from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, VOLUME_ID, make_boot_iso
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.guest import HOST, NETWORK, Report, boot, firmware, medium
 from tests.acceptance.ramdisk import make_ramdisk
-from tests.acceptance.service import Service, os_image, run_service
+from tests.acceptance.service import Service, fetch, os_image, run_service
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +42,17 @@ class Host:
     """The service and its base ISO."""
 
     service: Service
+    admin_url: str
     iso: Path
+
+    def make_link(self, path: str) -> str:
+        """Return a guest's URL of a pinned short link to a path."""
+        document = {"url": self.guest_url + path, "pinned": True}
+        fields = {"Content-Type": "application/json"}
+        made = fetch(
+            f"{self.admin_url}/api/v1/links", "POST", headers=fields, body=json.dumps(document).encode()
+        )
+        return made.json()["url"]
 
     def url(self, infra_env_id: str, version: str, file: str) -> str:
         """Return an image's URL for this machine."""
@@ -67,9 +79,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         os_image(iso, SPLICED) | {"openshift_version": "4.17"},
         os_image(iso, DERIVED) | {"openshift_version": "4.18"},
     ]
-    with run_service(directory, images, reached_by=HOST) as running:
+    listen = f"127.0.0.1:{free_port()}"
+    with run_service(directory, images, reached_by=HOST, environment={"ADMIN_LISTEN": listen}) as running:
         running.wait_for("(the minimal ISO of the base image derived .x86_64.) is ready")
-        yield Host(running, iso)
+        yield Host(running, f"http://{listen}", iso)
 
 
 @pytest.mark.parametrize("medium_name", ["cd", "usb"])
@@ -130,35 +143,30 @@ def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
     assert report.config_digest == hashlib.sha256(config).hexdigest()
 
 
-def test_ipxe_boots_kernel_and_initrd(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_ipxe_boots_by_its_script(host: Host, tmp_path: Path, *, is_link: bool) -> None:
     ramdisk = make_ramdisk(RAMDISK_TEXT)
-    infra_env_id = host.service.register(DERIVED, CONFIG, ramdisk=ramdisk)
-    artifacts = f"{host.guest_url}/boot-artifacts/{DERIVED}/x86_64"
-    arguments = f"ignition.firstboot console=ttyS0 coreos.live.rootfs_url={artifacts}/rootfs.img"
+    infra_env_id = host.service.register(DERIVED, CONFIG, APPENDED, ramdisk=ramdisk)
+    path = f"/images/{infra_env_id}/ipxe?version={DERIVED}&arch=x86_64"
     script = tmp_path / "boot.ipxe"
-    script.write_text(
-        f"#!ipxe\ndhcp\nkernel {artifacts}/vmlinuz initrd=all {arguments}\n"
-        f"initrd --name all {host.guest_url}/images/{infra_env_id}/pxe-initrd?version={DERIVED}\nboot\n"
-    )
+    url = host.make_link(path) if is_link else f"{host.guest_url}{path}"
+    script.write_text(f"#!ipxe\ndhcp\nchain {url}\n")
     report = boot(*NETWORK, "-kernel", needs_client("/usr/lib/ipxe/ipxe.lkrn"), "-initrd", str(script))
-    assert report.arguments.endswith(arguments)
+    assert f"coreos.liveiso={VOLUME_ID}" not in report.arguments
+    assert report.arguments.endswith(" ".join(APPENDED))
     assert report.config == host.service.ignition_config(infra_env_id)
     assert report.ramdisk == f"{RAMDISK_TEXT} by network/host0"
     assert report.nmstatectl == "nmstatectl runs"
     assert report.rootfs_digest == host.rootfs_digest(DERIVED)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/images/{infra_env_id}?version=spliced&type=full-iso",
-        "/byid/{infra_env_id}/spliced/x86_64/minimal.iso",
-    ],
-)
-def test_uefi_boots_over_http(path: str, host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_uefi_boots_over_http(host: Host, tmp_path: Path, *, is_link: bool) -> None:
     """Independently of the path's suffix: the media type identifies an ISO."""
     infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
-    url = host.guest_url + path.format(infra_env_id=infra_env_id)
+    url = f"{host.guest_url}/images/{infra_env_id}?version={SPLICED}&type=full-iso"
+    if is_link:
+        url = host.make_link(f"/byid/{infra_env_id}/{SPLICED}/x86_64/minimal.iso")
     variables = tmp_path / "boot-uri.fd"
     empty = Path(needs_client("/usr/share/OVMF")) / "OVMF_VARS_4M.fd"
     run_client("virt-fw-vars", "--input", empty, "--output", variables, "--set-boot-uri", url)

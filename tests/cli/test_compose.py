@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.cli import compose_client
+from image_service.cli.composer import client as compose_client
 from tests.cli import composer as server
 from tests.cli.composer import ID, Composer, refusal, status_of
 

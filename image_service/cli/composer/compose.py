@@ -90,6 +90,6 @@ def _add_output(parser: argparse.ArgumentParser, *, required: bool, text: str) -
 def run(options: argparse.Namespace) -> int:
     """Run the verb."""
     # Imported here because no other command needs them.
-    from image_service.cli.compose_verbs import VERBS  # noqa: PLC0415
+    from image_service.cli.composer.verbs import VERBS  # noqa: PLC0415
 
     return VERBS[options.verb](options)

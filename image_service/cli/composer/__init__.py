@@ -1,0 +1,1 @@
+"""``image-service compose``: a client of the composer's API."""

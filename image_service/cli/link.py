@@ -1,0 +1,83 @@
+"""``image-service link``: makes a short link, by a request to a running service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from image_service.admin.client import AdminClient
+from image_service.cli.command import STANDARD_INPUT, add_admin_arguments
+from image_service.errors import ConfigurationError
+from image_service.settings.admin import AdminSettings
+from image_service.settings.network import TlsSettings
+from image_service.settings.parsers import Address
+from image_service.settings.variables import read_group
+
+if TYPE_CHECKING:
+    from image_service.command_line.parser import AddParser
+
+_EXAMPLES = """\
+examples:
+  image-service link http://images.example.com/byid/INFRA_ENV/4.20/x86_64/full.iso
+  image-service link --admin http://127.0.0.1:8081 --expires-in 3600 --pinned - <url
+"""
+_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+
+def add(add_parser: AddParser) -> None:
+    """Declare the command."""
+    parser = add_parser(
+        "link",
+        help="make a short link to an image",
+        description="Print a short URL for that of an ISO, an initrd for PXE or an iPXE script. It opens the"
+        " same, with the same credentials, until it expires or is revoked. A running service makes it, on its"
+        " ADMIN_LISTEN; without --admin, environment variables say which, as for the service.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "url", metavar="URL", help="of the image, with its credentials; - is standard input, hidden from ps"
+    )
+    add_admin_arguments(parser)
+    parser.add_argument(
+        "--expires-in", type=int, metavar="SECONDS", help="how long the link is valid (default: a day)"
+    )
+    parser.add_argument("--label", default="", metavar="TEXT", help="for the list of links")
+    parser.add_argument(
+        "--pinned", action="store_true", help="the link stands for the image of now, whatever changes"
+    )
+    parser.add_argument("--json", action="store_true", help="print the id and the end of the link, too")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the URL of the new link."""
+    url = sys.stdin.readline().strip() if options.url == STANDARD_INPUT else options.url
+    document = {"url": url, "label": options.label, "pinned": options.pinned}
+    if options.expires_in is not None:
+        document["expires_in"] = options.expires_in
+    made = json.loads(_client(options).post("/api/v1/links", document))
+    print(json.dumps(made, indent=2) if options.json else made["url"])  # noqa: T201 - the command's output
+    return 0
+
+
+def _client(options: argparse.Namespace) -> AdminClient:
+    """Return a client of the listener of ``--admin``, else of the environment."""
+    if options.admin is not None:
+        return AdminClient(options.admin, options.token_file, options.ca_file)
+    faults: list[str] = []
+    admin = read_group(AdminSettings, os.environ, faults)
+    tls = read_group(TlsSettings, os.environ, faults)
+    if faults:
+        raise ConfigurationError("\n".join(faults))
+    if admin.listen is None or admin.listen.port == 0:
+        raise ConfigurationError("--admin is not given, and ADMIN_LISTEN names no address and port")
+    host = ip_address(admin.listen.host)
+    scheme = "https" if tls.is_enabled and not host.is_loopback else "http"
+    reached = Address(_LOOPBACK[host.version] if host.is_unspecified else str(host), admin.listen.port)
+    token_file = options.token_file or admin.token_file
+    return AdminClient(f"{scheme}://{reached.netloc}", token_file, options.ca_file)
