@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
+from image_service.settings.jobs.ec2 import Ec2Credential
 from tests.acceptance.service import fetch
+from tests.jobs.ec2.signing import signed_request
+from tests.jobs.ec2_clients import EC2_KEY, EC2_SECRET, ec2_client, ec2_settings
 from tests.jobs.engine.servers import running_engine
 from tests.jobs.running_role import API, RunningRole
 from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, token
@@ -29,6 +36,7 @@ class Site:
 
     first: RunningRole
     second: RunningRole
+    object_store: str
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +58,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "STORE_URL": f"s3://{BUCKET}/store",
             "TEMPORAL_ADDRESS": engine.address,
             "UPLOAD_S3_URL": f"s3://{BUCKET}/uploads",
+            **ec2_settings(directory, s3),
         }
         with (
             running_with_tenants(parts["first"], **shared, JOBS_WORKER_SLOTS="1") as first,
-            running_with_tenants(parts["second"], **shared, JOBS_APIS="composer") as second,
+            running_with_tenants(parts["second"], **shared, JOBS_APIS="composer,ec2") as second,
         ):
-            yield Site(first, second)
+            yield Site(first, second, f"http://127.0.0.1:{s3.port}")
 
 
 def test_image_of_one_replica_is_downloaded_from_the_other(site: Site) -> None:
@@ -84,3 +93,33 @@ def test_process_serves_the_apis_that_it_is_for(site: Site) -> None:
     path = "/api/image-builder-worker/v1/openapi"
     assert fetch(f"{site.first.url}{path}").status == HTTPStatus.OK
     assert fetch(f"{site.second.url}{path}").status == HTTPStatus.NOT_FOUND
+
+
+def test_one_signature_makes_one_task_on_both_replicas(site: Site) -> None:
+    credential = Ec2Credential(EC2_KEY, EC2_SECRET, "", ("*",), ("*",))
+    form = {
+        "Action": "ImportVolume",
+        "Version": "2016-11-15",
+        "Image.Format": "RAW",
+        "Image.Bytes": "1048576",
+        "Image.ImportManifestUrl": f"{site.object_store}/{BUCKET}/no-manifest",
+        "Volume.Size": "1",
+    }
+    request = signed_request(form, at=datetime.now(UTC), credential=credential)
+
+    def send(role: RunningRole) -> bytes:
+        answer = fetch(f"{role.url}/", "POST", headers=request.headers, body=request.body)
+        assert answer.status == HTTPStatus.OK, answer.body
+        return re.sub(rb"<requestId>[^<]*", b"", answer.body)
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(send, [site.first, site.second] * 4))
+    assert set(answers) == {answers[0]}
+    with closing(ec2_client(site.first.url)) as first, closing(ec2_client(site.second.url)) as second:
+        (task,) = second.describe_conversion_tasks()["ConversionTasks"]
+        assert first.describe_conversion_tasks()["ConversionTasks"] == [task]
+        assert task["ConversionTaskId"].encode() in answers[0]
+        assert (task["State"], task["StatusMessage"]) == ("active", "image upload awaited")
+        second.cancel_conversion_task(ConversionTaskId=task["ConversionTaskId"])
+        (task,) = first.describe_conversion_tasks()["ConversionTasks"]
+        assert task["State"] == "cancelled"
