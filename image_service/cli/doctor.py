@@ -6,9 +6,9 @@ import argparse
 import shutil
 import sys
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.cli.command import add_admin_arguments
 from image_service.command_line.parser import EXIT_FAILURE, exit_on_signals
 from image_service.command_line.progress_bar import ProgressBar
 from image_service.doctor.outcomes import has_failed, render_json, render_outcome, render_summary
@@ -46,9 +46,7 @@ def add(add_parser: AddParser) -> None:
         "--deep", action="store_true", help="read the whole image, and compare a thousand random ranges"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--ca-file", type=Path, metavar="FILE", help="PEM file of certificate authorities to trust too"
-    )
+    add_admin_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -61,14 +59,17 @@ def _parse_url(text: str) -> ImageUrl:
 
 def run(options: argparse.Namespace) -> int:
     """Print the outcome of each check; return 1 if one has failed."""
-    # Imported here because no other command needs it.
+    # Imported here because no other command needs them.
+    from image_service.admin.client import AdminClient  # noqa: PLC0415
     from image_service.doctor.examination import Examination  # noqa: PLC0415
+    from image_service.doctor.requests_seen import ServerView  # noqa: PLC0415
 
     exit_on_signals()
     outcomes = []
     width = shutil.get_terminal_size().columns
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show the symbols
+    admin = AdminClient(options.admin or "", options.token_file, options.ca_file)
     with ProgressBar() as progress:
         examination = Examination(
             url=options.url,
@@ -76,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
             ca_file=options.ca_file,
             deep=options.deep,
             progress=progress.report,
+            fetch_view=(lambda: ServerView.fetch(admin.get)) if options.admin else None,
         )
         for outcome in examination.run():
             outcomes.append(outcome)

@@ -21,6 +21,7 @@ from image_service.doctor.network_checks import NETWORK_CHECKS, check_network
 from image_service.doctor.outcomes import complete, failed, passed, skipped
 from image_service.doctor.range_checks import RANGE_CHECKS, check_ranges
 from image_service.doctor.ranges import RangeReader
+from image_service.doctor.requests_seen import SEEN_CHECKS, check_requests
 from image_service.doctor.response_checks import (
     FIRST_BYTE_CHECKS,
     REDIRECT_CHECKS,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.doctor.outcomes import CheckOutcome
+    from image_service.doctor.requests_seen import ServerView
     from image_service.doctor.response_checks import ServedFile
     from image_service.doctor.rules import ClientProfile
     from image_service.doctor.target import ImageUrl
@@ -58,6 +60,7 @@ ALL_CHECKS = (
     _READS,
     *COHERENCE_CHECKS,
     *FIRST_BYTE_CHECKS,
+    *SEEN_CHECKS,
 )
 
 
@@ -71,6 +74,7 @@ class Examination:
         ca_file: PEM file of authorities to trust beside the system's.
         deep: compare a thousand ranges with a whole read.
         progress: takes the bytes of the whole read so far, and the size.
+        fetch_view: asks an image service which requests it has seen; None: nobody says where it is.
     """
 
     url: ImageUrl
@@ -78,6 +82,7 @@ class Examination:
     ca_file: Path | None = None
     deep: bool = False
     progress: Callable[[int, int], None] = lambda _done, _total: None
+    fetch_view: Callable[[], ServerView] | None = None
 
     def run(self) -> Iterator[CheckOutcome]:
         """Yield an outcome for each of `ALL_CHECKS`; raise ConfigurationError if `ca_file` cannot be used."""
@@ -85,6 +90,7 @@ class Examination:
 
     def _run(self) -> Iterator[CheckOutcome]:
         trusting = trusting_context(self.ca_file)
+        yield check_requests(self.url, self.fetch_view)  # before there are requests of its own
         yield from check_url(self.url, self.profile)
         if not (yield from check_network(self.url, self.profile)):
             return

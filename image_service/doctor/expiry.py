@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from image_service.doctor.outcomes import failed, passed, skipped, warned
@@ -53,11 +53,19 @@ def find_expiry(url: ImageUrl) -> datetime | None:
 
 
 def _jwt_expiry(word: str) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(int(read_claims(word)["exp"]), UTC)
+    except (ValueError, TypeError, KeyError, OverflowError, OSError):
+        return None
+
+
+def read_claims(word: str) -> dict[str, Any]:
+    """Return the claims of a JSON Web Token, which is not verified; none if it is none."""
     parts = word.split(".")
     if len(parts) != _JWT_PARTS:
-        return None
+        return {}
     try:
         claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return datetime.fromtimestamp(int(claims["exp"]), UTC)
-    except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
-        return None
+    except (ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from image_service.doctor.target import ImageUrl
 
+USER_AGENT = "image-service-doctor"
 SILENCE_SECONDS = 15.0
 """For which a server may send nothing; all time-outs of firmware that are known are shorter."""
 
 _CHUNK = 64 * 1024
 _LENGTH = re.compile("[0-9]{1,18}")
-_AGENT = "image-service-doctor"
 
 
 @attrs.frozen
@@ -111,7 +111,7 @@ class WebClient:
         Raises:
             TransferFailed: no response, or no valid one.
         """
-        fields = {"User-Agent": _AGENT, **(headers or {})}
+        fields = {"User-Agent": USER_AGENT, **(headers or {})}
         is_reused = self._connection is not None
         try:
             try:

@@ -15,6 +15,7 @@ from image_service.doctor.examination import ALL_CHECKS
 from tests.acceptance.boot_iso import make_boot_iso
 from tests.acceptance.service import CHECKOUT, Certificate, os_image, run_service
 from tests.nginx import running_nginx
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +42,17 @@ def boot_iso(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(boot_iso: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with run_service(tmp_path_factory.mktemp("service"), [os_image(boot_iso, VERSION)]) as running:
+    directory, environment = tmp_path_factory.mktemp("service"), {"ADMIN_LISTEN": f"127.0.0.1:{free_port()}"}
+    with run_service(
+        directory, [os_image(boot_iso, VERSION)], environment=environment, probe="/live"
+    ) as running:
+        running.wait_for("serving at (http)")
         yield running
+
+
+@pytest.fixture(scope="module")
+def admin_url(service: Service) -> str:
+    return f"http://{service.wait_for(r'listening on ([0-9.:]+) .HTTP: admin')}"
 
 
 def examine(*arguments: str | Path, status: int = 0) -> dict[str, tuple[str, str]]:
@@ -82,6 +92,17 @@ def test_this_service_over_https_offers_no_old_ciphers(
         assert complaints(checks) == ON_LOOPBACK | NO_OLD_CIPHERS | {"certificate-key": "warn"}
         untrusted = examine(service.url + path)
         assert untrusted["certificate-chain"][0] == "warn"
+
+
+def test_requests_that_the_service_has_seen_are_shown(service: Service, admin_url: str) -> None:
+    path = f"/byid/{service.register(VERSION, CONFIG)}/{VERSION}/x86_64/full.iso"
+    service.get(path, {"Range": "bytes=32768-34815", "User-Agent": "iDRAC"})
+    status, detail = examine("--admin", admin_url, service.url + path)["requests-seen"]
+    assert status == "ok", detail
+    assert detail.startswith("127.0.0.1 (iDRAC): ")
+    unknown = f"{service.url}/byid/{'1' * 8}-1111-4111-8111-{'1' * 12}/{VERSION}/x86_64/full.iso"
+    seen = ("ok", "the service knows of no request for this infra-env")
+    assert examine("--admin", admin_url, unknown, status=1)["requests-seen"] == seen
 
 
 def test_unknown_infra_env_is_named(service: Service) -> None:
