@@ -34,12 +34,15 @@ def test_defaults_need_no_variable_but_the_directory(tmp_path: Path) -> None:
 
 
 def test_the_api_of_ec2_is_served_with_access_keys_only(tmp_path: Path) -> None:
+    """Alone, it needs no tokens beyond loopback: its requests are signed."""
     assert read(tmp_path).served_apis == {"composer", "worker"}
     keys = tmp_path / "keys.json"
     key = {"access_key": "a", "secret_key": "x" * 16, "tenant": "", "operations": [], "buckets": []}
     keys.write_text(json.dumps([key]))
     keys.chmod(0o600)
     assert read(tmp_path, EC2_CREDENTIALS_FILE=str(keys)).served_apis == {"composer", "worker", "ec2"}
+    alone = {"JOBS_APIS": "ec2", "JOBS_LISTEN": "192.0.2.1:80", "JOBS_PLAIN_HTTP": "true"}
+    assert read(tmp_path, EC2_CREDENTIALS_FILE=str(keys), **alone).served_apis == {"ec2"}
 
 
 def test_aliases_are_names_and_versions(tmp_path: Path) -> None:

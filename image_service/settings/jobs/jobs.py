@@ -99,8 +99,8 @@ class JobsSettings:
     )
     """The addresses of the APIs, separated by commas: `unix:PATH`, and IP addresses with a port. `{DATA_DIR}`
     in a path stands for that directory. A socket is for its owner and group; its clients belong to the
-    default tenant. Beyond loopback, clients are authenticated by JWT and use HTTPS with the certificate of
-    `HTTPS_CERT_FILE`; on loopback they use HTTP."""
+    default tenant. Beyond loopback, clients are authenticated by JWT, those of EC2's API by their signatures,
+    and use HTTPS with the certificate of `HTTPS_CERT_FILE`; on loopback they use HTTP."""
     plain_http: bool = setting("JOBS_PLAIN_HTTP", parse=parsers.flag, default="false")
     """`true`: HTTP beyond loopback too, because a proxy in front ends TLS. Tokens and Ignition configs then
     are not encrypted between the proxy and this service."""

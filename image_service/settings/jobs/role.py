@@ -94,7 +94,8 @@ class JobsRoleSettings:
             self.database,
         ):
             yield from group.contradictions(environ)
-        if self.jobs.public_addresses and not self.tenants.is_enabled:
+        needs_tokens = self.jobs.apis != {"ec2"}  # its requests are signed
+        if self.jobs.public_addresses and needs_tokens and not self.tenants.is_enabled:
             yield "JOBS_LISTEN is not on loopback; JWT_KEYS_URL or JWT_KEYS_FILE must be set then"
         if self.jobs.public_addresses and not (self.tls.is_enabled or self.jobs.plain_http):
             yield (
