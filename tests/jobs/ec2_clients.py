@@ -33,6 +33,11 @@ _EXPIRES_SECONDS = 3600
 
 def ec2_settings(directory: Path, s3: S3Server) -> dict[str, str]:
     """Return the variables with which a role serves EC2's API to two tenants, and imports from a server."""
+    return {**s3.environment, **import_settings(directory, f"http://127.0.0.1:{s3.port}")}
+
+
+def import_settings(directory: Path, object_store: str) -> dict[str, str]:
+    """Return the variables with which a role serves EC2's API to two tenants, and imports from an origin."""
     path = directory / "ec2.json"
     keys = [
         {
@@ -47,9 +52,8 @@ def ec2_settings(directory: Path, s3: S3Server) -> dict[str, str]:
     path.touch(mode=0o600)
     path.write_text(json.dumps(keys))
     return {
-        **s3.environment,
         "EC2_CREDENTIALS_FILE": str(path),
-        "EC2_OBJECT_STORES": f"http://127.0.0.1:{s3.port}",
+        "EC2_OBJECT_STORES": object_store,
         "IMPORT_POLL_INTERVAL": "1",
     }
 

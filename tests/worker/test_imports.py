@@ -13,7 +13,6 @@ from image_service.transfer.manifest import render_import_manifest
 from tests.acceptance.clients import needs_client, run_client
 from tests.catalog.origin import Origin, Reply, Resource, running
 from tests.imaging.corpus.qcow2 import backing_file, data_file
-from tests.imaging.transfer.bundles import BundleMaker, RsaKey, tar_of
 from tests.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
 from tests.worker.job_server import GivenJob
 from tests.worker.workers import real_toolkit, running_worker
@@ -40,7 +39,7 @@ class ImportSite:
     foreign: Origin
     directory: Path
 
-    def run(self, *manifests: bytes, **variables: str) -> list[GivenJob]:
+    def run(self, *manifests: bytes) -> list[GivenJob]:
         """Run imports to their ends with one worker; its scratch is empty then."""
         arguments = {
             "object_stores": [self.store.url("")],
@@ -55,16 +54,16 @@ class ImportSite:
             GivenJob("import", arguments, {"manifest": manifest, "manifest-url": url})
             for manifest in manifests
         ]
-        with running_worker(server, self.directory, toolkit, "--slots=2", environment=variables) as worker:
+        with running_worker(server, self.directory, toolkit, "--slots=2") as worker:
             for job in given:
                 self.workers.jobs.give(job)
             results = [self.workers.jobs.finished(job) for job in given]
         assert SECRET not in worker.log.read_text() + json.dumps(results)
         return given
 
-    def refused(self, *manifests: bytes, **variables: str) -> list[tuple[int, str]]:
+    def refused(self, *manifests: bytes) -> list[tuple[int, str]]:
         """Return the ids and the reasons of failures."""
-        given = self.run(*manifests, **variables)
+        given = self.run(*manifests)
         assert all(job.artifacts == {} for job in given)
         errors = [job.result["job_error"] for job in given if job.result]
         return [(error["id"], error["reason"]) for error in errors]
@@ -149,44 +148,6 @@ def test_hostile_uploads_fail_with_the_reason(imports: ImportSite, raw: Path, tm
         assert (error_id, part in reason) == (expected_id, True), reason
     assert foreign.requests == []
     assert not any(request.target.startswith("/stranger") for request in store.requests)
-
-
-@attrs.frozen
-class Bundle:
-    """A bundle in the store, and the keys."""
-
-    manifest: bytes
-    user: RsaKey
-    service: RsaKey
-
-
-@pytest.fixture
-def bundle(imports: ImportSite, raw: Path, tmp_path: Path) -> Bundle:
-    user, service = (RsaKey.make(tmp_path, name) for name in ("user", "service"))
-    path = BundleMaker(user, service).make(tmp_path / "bundle", tar_of(raw), SIZE)
-    for part in path.parent.iterdir():
-        imports.store.serve(f"/bundle/{part.name}", Reply(part.read_bytes()))
-    return Bundle(path.read_bytes(), user, service)
-
-
-def test_bundle_is_decrypted_by_the_key_file_with_the_certificate_of_the_user(
-    imports: ImportSite, bundle: Bundle, raw: Path, tmp_path: Path
-) -> None:
-    key = tmp_path / "bundle.pem"
-    key.write_bytes(bundle.service.key.read_bytes() + bundle.user.certificate.read_bytes())
-    (job,) = imports.run(bundle.manifest, BUNDLE_KEY_FILE=str(key))
-    check_imported(job, raw, tmp_path)
-    assert all(SECRET not in request.target for request in imports.store.requests)
-
-
-@pytest.mark.parametrize("has_key", [False, True])
-def test_bundle_without_key_or_of_another_user_is_refused(
-    imports: ImportSite, bundle: Bundle, *, has_key: bool
-) -> None:
-    variables = {"BUNDLE_KEY_FILE": str(bundle.service.key)} if has_key else {}
-    ((error_id, reason),) = imports.refused(bundle.manifest, **variables)
-    expected = "the signature of the bundle's manifest" if has_key else "an image bundle is encrypted"
-    assert (error_id, expected in reason) == (4, True), reason
 
 
 def test_key_that_cannot_be_read_ends_the_worker(site: WorkerSite, tmp_path: Path) -> None:
