@@ -89,6 +89,13 @@ def add_publish_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="write the manifest here too, readable for you alone: its URLs are credentials",
     )
+    parser.add_argument(
+        "--manifest-url-file",
+        type=Path,
+        metavar="F",
+        help="write a URL here that reads the manifest, readable for you alone: it is a credential, and what"
+        " EC2's ImportVolume needs",
+    )
     parser.add_argument("--force", action="store_true", help="replace an object that exists (--single)")
     parser.add_argument(
         "--content-type",
@@ -105,6 +112,7 @@ def publish_options(options: argparse.Namespace) -> PublishOptions:
         options.part_size,
         options.expires,
         options.manifest_file,
+        options.manifest_url_file,
         options.force,
         options.content_type,
         options.public,

@@ -73,6 +73,7 @@ class PublishOptions:
         part_bytes: of each part but the last, at most MOST_PART_BYTES.
         expires_seconds: for which the manifest's URLs are valid.
         manifest_file: gets a copy of the manifest; private, because its URLs are credentials.
+        manifest_url_file: gets a URL that reads the manifest; private for the same reason.
         replace: an object of this name that exists is replaced.
         content_type: of one object.
         public: everybody may read one object.
@@ -81,6 +82,7 @@ class PublishOptions:
     part_bytes: int = PART_BYTES
     expires_seconds: int = MAX_EXPIRES_SECONDS
     manifest_file: Path | None = None
+    manifest_url_file: Path | None = None
     replace: bool = False
     content_type: str = "application/octet-stream"
     public: bool = False
@@ -143,10 +145,9 @@ def publish_parts(
             text = render_import_manifest(manifest)
             key = f"{stem}.manifest.xml"
             run_one(lambda: put(key, text), workspace, store.abort)
-            if options.manifest_file:
-                workspace.reserve(len(text), "the manifest", options.manifest_file)
-                with workspace.output(options.manifest_file, private=True) as path:
-                    path.write_bytes(text)
+            url = store.presign("get_object", key, options.expires_seconds)
+            _write_private(options.manifest_file, text, "the manifest", workspace)
+            _write_private(options.manifest_url_file, f"{url}\n".encode(), "the URL", workspace)
             return PublishedImage(store.url_of(key), store.name_of(key), len(offsets))
         except BaseException as error:
             if not _is_undone(location, *(partial(_delete, key=key) for key in started)) and isinstance(
@@ -154,6 +155,13 @@ def publish_parts(
             ):
                 error.detail += f"; objects below {store.name_of(directory)} cannot be deleted"
             raise
+
+
+def _write_private(file: Path | None, content: bytes, name: str, workspace: Workspace) -> None:
+    if file:
+        workspace.reserve(len(content), name, file)
+        with workspace.output(file, private=True) as path:
+            path.write_bytes(content)
 
 
 def publish_object(

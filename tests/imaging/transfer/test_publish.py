@@ -18,6 +18,7 @@ from image_service.errors import TransferFailed
 from image_service.imaging.transfer import object_store
 from image_service.transfer.manifest import parse_import_manifest
 from tests.acceptance.clients import run_client
+from tests.acceptance.service import fetch
 from tests.s3_server import BUCKET, SECRET_KEY, S3Server, running_s3_server
 
 if TYPE_CHECKING:
@@ -90,12 +91,14 @@ def test_published_image_is_fetched_equal(  # noqa: PLR0913, PLR0917 - fixtures
     if options:
         image = tmp_path / "image"
         run_client("qemu-img", "convert", "-f", "raw", *options, raw, image)
-    manifest = tmp_path / "manifest.xml"
+    manifest, url_file = tmp_path / "manifest.xml", tmp_path / "url"
     done = toolkit(
         "publish", image, f"s3://{BUCKET}/{format_}/a b", "--input-format", format_, "--part-size", "1M",
-        "--manifest-file", manifest,
+        "--manifest-file", manifest, "--manifest-url-file", url_file,
     )  # fmt: skip
     assert done.status == 0, done.printed
+    assert url_file.stat().st_mode & 0o777 == 0o600
+    assert fetch(url_file.read_text().strip()).body == manifest.read_bytes()
     assert done.report["input"]["sha256"] == digest_of(image)
     assert manifest.stat().st_mode & 0o777 == 0o600
     assert done.report["output"]["url"].startswith(store.environment["AWS_ENDPOINT_URL"])
