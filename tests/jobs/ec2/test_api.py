@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import attrs
 import pytest
 from defusedxml.ElementTree import fromstring
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 
 from image_service.errors import EngineUnavailable, ImageServiceError, MethodNotAllowed, StoreFailed
@@ -12,6 +17,7 @@ from image_service.jobs.ec2.api import Ec2Api
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import MeasuredRequest
+from image_service.settings.jobs.ec2 import OPERATIONS
 from tests.jobs.ec2.signing import CREDENTIAL, NOW, signed_request
 
 if TYPE_CHECKING:
@@ -21,6 +27,21 @@ if TYPE_CHECKING:
     from image_service.management.messages import ApiResponse
 
 READER = attrs.evolve(CREDENTIAL, access_key="READER", operations=("Describe*",))
+IMPORT_PARAMETERS = (
+    *(
+        "Platform",
+        "Description",
+        "DiskImage.1.Image.Format",
+        "DiskImage.1.Image.Bytes",
+        "DiskImage.999999999",
+    ),
+    *(
+        "LaunchSpecification.Monitoring",
+        "LaunchSpecification.GroupName.1",
+        "DiskImage.1",
+        "DiskImage.x.Image",
+    ),
+)
 CANCEL = {"Action": "CancelConversionTask", "Version": "2016-11-15", "ConversionTaskId": "import-vol-1"}
 
 
@@ -45,20 +66,29 @@ class Operations:
             raise self._error
         return {}
 
+    async def import_instance(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.calls.append(("import", caller.tenant, parameters))
+        return {"ConversionTask": {"ImportInstance": {"Platform": parameters["Platform"]}}}
+
+    @cached_property
     def api(self) -> Ec2Api:
-        handlers = {"DescribeConversionTasks": self.describe, "CancelConversionTask": self.cancel}
+        handlers = {
+            "DescribeConversionTasks": self.describe,
+            "CancelConversionTask": self.cancel,
+            "ImportInstance": self.import_instance,
+        }
         credentials = {each.access_key: each for each in (CREDENTIAL, READER)}
         metrics: Any = self
-        times = iter((5.0, 7.0))
+        times = cycle((5.0, 7.0))
         return Ec2Api(
             SignatureVerifier(lambda: credentials, lambda: NOW), handlers, metrics, lambda: next(times)
         )
 
 
-def send(operations: Operations, form: Mapping[str, str], **signed: Any) -> Any:
+def send(operations: Operations, form: Mapping[str, str] | bytes, **signed: Any) -> Any:
     """Return the response to a request, or the Failure."""
     outcome: list[Any] = []
-    Deferred.fromCoroutine(operations.api().respond(signed_request(form, **signed))).addBoth(outcome.append)
+    Deferred.fromCoroutine(operations.api.respond(signed_request(form, **signed))).addBoth(outcome.append)
     return outcome[0]
 
 
@@ -119,6 +149,24 @@ def test_a_request_that_is_no_trial_is_carried_out() -> None:
     assert operations.calls == [("cancel", "org-42", {"ConversionTaskId": "import-vol-1"})]
 
 
+ANY_OPERATIONS = Operations()
+NAMES = st.sampled_from(["Action", "Version", "DryRun", *IMPORT_PARAMETERS]) | st.text(max_size=20)
+TEXTS = st.sampled_from(["true", "2016-11-15", "1", "Windows", *OPERATIONS]) | st.text(max_size=20)
+FORMS = st.dictionaries(NAMES, TEXTS).map(lambda form: urlencode(form).encode())
+
+
+@settings(max_examples=200)
+@given(
+    st.binary(max_size=200)
+    | FORMS
+    | FORMS.map(lambda form: b"Action=ImportInstance&Version=2016-11-15&" + form)
+)
+def test_any_signed_content_is_answered(body: bytes) -> None:
+    response = send(ANY_OPERATIONS, body)
+    assert response.status in {200, 400, 412}
+    assert fromstring(response.body).tag == "Response" or response.status == 200
+
+
 @pytest.mark.parametrize(
     ("error", "expected", "retry"),
     [
@@ -143,9 +191,9 @@ def test_requests_without_a_valid_signature_are_not_measured() -> None:
     assert send(operations, CANCEL, credential=nobody).check(SignatureRefused)
     response: list[Any] = []
     request = attrs.evolve(signed_request(CANCEL), method="GET")
-    Deferred.fromCoroutine(operations.api().respond(request)).addErrback(response.append)
+    Deferred.fromCoroutine(operations.api.respond(request)).addErrback(response.append)
     assert response[0].check(MethodNotAllowed)
-    refused = operations.api().render_error(response[0].value)
+    refused = operations.api.render_error(response[0].value)
     assert (error_of(refused), refused.fields) == ((405, "MethodNotAllowed"), (("Allow", "POST"),))
     assert operations.requests == []
 
