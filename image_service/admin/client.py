@@ -52,6 +52,7 @@ class AdminClient:
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         split = urlsplit(f"{self.url.rstrip('/')}{path}")
+        failed = f"cannot {'fetch' if method == 'GET' else 'post to'} {split.geturl()}"
         connection = self._connection(split.scheme, split.netloc)
         try:
             with closing(connection):
@@ -59,9 +60,9 @@ class AdminClient:
                 response = connection.getresponse()
                 status, body = response.status, response.read(MAX_RESPONSE_BYTES + 1)
         except (OSError, HTTPException) as error:
-            raise Unavailable(f"{method} {split.geturl()} failed: {_reason(error)}") from None
+            raise Unavailable(f"{failed}: {_reason(error)}") from None
         if status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
-            raise Unavailable(f"{method} {split.geturl()} failed: {self._refusal(status, body)}")
+            raise Unavailable(f"{failed}: {self._refusal(status, body)}")
         if len(body) > MAX_RESPONSE_BYTES:
             raise Unavailable(f"{split.geturl()} has more than {MAX_RESPONSE_BYTES} bytes")
         return body

@@ -58,14 +58,16 @@ class MemoryLinks(LinkRepository):
             del self.rows[link.digest]
 
 
-def links_of(world: World, repository: LinkRepository | None = None) -> Links:
+def links_of(
+    world: World, repository: LinkRepository | None = None, coordination: Coordination | None = None
+) -> Links:
     """Return the links of one process of a world."""
     return Links(
         repository or MemoryLinks(),
         lambda: world.archive.cipher,
         world.images,
         OwnUrls(BASE_URL, PORTS),
-        coordination=Coordination(),
+        coordination=coordination or Coordination(),
         clock=world.clock,
         wall_clock=world.get_wall_time,
     )

@@ -53,14 +53,19 @@ class Service:
 
     def __attrs_post_init__(self) -> None:
         self.links = links_of(self.world)
-        self.handler = ImageRequestHandler(
+        self.handler = self.make_handler(self.links)
+
+    def make_handler(self, links: Links, scripts: IpxeScripts | None = None) -> ImageRequestHandler:
+        """Return the handler of one listener."""
+        base_url = f"{BASE_URL}/base"
+        return ImageRequestHandler(
             self.world.images,
             Digests(self.world.clock, self.hashes),
             lambda: "" if self.ready else "no image yet",
             ReadRecorder(self.world.clock.seconds),
             "/base",
-            links=self.links,
-            scripts=IpxeScripts(self.world.images, f"{BASE_URL}/base", "/base", uses_host=False),
+            links=links,
+            scripts=scripts or IpxeScripts(self.world.images, base_url, "/base", uses_host=False),
             withheld=self.withheld,
             cors=self.cors,
             base_images=lambda: b'{"images": []}',
