@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 import random
 import socket
 import ssl
@@ -41,6 +42,10 @@ class TransientFailure(TransferFailed):
     """A request that may succeed when it is sent again."""
 
 
+class ServerAway(TransientFailure):
+    """A connection failed or stalled, or the server says by its status that it cannot answer now."""
+
+
 class RedirectRefused(TransferFailed):
     """A server names another place, which is not followed."""
 
@@ -56,6 +61,7 @@ class TransferTimes:
         least_rate: bytes a second.
         attempts: of each request.
         backoff_seconds: before the second attempt; doubled before each further one.
+        outage_seconds: while a server is away, in which further attempts follow.
     """
 
     connect_seconds: float = 10
@@ -64,6 +70,7 @@ class TransferTimes:
     least_rate: int = 16 * 1024
     attempts: int = 5
     backoff_seconds: float = 0.5
+    outage_seconds: float = 0
 
 
 @attrs.frozen(eq=False)
@@ -114,8 +121,8 @@ class ReceivedResponse:
         text = f"{self.url} answered with status {self.status}"
         if HTTPStatus.MULTIPLE_CHOICES <= self.status < HTTPStatus.BAD_REQUEST:
             return RedirectRefused(f"{text}; redirects are not followed")
-        is_transient = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status in _TRANSIENT_STATUSES
-        return TransientFailure(text) if is_transient else TransferFailed(text)
+        is_away = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status in _TRANSIENT_STATUSES
+        return ServerAway(text) if is_away else TransferFailed(text)
 
 
 class TransferClient:
@@ -150,14 +157,18 @@ class TransferClient:
     def retry(self, attempt: Callable[[], _Result]) -> _Result:
         """Return the result of the first attempt that has no transient failure; wait between attempts."""
         delay = self.times.backoff_seconds
-        for _ in range(self.times.attempts - 1):
+        deadline = time.monotonic() + self.times.outage_seconds
+        for number in itertools.count(1):
             try:
                 return attempt()
-            except TransientFailure:
+            except TransientFailure as failure:
+                is_awaited = isinstance(failure, ServerAway) and time.monotonic() < deadline
+                if number >= self.times.attempts and not is_awaited:
+                    raise
                 if self._aborted.wait(delay * random.uniform(0.5, 1)):  # noqa: S311 - jitter
                     raise
             delay *= 2
-        return attempt()
+        raise AssertionError  # not reached
 
     @contextmanager
     def send(
@@ -174,7 +185,7 @@ class TransferClient:
 
         Raises:
             UnsafeImage: the URL or its address is not allowed.
-            TransientFailure: the connection failed, or a deadline passed.
+            ServerAway: the connection failed, or a deadline passed.
             TransferFailed: a failure that the next attempt would have too.
         """
         origin = self._allowed.check(url, name)
@@ -286,7 +297,7 @@ def _translate_errors(request: str) -> Iterator[None]:
             " --ca-file names authorities"
         ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise TransientFailure(f"cannot {request}: {_describe(error)}") from None
+        raise ServerAway(f"cannot {request}: {_describe(error)}") from None
 
 
 def _describe(error: Exception) -> str:

@@ -19,6 +19,7 @@ MANIFEST, MANIFEST_URL = "manifest", "manifest-url"
 """Inputs of an import."""
 
 _FILE_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+_OUTAGE_SECONDS = 120  # of an object store, which an import survives
 JOB_FAILED = 10
 """The id of osbuild-composer's worker API for a job that failed for a reason of its worker."""
 _BAD_ARGUMENTS, _TRANSFER_FAILED, _REFUSED, _WRONG_WORKER = 8, 11, 4, 17  # further ids
@@ -113,7 +114,7 @@ def _convert(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
 def _import(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
     output = files.output(arguments)
     options = [f"--allow-host={origin}" for origin in arguments["object_stores"]]
-    options.append(f"--format={arguments['format']}")
+    options += [f"--format={arguments['format']}", f"--outage={_OUTAGE_SECONDS}"]
     if url := files.inputs.get(MANIFEST_URL):
         options.append(f"--bundle-url-file={url}")
     if files.bundle_key:

@@ -50,6 +50,7 @@ def test_import_fetches_from_the_listed_stores_alone_and_names_no_url(key: Path 
     assert call.words == (
         *("run", "fetch/convert", "/job/manifest", "/job/output/disk.qcow2"),
         *("--allow-host=https://a.example", "--allow-host=https://b.example:9000", "--format=qcow2"),
+        "--outage=120",
         "--bundle-url-file=/job/manifest-url",
         *([f"--key={key}"] if key else []),
     )

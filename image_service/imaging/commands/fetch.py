@@ -12,6 +12,7 @@ from image_service.imaging.commands.arguments import add_common_arguments, open_
 from image_service.imaging.dependencies import CRYPTOGRAPHY, DEPENDENCIES_OF_VERBS, require
 from image_service.imaging.transfer.fetch import FetchOptions, fetch_parts, read_manifest
 from image_service.transfer.bundle_manifest import is_bundle
+from image_service.transfer.http_client import TransferTimes
 from image_service.transfer.manifest import parse_import_manifest
 from image_service.transfer.origins import UrlOrigin, origin_of_url, parse_origin
 from image_service.transfer.uploaded_parts import delete_parts
@@ -93,6 +94,13 @@ def add_fetch_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="wait for a manifest and parts that are not there yet",
     )
+    parser.add_argument(
+        "--outage",
+        type=parse_seconds,
+        default=0,
+        metavar="SECONDS",
+        help="continue after an outage of a server of this length (default: five attempts, about 7 s)",
+    )
 
 
 def fetch_options(options: argparse.Namespace) -> FetchOptions:
@@ -107,6 +115,7 @@ def fetch_options(options: argparse.Namespace) -> FetchOptions:
         key=getattr(options, "key", None),
         certificate=getattr(options, "certificate", None),
         bundle_url=_read_bundle_url(getattr(options, "bundle_url_file", None)),
+        times=TransferTimes(outage_seconds=options.outage),
     )
 
 
