@@ -33,7 +33,8 @@ def normalize_descriptor(path: Path) -> None:
         if header[:4] != b"KDMV" or not 0 < sectors <= _MAX_SECTORS:
             raise ConversionFailed("qemu-img wrote no VMDK with an embedded descriptor")
         length = sectors * SECTOR_BYTES
-        text = os.pread(descriptor, length, sector * SECTOR_BYTES).rstrip(b"\0")
+        # It ends with a zero; behind that may be the end of a longer one, which qemu-img wrote before.
+        text = os.pread(descriptor, length, sector * SECTOR_BYTES).partition(b"\0")[0]
         normal, count = _RANDOM.subn(
             lambda match: b"CID=fffffffe" if match[0].startswith(b"CID") else b'"disk.vmdk"', text
         )

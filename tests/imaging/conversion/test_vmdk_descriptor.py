@@ -21,7 +21,12 @@ def test_content_id_of_any_length_is_replaced(tmp_path: Path, content_id: bytes)
     image = path.read_bytes()
     start = image.index(b"\nCID=") + 1
     end = image.index(b"\n", start)
-    rest = image[end:].replace(b"\0" * 16, b"\0" * (16 + end - start - len(content_id)), 1)
+    shorter = end - start - len(content_id)
+    rest = image[end:].replace(b"\0" * 16, b"\0" * (16 + shorter), 1)
+    if shorter > 0:  # qemu-img leaves the end of the longer text, behind a zero
+        rest = rest.replace(b"\n\0\0", b"\n\0\n", 1)
     path.write_bytes(image[:start] + content_id + rest)
     normalize_descriptor(path)
-    assert b"\nCID=fffffffe\nparentCID=ffffffff\n" in path.read_bytes()
+    normal = path.read_bytes()
+    assert b"\nCID=fffffffe\nparentCID=ffffffff\n" in normal
+    assert b"\n\0\n" not in normal
