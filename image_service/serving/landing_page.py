@@ -9,7 +9,8 @@ from html import escape
 from image_service import __version__
 
 _STYLE = """
-:root { color-scheme: light dark; }
+:root { color-scheme: light dark; background: Canvas; color: CanvasText; }
+a { color: LinkText; }
 body { max-width: 42rem; margin: 3rem auto; padding: 0 1rem; font: 16px/1.5 system-ui, sans-serif; }
 code { overflow-wrap: anywhere; }
 """
@@ -43,6 +44,7 @@ def render_landing_page(base_path: str) -> bytes:
 <style>{_STYLE}</style>
 </head>
 <body>
+<main>
 <h1>image-service</h1>
 <p>This server hands out boot images of CoreOS. Each is a published image, customized for one infra-env
 while it is read. Machines boot from its URL, such as
@@ -53,6 +55,7 @@ while it is read. Machines boot from its URL, such as
 </ul>
 <p>The listener for administration has a page with the state of images and mounts.</p>
 <p>Version {escape(__version__)}</p>
+</main>
 </body>
 </html>
 """

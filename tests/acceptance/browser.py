@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import attrs
+import pytest
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -63,8 +65,11 @@ class Browser:
         return result
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait until a condition holds."""
-        WebDriverWait(self.driver, _TIMEOUT_SECONDS, 0.05).until(lambda _: condition())
+        """Wait until a condition holds; fail with the page's text and the errors in the console."""
+        try:
+            WebDriverWait(self.driver, _TIMEOUT_SECONDS, 0.05).until(lambda _: condition())
+        except TimeoutException:
+            pytest.fail("\n".join([*self.texts("body"), *self.errors()]))
 
     def errors(self) -> list[str]:
         """Return the errors in the console since the last call, such as violations of the policy."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 _TIMEOUT_SECONDS = 100
-EXAMPLES = 8
+EXAMPLES = 5
 """Of each operation, beside one for each boundary of a parameter and for each method that it lacks."""
 # No schema says which images exist: one that does not is 400 where its version is a parameter of the query,
 # and where a short link is made of it.

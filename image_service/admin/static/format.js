@@ -4,14 +4,19 @@ import { now } from "./api.js";
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
+/** Return a number of things, such as "1 link" or "2 links". */
+export function number(count, thing) {
+  return `${count} ${thing}${count === 1 ? "" : "s"}`;
+}
+
 /** Return a number of bytes, such as "1.5 GiB". */
-export function bytes(number) {
+export function bytes(size) {
   let unit = 0;
-  while (number >= 1024 && unit < UNITS.length - 1) {
-    number /= 1024;
+  while (size >= 1024 && unit < UNITS.length - 1) {
+    size /= 1024;
     unit += 1;
   }
-  return `${unit && number < 100 ? number.toFixed(1) : Math.round(number)} ${UNITS[unit]}`;
+  return `${unit && size < 100 ? size.toFixed(1) : Math.round(size)} ${UNITS[unit]}`;
 }
 
 /** Return a part of a whole, such as "45 %"; it is 100 % only at the end. */

@@ -5,7 +5,7 @@ import { links } from "./links.js";
 import { failures, images, mounts, service } from "./sections.js";
 
 const POLL_MS = 10_000;
-const EVENT_MS = 2_000; // between two requests, however many events there are
+const EVENT_MS = 1_000; // between two requests, however many events there are
 const DRAW_MS = 1_000; // ages grow between two requests
 
 class Section {
@@ -68,7 +68,7 @@ function redraw() {
 
 new EventSource("api/v1/events").onmessage = loadSoon;
 document.addEventListener("visibilitychange", loadSoon);
-document.addEventListener("changed", loadSoon);
+document.addEventListener("changed", load);
 document.getElementById("mounts-filter").addEventListener("input", redraw);
 setInterval(loadSoon, POLL_MS);
 setInterval(redraw, DRAW_MS);

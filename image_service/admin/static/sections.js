@@ -1,7 +1,7 @@
 // What the sections show of the API's JSON.
 
 import { now } from "./api.js";
-import { bytes, duration, percent, relative } from "./format.js";
+import { bytes, duration, number, percent, relative } from "./format.js";
 import { Table, bar, element } from "./table.js";
 
 const MAX_MOUNTS = 100;
@@ -39,8 +39,8 @@ const badge = (text, className) => element("span", `badge ${className}`, text);
 const facts = document.querySelector("#service > .facts");
 const summary = document.getElementById("summary");
 
-function upstreamFact({ url, answered_at: answered, failed_at: failed, failure, failures: number }) {
-  const isFailing = number > 0 && (answered === null || failed > answered);
+function upstreamFact({ url, answered_at: answered, failed_at: failed, failure, failures: failedCalls }) {
+  const isFailing = failedCalls > 0 && (answered === null || failed > answered);
   const state = isFailing ? badge("failing", "bad") : answered ? badge("answers", "good") : badge("not asked yet", "");
   return [
     state,
@@ -62,8 +62,8 @@ function certificateFact({ file, not_after: end, state }) {
   return [badge(`${state === "ended" ? "ended" : "ends"} ${relative(end)}`, className), second(`${file}, ${end}`)];
 }
 
-function streamFact({ name, refreshed_at: refreshed, failures: number }) {
-  const state = number ? badge(`${number} failed attempts`, "warning") : badge("refreshed", "good");
+function streamFact({ name, refreshed_at: refreshed, failures: failed }) {
+  const state = failed ? badge(number(failed, "failed attempt"), "warning") : badge("refreshed", "good");
   return [state, second(`${name}, ${relative(refreshed)}`)];
 }
 
@@ -74,10 +74,10 @@ function drawService(status) {
   const shown = {
     State: [status.reason ?? status.impairment ?? "images are served"],
     "assisted-service": upstreamFact(status.upstream),
-    Clients: [`${status.connections} connections`, second(`${status.requests} requests in progress`)],
+    Clients: [number(status.connections, "connection"), second(`${number(status.requests, "request")} in progress`)],
     Process: [
       `version ${status.version}`,
-      second(`${status.workers} ${status.workers === 1 ? "process" : "processes"}, since ${status.started_at}`),
+      second(`${number(status.workers, "worker")}, since ${status.started_at}`),
     ],
   };
   if (status.database !== null) {

@@ -1,0 +1,189 @@
+"""The status page in a browser, of a service that does what the page shows."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+from axe_core_python.selenium import Axe
+from selenium.webdriver.common.keys import Keys
+
+from tests.acceptance.browser import Browser, running_browser
+from tests.acceptance.service import fetch, os_image
+from tests.acceptance.test_mounts import CONFIG, VERSION, Site, opened, running_site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+WIDTHS = (390, 800, 1600)
+SCHEMES = ("light", "dark")
+STALL_SECONDS = 2
+PERMISSIONS = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+
+
+@attrs.frozen
+class Page:
+    """The status page of a service, and the service."""
+
+    site: Site
+    browser: Browser
+    os_images: Path
+    infra_env: str
+
+    def image_url(self, file: str) -> str:
+        """Return the URL of an image."""
+        return f"{self.site.service.url}/byid/{self.infra_env}/{VERSION}/x86_64/{file}"
+
+    def rows(self, section: str) -> list[str]:
+        """Return the texts of a table's rows."""
+        return self.browser.texts(f"#{section} tbody tr")
+
+    def wait_for_row(self, section: str, *texts: str) -> None:
+        """Wait for a row with all of the texts."""
+        self.browser.wait_for(lambda: any(all(text in row for text in texts) for row in self.rows(section)))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """Open the page."""
+    directory = tmp_path_factory.mktemp("site")
+    os_images = directory / "images.json"
+    os_images.write_text(json.dumps([os_image(directory / "live.iso", VERSION)]))
+    variables = {
+        "OS_IMAGES": f"@{os_images}",
+        "MOUNT_STALL_SECONDS": str(STALL_SECONDS),
+        "TRUSTED_PROXIES": "127.0.0.1",
+    }
+    profile = tmp_path_factory.mktemp("profile")
+    with running_site(directory, **variables) as site, running_browser(profile) as browser:
+        opened_page = Page(site, browser, os_images, site.service.register(VERSION, CONFIG))
+        browser.show_as(1600)
+        browser.open(f"{site.admin_url}/")
+        opened_page.wait_for_row("images", VERSION, "degraded")  # its root file system is none
+        yield opened_page
+        assert browser.errors() == []
+
+
+def test_state_of_the_service_is_shown(page: Page) -> None:
+    assert page.browser.find("#summary").text == "ready"
+    (facts,) = page.browser.texts("#service dl")
+    for text in ("images are served", "assisted-service", "1 worker"):
+        assert text in facts
+
+
+def test_mount_advances_to_its_end(page: Page) -> None:
+    with opened(page.site, page.infra_env, "minimal.iso") as medium:
+        medium.read(32768)
+        page.wait_for_row("mounts", page.infra_env, "qemu", "127.0.0.1", "probed")
+        medium.read_file("images/pxeboot/vmlinuz")
+        page.wait_for_row("mounts", page.infra_env, "qemu", "kernel")
+        page.wait_for_row("mounts", page.infra_env, "qemu", "kernel (stalled)")
+        medium.read_file("images/pxeboot/initrd.img")
+        ignition = medium.find("images/ignition.img")
+        medium.read(ignition.offset, ignition.length)
+        page.wait_for_row("mounts", page.infra_env, "qemu", "done")
+    bars = "[...document.querySelectorAll('#mounts progress')].map((bar) => bar.getAttribute('aria-label'))"
+    assert "boot stage: done, 8 of 8" in str(page.browser.run(f"return {bars}"))
+
+
+def test_filter_finds_a_mount(page: Page) -> None:
+    fetch(page.image_url("full.iso"), headers={"User-Agent": "iPXE/1.21"})
+    page.wait_for_row("mounts", "iPXE", "100 % read")
+    page.browser.find("#mounts-filter").send_keys("ipxe")
+    page.browser.wait_for(lambda: len(page.rows("mounts")) == 1)
+    page.browser.find("#mounts-filter").send_keys(Keys.BACKSPACE * 4)
+    page.browser.wait_for(lambda: len(page.rows("mounts")) > 1)
+
+
+def test_failure_is_shown_without_its_secret(page: Page) -> None:
+    secret = "s3cr3t-of-the-client"
+    fetch(f"{page.site.service.url}/bytoken/{secret}/9.9/x86_64/full.iso")
+    page.wait_for_row("failures", "404", "127.0.0.1", "/bytoken/***/9.9/x86_64/full.iso")
+    assert secret not in page.browser.driver.page_source
+
+
+def test_image_appears_after_a_reload(page: Page) -> None:
+    images = json.loads(page.os_images.read_text())
+    images.append({**images[0], "version": "4.21", "openshift_version": "4.21", "url": "file:///absent.iso"})
+    page.os_images.write_text(json.dumps(images))
+    page.site.service.process.send_signal(signal.SIGHUP)
+    page.wait_for_row("images", "4.21", "failed", "next attempt")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_link_is_made_copied_and_revoked_by_keyboard(page: Page, width: int) -> None:
+    browser, label = page.browser, f"rack {width}"
+    browser.show_as(width)
+    browser.find("#link-form [name=url]").send_keys(
+        page.image_url("minimal.iso"), Keys.TAB, label, Keys.TAB, Keys.TAB, Keys.SPACE, Keys.ENTER
+    )
+    browser.wait_for(lambda: browser.find("#link-made").is_displayed())
+    url = str(browser.find("#link-url").get_property("value"))
+    assert fetch(url, "HEAD").status == 200
+    browser.driver.execute_cdp_cmd("Browser.grantPermissions", PERMISSIONS)
+    browser.driver.switch_to.active_element.send_keys(Keys.TAB, Keys.ENTER)
+    browser.wait_for(lambda: browser.find("#link-copied").text == "copied")
+    assert browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])") == url
+    page.wait_for_row("links", label, "pinned", "in ")
+    browser.find(f"[aria-label='Revoke {label}']").send_keys(Keys.ENTER)
+    browser.driver.switch_to.alert.accept()
+    browser.wait_for(lambda: not any(label in row for row in page.rows("links")))
+    assert fetch(url, "HEAD").status in {404, 410}
+    browser.run("document.getElementById('link-made').hidden = true")
+
+
+def test_link_that_cannot_be_made_is_explained(page: Page) -> None:
+    page.browser.find("#link-form [name=url]").send_keys("http://elsewhere.example.com/x.iso", Keys.ENTER)
+    problem = page.browser.find("#link-problem")
+    page.browser.wait_for(problem.is_displayed)
+    assert "url" in problem.text
+    assert page.browser.errors()  # the browser logs the status 400
+    page.browser.run("document.getElementById('link-form').reset()")
+
+
+def test_first_tab_stop_skips_to_the_mounts(page: Page) -> None:
+    page.browser.open(f"{page.site.admin_url}/")
+    page.browser.find("body").send_keys(Keys.TAB)
+    link = page.browser.driver.switch_to.active_element
+    assert (link.text, link.is_displayed()) == ("Skip to the mounts", True)
+    link.send_keys(Keys.ENTER)
+    assert page.browser.driver.current_url.endswith("#mounts")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_page_fits_its_width_and_suits_assistive_technology(page: Page, width: int, scheme: str) -> None:
+    page.browser.show_as(width, scheme=scheme)
+    page.browser.wait_for(lambda: page.rows("mounts") and page.rows("failures"))
+    assert page.browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    violations = Axe().run(page.browser.driver)["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
+
+
+def test_outage_is_shown_until_it_ends(page: Page) -> None:
+    page.browser.driver.execute_cdp_cmd("Network.enable", {})
+    reload = "document.dispatchEvent(new Event('changed'))"  # the page does so by itself every 10 s
+    outage = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    page.browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", outage)
+    page.browser.run(reload)
+    problem = page.browser.find("#mounts > .problem")
+    page.browser.wait_for(problem.is_displayed)
+    assert problem.text == "api/v1/mounts: the service does not respond"
+    assert page.rows("mounts")  # what was shown stays
+    page.browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {**outage, "offline": False})
+    page.browser.run(reload)
+    page.browser.wait_for(lambda: not problem.is_displayed())
+    page.browser.errors()  # the browser logs requests that failed
+
+
+def test_page_for_browsers_shows_its_style(page: Page) -> None:
+    page.browser.open(f"{page.site.service.url}/")
+    assert page.browser.find("h1").text == "image-service"
+    assert page.browser.find("body").value_of_css_property("max-width") == "672px"
+    assert Axe().run(page.browser.driver)["violations"] == []
