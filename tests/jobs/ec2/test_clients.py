@@ -1,4 +1,4 @@
-"""Clients of EC2 against a listener: boto3, awscli, and requests written by hand."""
+"""Clients of EC2 against a listener: boto3, awscli, curl, and requests written by hand."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
 from image_service.management.authentication import RequestGuard
 from image_service.management.resource import ApiSite
+from tests.acceptance.clients import run_client
 from tests.jobs.ec2.signing import CREDENTIAL, HOST, signed_request
 from tests.pytwisted import ensure_deferred
 
@@ -212,6 +213,18 @@ async def test_awscli(reactor: EPollReactor) -> None:
     assert tasks["ConversionTasks"] == [TASK]
     parameters = {"InstanceId": "i-1", "TargetEnvironment": "vmware", "ExportToS3Task": {"S3Bucket": "b"}}
     assert handlers.calls == [("DescribeConversionTasks", {}), ("CreateInstanceExportTask", parameters)]
+
+
+@ensure_deferred
+async def test_curl_signs_requests(reactor: EPollReactor) -> None:
+    user = f"{CREDENTIAL.access_key}:{CREDENTIAL.secret_key}"
+    form = "Action=DescribeConversionTasks&Version=2012-12-01&ConversionTaskId.1=import-vol-1234abcd"
+    arguments = ("--silent", "--aws-sigv4", "aws:amz:here:ec2", "--user", user, "--data", form)
+    async with serving(reactor) as (port, handlers):
+        url = f"http://localhost:{port}/services/compute"
+        reply = await deferToThread(run_client, "curl", *arguments, url)
+    assert b'DescribeConversionTasksResponse xmlns="http://ec2.amazonaws.com/doc/2012-12-01/"' in reply
+    assert handlers.calls == [("DescribeConversionTasks", {"ConversionTaskIds": ["import-vol-1234abcd"]})]
 
 
 def exchange(port: int, request: bytes) -> bytes:
