@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 BLOCK_BYTES = 256 * 1024
+_LAST_BACKOFF_SECONDS = 10.0
 _TRANSIENT_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
@@ -60,7 +61,7 @@ class TransferTimes:
         request_seconds: for a request, in addition to what its bytes take at the least rate.
         least_rate: bytes a second.
         attempts: of each request.
-        backoff_seconds: before the second attempt; doubled before each further one.
+        backoff_seconds: before the second attempt; doubled before each further one, up to 10 s.
         outage_seconds: while a server is away, in which further attempts follow.
     """
 
@@ -167,7 +168,7 @@ class TransferClient:
                     raise
                 if self._aborted.wait(delay * random.uniform(0.5, 1)):  # noqa: S311 - jitter
                     raise
-            delay *= 2
+            delay = min(2 * delay, _LAST_BACKOFF_SECONDS)
         raise AssertionError  # not reached
 
     @contextmanager

@@ -40,9 +40,9 @@ _log = Logger()
 THREADS = 8
 """Looks and deletions at a time; further looks come later."""
 TIMES = TransferTimes(
-    connect_seconds=5, stall_seconds=10, request_seconds=30, least_rate=256 * 1024, attempts=9
+    connect_seconds=5, stall_seconds=10, request_seconds=30, least_rate=256 * 1024, outage_seconds=120
 )
-"""Nine attempts of a deletion take about two minutes; a look has one."""
+"""Of looks, which have one attempt, and of deletions."""
 
 
 @attrs.define(eq=False)
