@@ -34,7 +34,7 @@ GIB = 1 << 30
 IMAGE = b"a disk of the test".ljust(512, b".") * 300
 POLL_SECONDS = 7
 LIFETIME_SECONDS = 168 * 3600
-QUICK = attrs.evolve(TIMES, attempts=2, backoff_seconds=0.01)
+QUICK = attrs.evolve(TIMES, attempts=2, backoff_seconds=0.01, outage_seconds=0)
 DISK = ImportedDisk("RAW", len(IMAGE), GIB, {})
 
 
