@@ -12,8 +12,9 @@ from axe_core_python.selenium import Axe
 from selenium.webdriver.common.keys import Keys
 
 from tests.acceptance.browser import Browser, running_browser
-from tests.acceptance.service import fetch, os_image
+from tests.acceptance.service import SERVE, fetch, os_image, run_service
 from tests.acceptance.test_mounts import CONFIG, VERSION, Site, opened, running_site
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.acceptance
 WIDTHS = (390, 800, 1600)
 SCHEMES = ("light", "dark")
 STALL_SECONDS = 2
+TOKEN = "token-of-the-operator"
 PERMISSIONS = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
 
 
@@ -180,6 +182,19 @@ def test_outage_is_shown_until_it_ends(page: Page) -> None:
     page.browser.run(reload)
     page.browser.wait_for(lambda: not problem.is_displayed())
     page.browser.errors()  # the browser logs requests that failed
+
+
+def test_page_works_with_a_token_in_its_url(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.touch(mode=0o600)
+    file.write_text(TOKEN)
+    port = free_port()
+    variables = {"ADMIN_LISTEN": f"127.0.0.1:{port}", "ADMIN_TOKEN_FILE": str(file)}
+    with run_service(tmp_path, [], command=(*SERVE, "--standalone"), environment=variables):
+        page.browser.open(f"http://operator:{TOKEN}@127.0.0.1:{port}/")
+        page.wait_for_row("images", "sample", "ready")
+        assert page.browser.errors() == []
+        page.browser.open("about:blank")
 
 
 def test_page_for_browsers_shows_its_style(page: Page) -> None:

@@ -1,10 +1,15 @@
-// Requests to the API, relative to the page: a proxy may serve both below a path.
+// Requests to the API.
 
 let clockOffset = 0;
 
 /** Return the time of the server, in ms since the epoch. */
 export function now() {
   return Date.now() + clockOffset;
+}
+
+/** Return the URL of a path relative to the page: without the credentials that the page's URL may have. */
+export function address(path) {
+  return new URL(path, location.origin + location.pathname);
 }
 
 /** Return the JSON of a response, or null if it has none; throw an Error with the detail of a problem. */
@@ -16,7 +21,7 @@ export async function request(path, method = "GET", body = undefined) {
   }
   let response;
   try {
-    response = await fetch(path, init);
+    response = await fetch(address(path), init);
   } catch {
     throw new Error("the service does not respond");
   }

@@ -1,6 +1,6 @@
 // The status page: asks the API periodically, and at once when an event says that something has changed.
 
-import { request } from "./api.js";
+import { address, request } from "./api.js";
 import { links } from "./links.js";
 import { failures, images, mounts, service } from "./sections.js";
 
@@ -66,7 +66,7 @@ function redraw() {
   }
 }
 
-new EventSource("api/v1/events").onmessage = loadSoon;
+new EventSource(address("api/v1/events")).onmessage = loadSoon;
 document.addEventListener("visibilitychange", loadSoon);
 document.addEventListener("changed", load);
 document.getElementById("mounts-filter").addEventListener("input", redraw);
