@@ -18,8 +18,8 @@ import attrs
 from image_service.http.dates import format_rfc3339
 from image_service.images.reference import ISOS, Kind
 from image_service.mounts.coverage import Coverage
-from image_service.mounts.recording import MountKey
-from image_service.mounts.stages import ORDER, Mark, Stage, find_stage, has_mounted
+from image_service.mounts.recording import BEGINNING, HEAD, RETURNED, SMALL, MountKey
+from image_service.mounts.stages import ORDER, Stage, Touch, Touches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 MAX_MOUNTS = 4096
 """That are kept; beyond it, those that were not read for longest are forgotten."""
 KEEP_SECONDS = 3600.0
+IGNITION_SECONDS = 1.0
+"""How long the stage of a minimal ISO is `ignition` after the area was read, before it is `done`."""
 RATE_SECONDS = 10.0
 """The rate is the mean of these seconds."""
 _REMOUNT_PAUSES = 10  # times stall_seconds: after such a pause a read of the beginning is a new mount
 _IN_ORDER_BYTES = 1024 * 1024
-_BEYOND_FIRMWARE = Mark.KERNEL | Mark.INITRD | Mark.IGNITION | Mark.ROOTFS
+_BEYOND_FIRMWARE = {Touch.KERNEL, Touch.INITRD, Touch.IGNITION, Touch.ROOTFS}
+_MINIMAL_ISO = Kind.MINIMAL_ISO.value
 _ISO_KINDS = frozenset(kind.value for kind in ISOS)
 _PERCENT = 100
 
@@ -58,6 +61,7 @@ class MountRecord:
         client: name, if it is known.
         user_agent: as sent last.
         marks: what was requested.
+        touches: parts of an ISO that were requested.
         sent: bytes, repeated ones included.
         reached: last stage so far; None: it does not boot from the image as a medium.
         samples: times, and bytes sent until then, of the last `RATE_SECONDS`.
@@ -74,7 +78,8 @@ class MountRecord:
     last_read: float
     client: str | None = None
     user_agent: str = ""
-    marks: Mark = Mark.NONE
+    marks: int = 0
+    touches: Touches = attrs.field(factory=Touches)
     sent: int = 0
     reached: Stage | None = None
     samples: deque[tuple[float, int]] = attrs.field(factory=deque)
@@ -106,14 +111,13 @@ class MountRecord:
 
     def merge(self, reads: CollectedReads) -> None:
         """Add what a process has recorded."""
-        now = Mark(reads["marks"])
-        if now & Mark.BEGINNING:
+        marks = reads["marks"]
+        if marks & BEGINNING:
             self.is_reopened = False
-        elif now & Mark.HEAD:
+        elif marks & HEAD:
             self.asks_often = True
-        if has_mounted(self.marks, now):
-            now |= Mark.ROOTFS_MOUNTED
-        self.marks |= now
+        self.marks |= marks
+        self.touches.merge(reads["touches"])
         self.coverage.merge(b64decode(reads["bitmap"]))
         self.sent += reads["sent"]
         self.since = min(self.since, reads["first_read"])
@@ -127,30 +131,27 @@ class MountRecord:
         if not self.is_iso or self._is_read_as_file:
             self.reached = None
             return
-        stage = find_stage(self.marks)
-        is_minimal = self.key.kind == Kind.MINIMAL_ISO.value
-        if is_minimal and stage is Stage.IGNITION and self.marks & Mark.IGNITION_END:
-            stage = Stage.DONE
+        stage = self.touches.stage
         if self.reached is None or ORDER[stage] > ORDER[self.reached]:
             self.reached = stage
 
     @property
     def _is_read_as_file(self) -> bool:
         """True if the client reads all of it, in order or in large parts, as a download does."""
-        if not self.marks & Mark.SMALL:
-            return True
-        if self.marks & Mark.RETURNED or not self.coverage.is_prefix:
+        if not self.marks & SMALL:
+            return self.sent > 0
+        if self.marks & RETURNED or not self.coverage.is_prefix:
             return False
-        return bool(self.marks & _BEYOND_FIRMWARE) or self.coverage.count() > _IN_ORDER_BYTES
+        return not _BEYOND_FIRMWARE.isdisjoint(self.touches.first) or self.coverage.count() > _IN_ORDER_BYTES
 
     def is_begun_again(self, reads: CollectedReads, stall_seconds: float) -> bool:
         """Return True if what a process has recorded is a new mount of the same client."""
-        if not reads["marks"] & Mark.BEGINNING:
+        if not reads["marks"] & BEGINNING:
             return False
         pause: float = reads["first_read"] - self.last_read
         if self.reached is None:
             return self.is_complete or pause > stall_seconds
-        is_reopened = (self.is_reopened or reads["marks"] & Mark.HEAD) and not self.asks_often
+        is_reopened = (self.is_reopened or reads["marks"] & HEAD) and not self.asks_often
         if is_reopened and ORDER[self.reached] >= ORDER[Stage.KERNEL]:
             return True
         limit = stall_seconds if self.is_stalled(reads["first_read"], stall_seconds) else 0.0
@@ -172,7 +173,11 @@ class MountRecord:
 
     def stage(self, now: float, stall_seconds: float) -> Stage | None:
         """Return the stage at a time."""
-        if self.reached is Stage.ROOTFS and now - self.last_read > stall_seconds:
+        pause = now - self.last_read
+        if self.reached is Stage.ROOTFS and pause > stall_seconds:
+            return Stage.DONE
+        is_minimal = self.reached is Stage.IGNITION and self.key.kind == _MINIMAL_ISO
+        if is_minimal and self.touches.has_read_ignition and pause > IGNITION_SECONDS:
             return Stage.DONE
         return self.reached
 
@@ -182,7 +187,7 @@ class MountRecord:
             return False
         if self.reached is None:
             return not self.is_complete
-        last = Stage.IGNITION if self.key.kind == Kind.MINIMAL_ISO.value else Stage.ROOTFS
+        last = Stage.IGNITION if self.key.kind == _MINIMAL_ISO else Stage.ROOTFS
         return ORDER[self.reached] < ORDER[last]
 
 
@@ -218,9 +223,8 @@ class MountBoard:
         for reads in collected:
             key, size = MountKey(*reads["key"]), reads["size"]
             record = self._records.get(key)
-            if not reads["sent"]:  # the header fields alone: no mount begins with them
-                if record is not None:
-                    record.is_reopened = True
+            if record is not None and not reads["sent"]:  # the header fields alone
+                record.is_reopened = True
                 continue
             if record is not None and (
                 record.coverage.size != size or record.is_begun_again(reads, self._stall_seconds)

@@ -17,7 +17,7 @@ import attrs
 
 from image_service.images.boot_areas import BootPart
 from image_service.mounts.coverage import Coverage
-from image_service.mounts.stages import MAX_BOOT_BYTES, BootMap, Mark
+from image_service.mounts.stages import BEGINNING_BYTES, MAX_BOOT_BYTES, BootMap, Touches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from image_service.images.boot_areas import BootArea
     from image_service.images.boot_image import BootImage
 
-BEGINNING_BYTES = 64 * 1024
-"""A client that reads here reads an image anew: an ISO's volume descriptors begin at 32 KiB."""
 _JUMP_BYTES = 16 * 1024 * 1024
-_BEGINNING, _SMALL, _RETURNED, _HEAD = map(int, (Mark.BEGINNING, Mark.SMALL, Mark.RETURNED, Mark.HEAD))
-_ROOTFS, _MOUNTED = int(Mark.ROOTFS), int(Mark.ROOTFS_MOUNTED)
-_IGNITION_READ = int(Mark.INITRD_END | Mark.IGNITION)
+# What was requested; plain numbers, because a flag's operators cost more than all else about a range.
+BEGINNING = 1
+"""The system area or the volume descriptors."""
+SMALL = 2
+"""A range of at most `MAX_BOOT_BYTES`."""
+RETURNED = 4
+"""What was read already; a client that reads the image in order does not."""
+HEAD = 8
+"""The header fields alone."""
 
 CollectedReads: TypeAlias = dict[str, Any]
 """What `PendingReads.collect` returns; JSON can represent it."""
@@ -82,6 +86,7 @@ class PendingReads:
         "_recorder",
         "_rootfs",
         "_sent",
+        "_touches",
         "client",
         "user_agent",
     )
@@ -94,6 +99,7 @@ class PendingReads:
         self._boot_map = BootMap(image.areas)
         self._rootfs = find_rootfs(image.areas)
         self._coverage = Coverage(image.size)
+        self._touches = Touches()
         self._is_changed = False
         self._marks = 0
         self._sent = 0
@@ -114,7 +120,9 @@ class PendingReads:
 
     def record_head(self) -> None:
         """Record that a client was sent the header fields alone."""
-        self._marks |= _HEAD
+        self._marks |= HEAD
+        if not self._sent:
+            self._first_read = self._last_read = self._recorder.seconds()
         self._change()
 
     def add(self, start: int, count: int) -> None:
@@ -133,21 +141,16 @@ class PendingReads:
             self._recorder.changed.append(self)
 
     def _mark_range(self, start: int, stop: int, requested: int) -> None:
-        coverage, previous, self._previous = self._coverage, self._previous, start
-        marks = self._marks
-        if start < previous and not marks & _RETURNED:
-            distance = previous - start
-            was_read = coverage.has(start) and coverage.has(stop - 1)
-            if distance > _JUMP_BYTES or (was_read and distance > 2 << coverage.shift):
-                marks |= _RETURNED
+        coverage, distance, self._previous = self._coverage, self._previous - start, start
+        if distance > _JUMP_BYTES or (
+            distance > 2 << coverage.shift and coverage.has(start) and coverage.has(stop - 1)
+        ):
+            self._marks |= RETURNED
         if start < BEGINNING_BYTES:
-            marks |= _BEGINNING
+            self._marks |= BEGINNING
         if requested <= MAX_BOOT_BYTES:
-            found = self._boot_map.find_marks(start, stop)
-            if found & _ROOTFS and marks & _IGNITION_READ == _IGNITION_READ:
-                found |= _MOUNTED
-            marks |= _SMALL | found
-        self._marks = marks
+            self._marks |= SMALL
+            self._touches.add(self._boot_map.find_touches(start, stop), self._recorder.seconds())
 
     def collect(self) -> CollectedReads:
         """Return what was recorded, and forget it."""
@@ -159,6 +162,7 @@ class PendingReads:
             "rootfs": self._rootfs,
             "bitmap": b64encode(self._coverage.bitmap).decode(),
             "marks": self._marks,
+            "touches": self._touches.collect(),
             "sent": self._sent,
             "first_read": self._first_read,
             "last_read": self._last_read,

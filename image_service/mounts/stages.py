@@ -1,31 +1,39 @@
-"""The stages of a boot, by the parts of an ISO whose bytes were requested.
+"""The stages of a boot, by the parts of an ISO that were requested, and when.
 
-    firmware, boot loader, kernel, initrd   a range began in one of its files
-    ignition                                the same, and the end of the initrd was requested
-    root file system                        a range began in it after Ignition, or far behind its beginning
+    firmware            a file that firmware reads
+    boot loader         a file of a boot loader, after the firmware's
+    kernel              the kernel
+    initrd              the initrd, after the kernel
+    ignition            the Ignition area, after the end of the initrd
+    root file system    its file after the Ignition area, or anything far behind its beginning
 
-A range counts for the file in which it begins: clients read ahead, so a range may end in files that nobody
-has asked for. Boot loaders read the initrd before the Ignition area, and Linux the root file system after it,
-which distinguishes them from what was read ahead of the files before them.
+The order distinguishes what is wanted from what is read with it: clients read ahead, and whole blocks, so a
+range may begin and end in files that nobody has asked for. A range counts for the file in which it begins,
+and one that begins a block for all files in that. Only times are compared, so that it does not matter which
+process has sent a range.
 """
 
 from __future__ import annotations
 
 import enum
-from bisect import bisect_right
+from bisect import bisect_left
 from typing import TYPE_CHECKING
+
+import attrs
 
 from image_service.images.boot_areas import BootPart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from image_service.images.boot_areas import BootArea
 
+BLOCK_BYTES = 32 * 1024
+"""GRUB reads whole blocks of this size, at their multiples; other clients have smaller ones."""
+BEGINNING_BYTES = 64 * 1024
+"""Here the volume descriptors are read, with which every client begins."""
 MAX_BOOT_BYTES = 8 * 1024 * 1024
 """Of a range that a machine reads while it boots; longer ones are of downloads."""
-BLOCK_BYTES = 4096
-"""Some clients read whole blocks of this size, so that a range begins before the file that is wanted."""
 MAX_READ_AHEAD_BYTES = 1024 * 1024
 
 
@@ -45,91 +53,125 @@ class Stage(enum.Enum):
 ORDER = {stage: number for number, stage in enumerate(Stage)}
 
 
-class Mark(enum.IntFlag):
-    """What was requested of an ISO."""
+class Touch(enum.IntEnum):
+    """A part of an ISO that a range may be for."""
 
-    NONE = 0
-    BEGINNING = enum.auto()  # the system area or the volume descriptors
-    FIRMWARE = enum.auto()
-    BOOT_LOADER = enum.auto()
-    KERNEL = enum.auto()
-    INITRD = enum.auto()
-    INITRD_END = enum.auto()
-    IGNITION = enum.auto()
-    IGNITION_END = enum.auto()
-    ROOTFS = enum.auto()  # its beginning, maybe ahead of what was wanted
-    ROOTFS_MOUNTED = enum.auto()
-    SMALL = enum.auto()  # a range of at most MAX_BOOT_BYTES
-    RETURNED = enum.auto()  # what was read already; a client that reads the file in order does not
-    HEAD = enum.auto()  # the header fields alone
+    FIRMWARE = 0
+    BOOT_LOADER = 1
+    KERNEL = 2
+    INITRD = 3
+    INITRD_END = 4
+    IGNITION = 5
+    IGNITION_END = 6
+    ROOTFS = 7
+    ROOTFS_INSIDE = 8
+    """Far behind its beginning, where nothing is read ahead of the files before it."""
 
 
 _BEGUN = {
-    BootPart.FIRMWARE: Mark.FIRMWARE,
-    BootPart.BOOT_LOADER: Mark.BOOT_LOADER,
-    BootPart.KERNEL: Mark.KERNEL,
-    BootPart.INITRD: Mark.INITRD,
-    BootPart.IGNITION: Mark.IGNITION,
-    BootPart.ROOTFS: Mark.ROOTFS,
+    BootPart.FIRMWARE: Touch.FIRMWARE,
+    BootPart.BOOT_LOADER: Touch.BOOT_LOADER,
+    BootPart.KERNEL: Touch.KERNEL,
+    BootPart.INITRD: Touch.INITRD,
+    BootPart.IGNITION: Touch.IGNITION,
+    BootPart.ROOTFS: Touch.ROOTFS,
 }
-_ENDED = {BootPart.INITRD: Mark.INITRD_END, BootPart.IGNITION: Mark.IGNITION_END}
-_ROOTFS, _ROOTFS_MOUNTED = int(Mark.ROOTFS), int(Mark.ROOTFS_MOUNTED)
-_IGNITION_READ = Mark.INITRD_END | Mark.IGNITION
-
-
-def has_mounted(before: Mark, now: Mark) -> bool:
-    """Return True if the beginning of the root file system was read after Ignition.
-
-    Args:
-        before: what was requested earlier.
-        now: what was requested then.
-    """
-    return bool(now & Mark.ROOTFS) and before & _IGNITION_READ == _IGNITION_READ
-
-
-def find_stage(marks: Mark) -> Stage:
-    """Return the last stage that a boot has reached, except for its end."""
-    if marks & Mark.ROOTFS_MOUNTED:
-        return Stage.ROOTFS
-    if marks & _IGNITION_READ == _IGNITION_READ:
-        return Stage.IGNITION
-    for mark, stage in (
-        (Mark.INITRD, Stage.INITRD),
-        (Mark.KERNEL, Stage.KERNEL),
-        (Mark.BOOT_LOADER, Stage.BOOT_LOADER),
-        (Mark.FIRMWARE, Stage.FIRMWARE),
-    ):
-        if marks & mark:
-            return stage
-    return Stage.PROBED
+_ENDED = {BootPart.INITRD: Touch.INITRD_END, BootPart.IGNITION: Touch.IGNITION_END}
 
 
 class BootMap:
-    """Finds what a range of an ISO is part of.
+    """Finds what a range of an ISO is for.
 
     Args:
         areas: by ascending offset, without overlaps; none: the image is not booted as a medium.
     """
 
-    __slots__ = ("_areas", "_starts")
+    __slots__ = ("_areas", "_stops")
 
     def __init__(self, areas: Sequence[BootArea]) -> None:
-        self._starts = [area.start - BLOCK_BYTES + 1 for area in areas]
-        # Plain numbers: a flag's operators would cost more than all else about a range.
-        self._areas = [
-            (area.start, area.stop, int(_BEGUN[area.part]), int(_ENDED.get(area.part, 0))) for area in areas
-        ]
+        self._stops = [area.stop for area in areas]
+        self._areas = [(area.start, area.stop, _BEGUN[area.part], _ENDED.get(area.part)) for area in areas]
 
-    def find_marks(self, start: int, stop: int) -> int:
-        """Return the marks of a range from `start` up to `stop`: what it begins in, and ends, if anything."""
-        areas, index = self._areas, bisect_right(self._starts, start) - 1
-        while index > 0 and start < areas[index][0] and start < areas[index - 1][1]:
-            index -= 1  # it begins in the file before, not only in the block before the next one
-        if index < 0:
-            return 0
-        area_start, area_stop, begun, ended = areas[index]
-        if start >= area_stop:
-            return 0
-        if begun == _ROOTFS and start - area_start >= MAX_READ_AHEAD_BYTES:
-            return begun | _ROOTFS_MOUNTED
-        return begun | ended if stop >= area_stop else begun
+    def find_touches(self, start: int, stop: int) -> list[Touch]:
+        """Return what a range from `start` up to `stop` may be for."""
+        areas, found = self._areas, []
+        alignment = start & -start if start >= BEGINNING_BYTES else 1
+        block_stop = start + min(alignment, BLOCK_BYTES, stop - start)
+        for index in range(bisect_left(self._stops, start + 1), len(areas)):
+            area_start, area_stop, begun, ended = areas[index]
+            if area_start >= block_stop:
+                break
+            found.append(begun)
+            if ended is not None and stop >= area_stop:
+                found.append(ended)
+            if begun is Touch.ROOTFS and start - area_start >= MAX_READ_AHEAD_BYTES:
+                found.append(Touch.ROOTFS_INSIDE)
+        return found
+
+
+@attrs.define
+class Touches:
+    """When each part was requested first and last, by the clock's seconds."""
+
+    first: dict[int, float] = attrs.field(factory=dict)
+    last: dict[int, float] = attrs.field(factory=dict)
+
+    def add(self, touches: Iterable[int], now: float) -> None:
+        """Add those of a range."""
+        for touch in touches:
+            self.first.setdefault(touch, now)
+            self.last[touch] = now
+
+    def collect(self) -> list[tuple[int, float, float]]:
+        """Return each part with its times, and forget them."""
+        collected = [(touch, first, self.last[touch]) for touch, first in self.first.items()]
+        self.first.clear()
+        self.last.clear()
+        return collected
+
+    def merge(self, collected: Iterable[tuple[int, float, float]]) -> None:
+        """Add what another process has collected."""
+        for touch, first, last in collected:
+            self.first[touch] = min(first, self.first.get(touch, first))
+            self.last[touch] = max(last, self.last.get(touch, last))
+
+    @property
+    def stage(self) -> Stage:
+        """The last stage that was reached, except for the end."""
+        for stage, is_reached in (
+            (Stage.ROOTFS, self._has_mounted),
+            (Stage.IGNITION, self._has_loaded and self._follows(Touch.IGNITION, self._loaded_at)),
+            (Stage.INITRD, self._follows(Touch.INITRD, self.first.get(Touch.KERNEL))),
+            (Stage.KERNEL, Touch.KERNEL in self.first),
+            (Stage.BOOT_LOADER, self._follows(Touch.BOOT_LOADER, self.first.get(Touch.FIRMWARE))),
+            (Stage.FIRMWARE, Touch.FIRMWARE in self.first),
+        ):
+            if is_reached:
+                return stage
+        return Stage.PROBED
+
+    @property
+    def has_read_ignition(self) -> bool:
+        """True if the end of the Ignition area was read; GRUB may have got it in a block with the initrd."""
+        return self._follows(Touch.IGNITION_END, self.first.get(Touch.KERNEL))
+
+    @property
+    def _loaded_at(self) -> float | None:
+        return self.last.get(Touch.INITRD_END)
+
+    @property
+    def _has_loaded(self) -> bool:
+        """True if the initrd was read to its end, after the kernel."""
+        return self._follows(Touch.INITRD_END, self.first.get(Touch.KERNEL))
+
+    @property
+    def _has_mounted(self) -> bool:
+        if Touch.ROOTFS_INSIDE in self.last:
+            return True
+        has_read = self._has_loaded and self._follows(Touch.IGNITION, self._loaded_at)
+        return has_read and self._follows(Touch.ROOTFS, self.last.get(Touch.IGNITION))
+
+    def _follows(self, touch: Touch, moment: float | None) -> bool:
+        """Return True if a part was requested after a moment; None: at any time."""
+        last = self.last.get(touch)
+        return last is not None and (moment is None or last > moment)

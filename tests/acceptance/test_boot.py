@@ -16,6 +16,7 @@ import pytest
 from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, VOLUME_ID, make_boot_iso
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.guest import HOST, NETWORK, Report, boot, firmware, medium
+from tests.acceptance.mount_watcher import SeenMount, watching
 from tests.acceptance.ramdisk import make_ramdisk
 from tests.acceptance.service import Service, fetch, os_image, run_service
 from tests.ports import free_port
@@ -34,6 +35,7 @@ CONFIGS = {
     # Larger than its area: the kernel has to decode it.
     "usb": CONFIG | {"text": base64.b64encode(random.Random(1).randbytes(220_000)).decode()},  # noqa: S311
 }
+STAGES = ["probed", "firmware", "boot loader", "kernel", "initrd", "ignition"]
 RAMDISK_TEXT = "static network of eth0"
 
 
@@ -92,7 +94,9 @@ def test_guest_of_full_iso_reads_config_and_kernel_arguments(
 ) -> None:
     infra_env_id = host.service.register(SPLICED, CONFIGS[medium_name], APPENDED)
     url = host.url(infra_env_id, SPLICED, "full.iso")
-    report = boot(*firmware(firmware_name, tmp_path), *medium(medium_name, url))
+    with watching(host.admin_url, infra_env_id) as seen:
+        report = boot(*firmware(firmware_name, tmp_path), *medium(medium_name, url))
+    _check_stages(seen, STAGES)
     assert report.arguments.endswith(" ".join([KERNEL_ARGUMENTS, *APPENDED]))
     config = host.service.ignition_config(infra_env_id)
     assert report.config_digest == hashlib.sha256(config).hexdigest()
@@ -111,8 +115,18 @@ def test_guest_of_minimal_iso_reads_config_arguments_and_rootfs(
     infra_env_id = host.service.register(version, CONFIG, APPENDED, ramdisk=ramdisk)
     url = host.url(infra_env_id, version, "minimal.iso")
     file = url if medium_name == "cd" else str(_copy(host, url, tmp_path))
-    report = boot(*firmware(firmware_name, tmp_path), *NETWORK, *medium(medium_name, file))
+    with watching(host.admin_url, infra_env_id) as seen:
+        report = boot(*firmware(firmware_name, tmp_path), *NETWORK, *medium(medium_name, file))
+    if medium_name == "cd":
+        _check_stages(seen, [*STAGES, "done"])
     _check_minimal(host, version, infra_env_id, report)
+
+
+def _check_stages(seen: SeenMount, stages: list[str]) -> None:
+    """Check that the stages come in order; those of small files may be over before they are seen."""
+    assert seen.latest["client"] == "qemu"
+    assert seen.stages == [stage for stage in stages if stage in seen.stages]
+    assert {"probed", "boot loader", "kernel", "ignition", stages[-1]} <= set(seen.stages), seen.stages
 
 
 def _check_minimal(host: Host, version: str, infra_env_id: str, report: Report) -> None:
