@@ -18,6 +18,7 @@ Schemas: TypeAlias = "Mapping[str, Json]"
 """JSON Schemas (2020-12) by name; they refer to each other by ``#/components/schemas/NAME``."""
 
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
+_WITHOUT_CONTENT = {204, 304}  # RFC 9110 section 6.4.1
 _JSON_WEB_TOKEN: Json = MappingProxyType({"type": "http", "scheme": "bearer", "bearerFormat": "JWT"})
 
 
@@ -63,7 +64,7 @@ class OperationDescription:
         id: ``operationId``.
         summary: its effect.
         status: of success.
-        other_statuses: below 400, of responses whose content is that of success or empty.
+        other_statuses: below 400; the content is that of success, or none for 204 and 304.
         reply: name of the schema of the response's content; None: it has none, or none in JSON.
         content_types: of a reply that is not JSON.
         body: name of the schema of the request's JSON; None: there is none.
@@ -143,11 +144,14 @@ def _operation_object(operation: OperationDescription, error_type: str) -> Json:
     elif operation.content_types:
         success["content"] = {media_type: {} for media_type in operation.content_types}
     error = {"description": "failure", "content": _content(error_type, "Error")}
-    statuses = (operation.status, *operation.other_statuses)
+    responses: dict[str, object] = {
+        str(status): {"description": "success"} if status in _WITHOUT_CONTENT else success
+        for status in (operation.status, *operation.other_statuses)
+    }
     document: dict[str, object] = {
         "operationId": operation.id,
         "summary": operation.summary,
-        "responses": {**dict.fromkeys(map(str, statuses), success), "4XX": error, "5XX": error},
+        "responses": {**responses, "4XX": error, "5XX": error},
     }
     if path_parameters or query_parameters:
         document["parameters"] = [*path_parameters, *query_parameters]

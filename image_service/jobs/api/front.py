@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from image_service.management.authentication import RequestGuard
     from image_service.management.messages import ApiRequest, ApiResponse
 
-_PUBLIC = re.compile(r"/(openapi|errors(/[^/]*)?)")
+_PUBLIC = re.compile(r"/(openapi(\.json)?|errors(/[^/]*)?)")
 
 
 class ServedApi(Protocol):

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from image_service.http.openapi import ApiDescription, openapi_document
@@ -69,7 +70,8 @@ class ComposerApi:
         self.operations = (*composes.operations, *images.operations, *reference.operations, show)
         schemas = {**REQUEST_SCHEMAS, **REPLY_SCHEMAS, "OpenAPI": {"type": "object"}}
         self.document: Json = openapi_document(_DESCRIPTION, self.operations, schemas)
-        self._router = ApiRouter(routes(BASE_PATH, self.operations))
+        alias = {re.escape(f"{BASE_PATH}/openapi.json"): {"GET": self._show_openapi}}
+        self._router = ApiRouter({**routes(BASE_PATH, self.operations), **alias})
 
     async def respond(self, request: ApiRequest) -> ApiResponse:
         """Return the response to an authenticated request, whose `principal` is a `Principal`."""

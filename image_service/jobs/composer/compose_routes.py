@@ -114,6 +114,7 @@ class ComposeRoutes:
                 "getComposeDownload",
                 "download the image, or a range of it",
                 self._download,
+                other_statuses=(206, 304),
                 content_types=(replies.CONTENT_TYPE,),
             ),
         )

@@ -71,6 +71,7 @@ class ImageRoutes:
                 "getImageDownload",
                 "download a disk image, or a range of it",
                 self._download,
+                other_statuses=(206, 304),
                 content_types=(replies.CONTENT_TYPE,),
             ),
         )

@@ -81,7 +81,10 @@ class WorkerApi:
             {
                 path: handlers
                 for base_path in _BASE_PATHS
-                for path, handlers in routes(base_path, operations).items()
+                for path, handlers in (
+                    *routes(base_path, operations).items(),
+                    (re.escape(f"{base_path}/openapi.json"), {"GET": self._openapi}),
+                )
             }
         )
 
@@ -106,6 +109,7 @@ class WorkerApi:
                 "Request a job; waits for one, and replies with 204 if there is none",
                 self._request_job,
                 status=201,
+                other_statuses=(204,),
                 reply="RequestJobResponse",
                 body="RequestJobRequest",
             ),
@@ -140,6 +144,7 @@ class WorkerApi:
                 "GetJobInput",
                 "Read an input of a job, also by ranges",
                 self._read_input,
+                other_statuses=(206, 304),
                 content_types=("application/octet-stream",),
             ),
             ApiOperation(

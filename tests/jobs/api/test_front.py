@@ -67,12 +67,12 @@ async def test_requests_go_to_the_api_of_their_path_with_their_principal() -> No
 async def test_only_documents_and_errors_are_public() -> None:
     api = NamedApi("a", "/api/a")
     front = make(api)
-    for path in ("/api/a/openapi", "/api/a/errors", "/api/a/errors/5"):
+    for path in ("/api/a/openapi", "/api/a/openapi.json", "/api/a/errors", "/api/a/errors/5"):
         await front.respond(get(path))
     for path in ("/api/a/status", "/api/a/openapi/x", "/api/a/composes/openapi"):
         with pytest.raises(Unauthorized):
             await front.respond(get(path))
-    assert len(api.requests) == 3
+    assert len(api.requests) == 4
 
 
 @pytest.mark.parametrize("path", ["/", "/api/a", "/api/ab/c", "/x/api/a/c"])
