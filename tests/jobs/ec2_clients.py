@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.jobs.running_role import RunningRole
     from tests.s3_server import S3Server
 
-GIB = 2**30
-PART_BYTES = 10 * 1024**2
+_MIB = 2**20
+PART_BYTES = 10 * _MIB
 EC2_KEY = "AKIACLIENTOFTESTS"
 EC2_SECRET = "secret-key-of-a-client-of-tests"
 OTHER_KEY = "AKIAOTHERTENANT"
@@ -207,22 +207,21 @@ def base_disk(role: RunningRole) -> dict[str, Any]:
     return document
 
 
-def make_disk(path: Path, size: int = 24 * 1024**2) -> Path:
+def make_disk(path: Path, mebibytes: int = 24) -> Path:
     """Make a raw disk with a partition table and some data, the same at each call."""
-    content = hashlib.shake_256(b"disk").digest(1024**2)
     with path.open("wb") as file:
-        file.truncate(size)
+        file.truncate(mebibytes * _MIB)
     subprocess.run(
         [needs_client("sfdisk"), "--quiet", str(path)],
         input=b"label: gpt\nlabel-id: 9F3B7C1E-0000-4000-8000-000000000001\n"
-        b"start=2048, size=32768, uuid=9F3B7C1E-0000-4000-8000-000000000002\n",
+        b"start=2048, uuid=9F3B7C1E-0000-4000-8000-000000000002\n",
         check=True,
         timeout=60,
     )
     with path.open("r+b") as file:
-        for offset in (1024**2, 11 * 1024**2, 16 * 1024**2):
+        for offset in (_MIB, mebibytes // 2 * _MIB):
             file.seek(offset)
-            file.write(content)
+            file.write(hashlib.shake_256(b"disk").digest(_MIB))
     return path
 
 
