@@ -124,7 +124,8 @@ def test_loopback_needs_no_token(tmp_path: Path, workers: str) -> None:
         put = admin.curl("/images", "--request", "DELETE")
         assert (put.status, put.detail) == (405, "this resource only allows GET")
         assert "allow: GET, HEAD" in put.head.replace("Allow", "allow")
-        assert (admin.curl("/").status, admin.curl("/").detail) == (404, "no such resource")
+        unknown = admin.curl("/unknown")
+        assert (unknown.status, unknown.detail) == (404, "no such resource")
         assert admin.curl("/images", "--header", "Host: rebound.example").status == 421
         assert admin.curl("/images", "--header", "Origin: http://evil.example").status == 403
         admin.service.wait_for(rf"(listening on {admin.url.removeprefix('http://')} \(HTTP: admin\))")
