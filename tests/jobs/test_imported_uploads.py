@@ -1,4 +1,4 @@
-"""Hostile uploads, and bundles, through EC2's API: no trace stays, and no request leaves the list."""
+"""Uploads through EC2's API: of hostile ones no trace stays; bundles; progress."""
 
 from __future__ import annotations
 
@@ -101,6 +101,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             **import_settings(directory, store.url("")),
             "BUNDLE_KEY_FILE": str(key_file),
             "JOBS_WORKER_SLOTS": "2",
+            "JOBS_HEARTBEAT_TIMEOUT": "15",  # heartbeats, with progress, come each 5 s
         }
         with running_role(directory, **settings) as role:
             yield Site(role, store, foreign, keys)
@@ -188,8 +189,31 @@ def test_manifest_at_another_server_is_refused_at_once(site: Site) -> None:
     site.check_no_trace()
 
 
+def test_converted_bytes_are_seen_to_rise(site: Site) -> None:
+    """It and the next are the last tests: their images stay in the store."""
+    ec2 = ec2_client(site.role.url)
+    serve_upload(site.store, "slow", BODY)
+    (part,) = site.store.replies["/slow/1"]
+    held = Reply(BODY[:100], promised=65536, hold=True)
+    site.store.replies["/slow/1"] = [part, held, part]  # the first is for the look for the upload
+    manifest = render_import_manifest(make_manifest(site.store.url("/slow"), len(BODY)))
+    site.store.serve("/slow/manifest", Reply(manifest))
+    task_id = site.import_volume("slow", len(BODY))
+    seen = set()
+
+    def follow() -> bool:
+        (task,) = ec2.describe_conversion_tasks(ConversionTaskIds=[task_id])["ConversionTasks"]
+        seen.add(task["ImportVolume"]["BytesConverted"])
+        if len(seen) > 1:
+            site.store.released.set()
+        assert task["State"] in {"active", "completed"}, task
+        return bool(task["State"] == "completed")
+
+    wait_until(follow, lambda: f"{seen} {site.role.log}")
+    assert {0, len(BODY)} < seen
+
+
 def test_bundle_becomes_an_image(site: Site, tmp_path: Path) -> None:
-    """It is the last: its image stays in the store."""
     serve_bundle(site.store, "bundle", site.keys, tmp_path)
     (task,) = wait_for_import(ec2_client(site.role.url), site.import_volume("bundle", len(BODY)))
     image = site.role.get(f"/images/{task['ImportVolume']['Volume']['Id']}/download").body
