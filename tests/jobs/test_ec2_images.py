@@ -15,6 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from image_service.standalone.sample import unpack_sample_disk
+from tests.acceptance.clients import run_client
 from tests.acceptance.service import fetch
 from tests.imaging.coreos_disk import read_boot_file
 from tests.jobs.ec2_clients import (
@@ -207,6 +208,31 @@ def test_imported_disk_is_customized_and_exported(role: RunningRole, s3: S3Serve
     statement = json.loads(role.get(f"/composes/{compose_id}/provenance").body)["items"][0]
     base, _ = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert base["uri"].startswith("urn:image-service:image:")
+
+
+def test_imported_partition_is_exported_as_a_disk(role: RunningRole, s3: S3Server, tmp_path: Path) -> None:
+    partition = tmp_path / "partition"
+    run_client("mkfs.ext4", "-q", partition, "4M")
+    upload = ImageUpload(s3_client(s3), partition, "RAW", "partition")
+    upload.put()
+    ec2 = ec2_client(role.url)
+    task = ec2.import_instance(
+        Platform="Linux",
+        DiskImages=[upload.parameters],
+        LaunchSpecification={"AdditionalInfo": json.dumps({"layout": "partition"})},
+    )["ConversionTask"]
+    (task,) = wait_for_import(ec2, task["ConversionTaskId"])
+    task = ec2.create_instance_export_task(
+        InstanceId=task["ImportInstance"]["InstanceId"],
+        TargetEnvironment="citrix",
+        ExportToS3Task={"S3Bucket": BUCKET, "DiskImageFormat": "RAW"},
+    )["ExportTask"]
+    wait_for_export(ec2, task["ExportTaskId"])
+    disk = download(s3, task["ExportToS3Task"]["S3Key"], tmp_path)
+    table = json.loads(run_client("sfdisk", "--json", disk))["partitiontable"]
+    (entry,) = table["partitions"]
+    content = disk.read_bytes()[entry["start"] * 512 :][: entry["size"] * 512]
+    assert (table["label"], content) == ("gpt", partition.read_bytes())
 
 
 def aws(role: RunningRole, *arguments: str) -> Any:

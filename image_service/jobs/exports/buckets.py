@@ -44,7 +44,6 @@ class ExportBuckets:
         place = {"Bucket": bucket, "Key": key}
         try:
             client = self._get_client()
-            client.head_bucket(Bucket=bucket)
             upload_id = client.create_multipart_upload(**place)["UploadId"]
             with suppress(ClientError):  # an upload that stays holds no bytes
                 client.abort_multipart_upload(**place, UploadId=upload_id)
