@@ -13,7 +13,7 @@ import trustme
 
 from image_service.doctor.examination import ALL_CHECKS
 from tests.acceptance.boot_iso import make_boot_iso
-from tests.acceptance.service import CHECKOUT, Certificate, os_image, run_service
+from tests.acceptance.service import CHECKOUT, Certificate, fetch, os_image, run_service
 from tests.nginx import running_nginx
 from tests.ports import free_port
 
@@ -92,6 +92,14 @@ def test_this_service_over_https_offers_no_old_ciphers(
         assert complaints(checks) == ON_LOOPBACK | NO_OLD_CIPHERS | {"certificate-key": "warn"}
         untrusted = examine(service.url + path)
         assert untrusted["certificate-chain"][0] == "warn"
+
+
+def test_short_link_passes(service: Service, admin_url: str) -> None:
+    path = f"/byid/{service.register(VERSION, CONFIG)}/{VERSION}/x86_64/minimal.iso"
+    fields, body = {"Content-Type": "application/json"}, json.dumps({"url": service.url + path}).encode()
+    link = fetch(f"{admin_url}/api/v1/links", "POST", headers=fields, body=body)
+    assert link.status == 201, link.body
+    assert complaints(examine("--profile", "supermicro", link.json()["url"])) == ON_LOOPBACK
 
 
 def test_requests_that_the_service_has_seen_are_shown(service: Service, admin_url: str) -> None:
