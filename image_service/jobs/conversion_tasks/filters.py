@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _RESOURCE_TYPE = "export-instance-task"
 _MAX_TAGS = 50
+_MAX_VALUES = 200
 _MAX_KEY_CHARACTERS = 128
 _MAX_VALUE_CHARACTERS = 256
 _FILTERS = {
@@ -58,15 +59,17 @@ def select_tasks(
             ``?`` for one.
 
     Raises:
-        Ec2Error: a filter is unknown.
+        Ec2Error: a filter is unknown, or has too many values.
     """
     for each in filters:
-        name = each.get("Name", "")
+        name, number = each.get("Name", ""), len(each.get("Values", ()))
         if name not in {*_FILTERS, _TAG_KEY} and not name.startswith(_TAG):
             raise _invalid(
                 f"the filter {name!a:.100} is invalid; filters are {', '.join(_FILTERS)}, {_TAG_KEY} and"
                 f" {_TAG}KEY"
             )
+        if number > _MAX_VALUES:
+            raise Ec2Error("FilterLimitExceeded", f"a filter has {number} values, of at most {_MAX_VALUES}")
     return [task for task in tasks if all(_matches(task, each) for each in filters)]
 
 

@@ -143,10 +143,13 @@ class TaskOperations:
         return await self._add(caller, record, request.source, output)
 
     async def _describe_conversion_tasks(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        ids = parameters.get("ConversionTaskIds")
-        found = await self._find(caller, _IMPORTS, ids, _UNKNOWN_IMPORT)
-        now = self._now()
-        return {"ConversionTasks": [describe_conversion_task(record, now) for record in found]}
+        ids, now = parameters.get("ConversionTaskIds"), self._now()
+
+        def describe() -> Json:
+            found = self._find(caller, _IMPORTS, ids, _UNKNOWN_IMPORT)
+            return {"ConversionTasks": [describe_conversion_task(record, now) for record in found]}
+
+        return await self._in_thread(describe)
 
     async def _cancel_conversion_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         task_id, reason = parameters["ConversionTaskId"], parameters.get("ReasonMessage", "")
@@ -182,11 +185,14 @@ class TaskOperations:
         )
 
     async def _describe_export_tasks(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        ids = parameters.get("ExportTaskIds")
-        found = await self._find(caller, _EXPORTS, ids, _UNKNOWN_EXPORT)
-        now = self._now()
-        tasks = [describe_export_task(record, now) for record in found]
-        return {"ExportTasks": select_tasks(tasks, parameters.get("Filters", ()))}
+        ids, now = parameters.get("ExportTaskIds"), self._now()
+
+        def describe() -> Json:
+            found = self._find(caller, _EXPORTS, ids, _UNKNOWN_EXPORT)
+            tasks = [describe_export_task(record, now) for record in found]
+            return {"ExportTasks": select_tasks(tasks, parameters.get("Filters", ()))}
+
+        return await self._in_thread(describe)
 
     async def _cancel_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         return await self._cancel(caller, _EXPORTS, parameters["ExportTaskId"], _UNKNOWN_EXPORT)
@@ -218,11 +224,14 @@ class TaskOperations:
             self._plans.start(record.compose, job_ids)
         return given
 
-    async def _find(
+    def _find(
         self, caller: Ec2Caller, kinds: Sequence[TaskKind], ids: Sequence[str] | None, unknown: str
     ) -> list[TaskRecord]:
-        """Return tasks, oldest first; without ids, all of the tenant. Raises Ec2Error with code `unknown`."""
-        found = await self._in_thread(partial(self._tasks.find, caller.tenant, kinds, ids or None))
+        """Return tasks, oldest first; without ids, all of the tenant. Raises Ec2Error with code `unknown`.
+
+        Blocks: not for the reactor's thread.
+        """
+        found = self._tasks.find(caller.tenant, kinds, ids or None)
         for task_id in sorted(set(ids or ()).difference(record.task.id for record in found)):
             raise Ec2Error(unknown, f"there is no task {task_id!a:.100}")
         return found
@@ -232,7 +241,7 @@ class TaskOperations:
     ) -> Json:
         if (first := await self._find_answer(caller)) is not None:
             return first
-        (record,) = await self._find(caller, kinds, [task_id], unknown)
+        (record,) = await self._in_thread(partial(self._find, caller, kinds, [task_id], unknown))
         answer = TaskAnswer(caller.request_digest, {"Return": True})
         given = await self._in_thread(partial(self._tasks.cancel, record.task, reason, answer))
         if given is None:

@@ -54,6 +54,13 @@ def test_unknown_filter_is_refused() -> None:
     assert refused.value.error_code == "InvalidParameterValue"
 
 
+def test_filter_with_too_many_values_is_refused() -> None:
+    assert selected(("state", ["active"] * 200)) == ["0", "2"]
+    with pytest.raises(Ec2Error) as refused:
+        selected(("state", ["active"] * 201))
+    assert refused.value.error_code == "FilterLimitExceeded"
+
+
 def specification(*tags: tuple[str, str]) -> dict[str, Any]:
     return {
         "ResourceType": "export-instance-task",
