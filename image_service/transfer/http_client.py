@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.errors import TransferFailed
+from image_service.errors import FormatError, TransferFailed
 from image_service.transfer.origins import public_url
 
 if TYPE_CHECKING:
@@ -107,12 +107,12 @@ class ReceivedResponse:
             yield block
 
     def read(self, limit: int) -> bytes:
-        """Return the body; TransferFailed if it has more than `limit` bytes."""
+        """Return the body; FormatError if it has more than `limit` bytes."""
         body = bytearray()
         for block in self.blocks():
             body += block
             if len(body) > limit:
-                raise TransferFailed(f"{self.url} has more than {limit} bytes")
+                raise FormatError(f"{self.url} has more than {limit} bytes")
         if self.length:
             raise TransientFailure(f"{self.url} ended {self.length} bytes too soon")
         return bytes(body)

@@ -23,7 +23,8 @@ def read_manifest_text(client: TransferClient, url: str) -> bytes:
     """Return a manifest.
 
     Raises:
-        TransferFailed: it is not there, or is too large.
+        TransferFailed: it is not there.
+        FormatError: it is too large.
         UnsafeImage: the URL or its address is not allowed.
     """
     with client.send("GET", url, "the manifest's URL", length=MAX_MANIFEST_BYTES) as response:

@@ -127,7 +127,8 @@ def read_manifest(source: str, options: FetchOptions, workspace: Workspace) -> M
 
     Raises:
         UnsafeImage: the URL is not allowed.
-        TransferFailed: it cannot be fetched, or is too large.
+        TransferFailed: it cannot be fetched.
+        FormatError: it is too large.
         OSError: it cannot be read.
     """
     manifest_origin = origin_of_url(source, "the manifest's URL") if is_url(source) else None

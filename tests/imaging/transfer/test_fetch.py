@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trustme
 
-from image_service.errors import ImageServiceError, TransferFailed, UnsafeImage
+from image_service.errors import FormatError, ImageServiceError, TransferFailed, UnsafeImage
 from image_service.imaging.transfer.fetch import (
     FetchOptions,
     fetch_parts,
@@ -342,5 +342,5 @@ def test_report_has_digests_and_no_secret(
 
 def test_endless_manifest_is_refused(out: Path, origin: Origin) -> None:
     origin.serve("/manifest", Reply(bytes(17 * 2**20), promised=-1))
-    with pytest.raises(TransferFailed, match="more than 16777216 bytes"):
+    with pytest.raises(FormatError, match="more than 16777216 bytes"):
         fetch(origin.url("/manifest"), out, **allow(origin))

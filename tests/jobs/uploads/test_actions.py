@@ -226,6 +226,11 @@ async def test_hostile_manifest_is_refused(site: Site, before: bytes, after: byt
 
 
 @ensure_deferred
+async def test_manifest_without_end_is_refused(site: Site) -> None:
+    assert "has more than 16777216 bytes" in await site.refused(bytes(17 << 20))
+
+
+@ensure_deferred
 async def test_part_of_another_length_is_refused(site: Site) -> None:
     site.store.serve("/manifest", Reply(render_import_manifest(site.manifest)))
     serve_parts(site.store, IMAGE)
