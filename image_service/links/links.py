@@ -57,8 +57,9 @@ UNREADABLE_SECONDS = 600.0
 KEPT_SECONDS = 30 * 86400.0
 """How long an expired or revoked link is known as such; after that its code is unknown."""
 MAX_OPENED = 4096
-WRONG_CODES = 100
-"""How many wrong codes a client may try at once, in each process; then one each `WRONG_CODE_SECONDS`."""
+WRONG_CODES = 40
+"""How many wrong codes a client may try at once, in each of at most 64 processes of a host; then one each
+`WRONG_CODE_SECONDS`."""
 WRONG_CODE_SECONDS = 36.0
 MAX_CLIENTS = 4096
 """Whose wrong codes are counted."""
