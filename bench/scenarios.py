@@ -10,6 +10,7 @@ from bench.base_images import drop_from_page_cache
 from bench.comparison import Comparison
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
+from bench.mounts import study_mounts
 from bench.remote import study_cold, study_neighbors, study_warm
 from bench.replay import download, prepare, replay, request
 from bench.replicas import study_replicas
@@ -65,6 +66,7 @@ def _studies(stage: Stage) -> Iterator[Study]:
     yield Study("remote base, neighbors of the first reading", study_neighbors)
     if any("WORKERS" in variable.names for variable in variables()):
         yield Study("64 KiB ranges, more workers", study_workers)
+    yield Study("64 KiB ranges, mounts recorded and not", study_mounts)
     yield Study("64 KiB ranges, more replicas", study_replicas)
 
 

@@ -107,7 +107,7 @@ def start_nginx(stack: ExitStack, directory: Path, image: Path, certificate: Pat
     return Server(NGINX, urls, process.pid)
 
 
-def start_service(  # noqa: PLR0913 - two have defaults
+def start_service(  # noqa: PLR0913 - three have defaults
     stack: ExitStack,
     directory: Path,
     images: Sequence[Path],
@@ -116,6 +116,7 @@ def start_service(  # noqa: PLR0913 - two have defaults
     *,
     name: str = SERVICE,
     checkout: Path = CHECKOUT,
+    module: str = "image_service.cli",
 ) -> Server:
     """Start the service of a checkout, and wait until it responds.
 
@@ -127,6 +128,7 @@ def start_service(  # noqa: PLR0913 - two have defaults
         environment: more variables; without ASSISTED_SERVICE_HOST the service is standalone.
         name: in tables.
         checkout: whose code runs, by the interpreter of this process.
+        module: of its command.
     """
     http_port, https_port = free_port(), free_port()
     directory.mkdir(exist_ok=True, parents=True)
@@ -144,7 +146,7 @@ def start_service(  # noqa: PLR0913 - two have defaults
         "PYTHONPATH": str(checkout),
         **environment,
     }
-    command = [sys.executable, "-m", "image_service.cli", "serve"]
+    command = [sys.executable, "-m", module, "serve"]
     if "ASSISTED_SERVICE_HOST" not in own:
         command.append("--standalone")
     root = f"http://127.0.0.1:{http_port}"

@@ -66,6 +66,7 @@ class MountRecord:
         reached: last stage so far; None: it does not boot from the image as a medium.
         samples: times, and bytes sent until then, of the last `RATE_SECONDS`.
         reported: its result when it was reported last.
+        shown: its stage at the latest check, and True if it was stalled then.
         is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
         asks_often: it has done so while it read, as some file systems over HTTP do.
         revision: number of its latest change, among those of all mounts.
@@ -84,6 +85,7 @@ class MountRecord:
     reached: Stage | None = None
     samples: deque[tuple[float, int]] = attrs.field(factory=deque)
     reported: str = ""
+    shown: tuple[Stage | None, bool] = (None, False)
     is_reopened: bool = False
     asks_often: bool = False
     revision: int = 0
@@ -247,6 +249,10 @@ class MountBoard:
         now = self._seconds()
         for key, record in list(self._records.items()):
             pause = now - record.last_read
+            shown = record.stage(now, self._stall_seconds), record.is_stalled(now, self._stall_seconds)
+            if shown != record.shown:
+                record.shown = shown
+                self._change(record)
             if pause > self._stall_seconds:
                 self._report(record, now)
             if pause > KEEP_SECONDS:
@@ -263,7 +269,6 @@ class MountBoard:
         result = f"{described['stage']} {described['stalled']} {record.sent}"
         if result != record.reported:
             record.reported = result
-            self._change(record)
             self._ended(described, record.sent, record.last_read - record.since)
 
     def _change(self, record: MountRecord) -> None:

@@ -24,7 +24,7 @@ _NAMES = (
     ("ignition", "Ignition"),
     ("aria2", "aria2"),
     ("^curl/", "curl"),
-    ("^wget", "wget"),
+    ("^wget", "Wget"),
     ("sushy", "sushy-tools"),
     ("python-requests", "Python requests"),
     ("go-http-client", "Go"),
