@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from image_service.cli.command import add_admin_arguments
 from image_service.command_line.parser import EXIT_FAILURE, exit_on_signals
-from image_service.command_line.progress_bar import ProgressBar
 from image_service.doctor.outcomes import has_failed, render_json, render_outcome, render_summary
 from image_service.doctor.rules import ClientProfile
 from image_service.doctor.target import ImageUrl
@@ -70,19 +69,17 @@ def run(options: argparse.Namespace) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show the symbols
     admin = AdminClient(options.admin or "", options.token_file, options.ca_file)
-    with ProgressBar() as progress:
-        examination = Examination(
-            url=options.url,
-            profile=ClientProfile(options.profile) if options.profile else None,
-            ca_file=options.ca_file,
-            deep=options.deep,
-            progress=progress.report,
-            fetch_view=(lambda: ServerView.fetch(admin.get)) if options.admin else None,
-        )
-        for outcome in examination.run():
-            outcomes.append(outcome)
-            if not options.json:
-                sys.stdout.write(render_outcome(outcome, width))
-                sys.stdout.flush()
+    examination = Examination(
+        url=options.url,
+        profile=ClientProfile(options.profile) if options.profile else None,
+        ca_file=options.ca_file,
+        deep=options.deep,
+        fetch_view=(lambda: ServerView.fetch(admin.get)) if options.admin else None,
+    )
+    for outcome in examination.run():
+        outcomes.append(outcome)
+        if not options.json:
+            sys.stdout.write(render_outcome(outcome, width))
+            sys.stdout.flush()
     sys.stdout.write(render_json(outcomes) if options.json else render_summary(outcomes))
     return EXIT_FAILURE if has_failed(outcomes) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,15 +12,17 @@ from image_service.errors import FormatError
 from image_service.formats.disk.partitions import read_partitions
 from image_service.formats.efi_program import EfiProgram, read_efi_program
 from image_service.formats.filesystems.el_torito import BIOS, EFI, read_boot_images
-from image_service.formats.filesystems.fat import FatNode, is_fat, read_fat
+from image_service.formats.filesystems.fat import FatNode, read_fat
 from image_service.formats.filesystems.file_tree import find_node
 from image_service.formats.filesystems.iso9660 import read_iso9660
 from image_service.formats.reading import Span, SpanReader
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from image_service.doctor.outcomes import CheckOutcome
+    from image_service.formats.disk.partitions import Partition
+    from image_service.formats.filesystems.el_torito import BootImageEntry
     from image_service.formats.filesystems.iso9660 import Iso9660
     from image_service.formats.reading import ReadAt
 
@@ -43,7 +46,8 @@ class BootWays:
         bios_usb: by BIOS, as a disk.
         uefi_usb: by UEFI, as a disk.
         loaders: programs for UEFI, by architecture.
-        faults: of damaged records.
+        cd_fault: why the boot catalog is damaged; None: it is not.
+        usb_fault: why the partition table is damaged; None: it is not.
     """
 
     bios_cd: bool
@@ -51,7 +55,8 @@ class BootWays:
     bios_usb: bool
     uefi_usb: bool
     loaders: dict[str, EfiProgram]
-    faults: tuple[str, ...]
+    cd_fault: str | None
+    usb_fault: str | None
 
     def __str__(self) -> str:
         ways = {
@@ -94,10 +99,12 @@ def check_boot_records(ways: BootWays, architecture: str | None) -> Iterator[Che
 def _judge_ways(ways: BootWays, architecture: str | None) -> CheckOutcome:
     name, text = "boot-records", str(ways)
     remedy = "use an image that was made to be booted"
-    if ways.faults:
-        return failed(name, "; ".join(ways.faults), remedy)
+    if ways.cd_fault:
+        return failed(name, ways.cd_fault, remedy)
     if not text:
         return failed(name, "no boot record for CD or USB, BIOS or UEFI", remedy)
+    if ways.usb_fault:
+        return warned(name, f"{text}; {ways.usb_fault}", "mount it as a CD, not as a disk")
     if not ways.uefi_cd:
         return warned(name, f"{text}; not UEFI from CD", "set the machine to BIOS, or use another image")
     if not ways.bios_cd and architecture != "aarch64":
@@ -126,57 +133,44 @@ def _is_shim(loader: EfiProgram) -> bool:
 
 def find_boot_ways(read_at: ReadAt, size: int) -> BootWays:
     """Return how firmware can boot an image; raise TransferFailed if it cannot be read."""
-    faults: list[str] = []
-    cd: set[int] = set()
-    loaders: dict[str, EfiProgram] = {}
-    uefi_usb = False
+    cd_fault, usb_fault = None, None
+    images: tuple[BootImageEntry, ...] = ()
+    partitions: tuple[Partition, ...] = ()
     try:
-        images = [image for image in read_boot_images(read_at, size) if image.bootable]
+        images = tuple(image for image in read_boot_images(read_at, size) if image.bootable)
     except FormatError as error:
-        images = []
-        faults.append(error.detail)
-    for image in images:
-        cd.add(image.platform)
-        if image.platform == EFI:
-            loaders |= _find_loaders(read_at, Span("the EFI boot image", image.offset, image.length))
+        cd_fault = error.detail
     try:
         table = read_partitions(read_at, size)
         partitions = table.partitions if table else ()
     except FormatError as error:
-        partitions = ()
-        faults.append(error.detail)
-    for partition in partitions:
-        found = _find_loaders(read_at, Span(str(partition), partition.offset, partition.length))
-        uefi_usb = uefi_usb or bool(found)
-        loaders |= found
+        usb_fault = error.detail
+    platforms = {image.platform for image in images}
+    efi_images = [Span("EFI boot image", each.offset, each.length) for each in images if each.platform == EFI]
+    of_cd = _find_loaders(read_at, efi_images)
+    of_usb = _find_loaders(read_at, [Span(str(each), each.offset, each.length) for each in partitions])
     first = read_at(0, _SECTOR)
     return BootWays(
-        bios_cd=BIOS in cd,
-        uefi_cd=EFI in cd,
+        bios_cd=BIOS in platforms,
+        uefi_cd=EFI in platforms,
         bios_usb=first.endswith(_BOOT_SIGNATURE) and any(first[:_BOOT_CODE_BYTES]),
-        uefi_usb=uefi_usb,
-        loaders=loaders,
-        faults=tuple(faults),
+        uefi_usb=bool(of_usb),
+        loaders=of_cd | of_usb,
+        cd_fault=cd_fault,
+        usb_fault=usb_fault,
     )
 
 
-def _find_loaders(read_at: ReadAt, span: Span) -> dict[str, EfiProgram]:
-    """Return the loaders in a FAT file system, by architecture; none if it is damaged or another one."""
+def _find_loaders(read_at: ReadAt, spans: Iterable[Span]) -> dict[str, EfiProgram]:
+    """Return the loaders in FAT file systems, by architecture; none of damaged or other ones."""
     found: dict[str, EfiProgram] = {}
-    read_span = SpanReader(read_at, span)
-    try:
-        if span.length < _SECTOR or not is_fat(read_span(0, _SECTOR)):
-            return {}
-        root = read_fat(read_span, span.length).root
-    except FormatError:
-        return {}
-    for path, architecture in _LOADERS.items():
-        try:
-            loader = find_node(root, path)
-            assert isinstance(loader, FatNode)  # noqa: S101 - a node of the tree of this root
-            found[architecture] = read_efi_program(_node_reader(loader), loader.size)
-        except FormatError:
-            continue
+    for span in spans:
+        read_span = SpanReader(read_at, span)
+        for path, architecture in _LOADERS.items():
+            with suppress(FormatError):
+                loader = find_node(read_fat(read_span, span.length).root, path)
+                if isinstance(loader, FatNode):
+                    found[architecture] = read_efi_program(_node_reader(loader), loader.size)
     return found
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.command_line.progress_bar import ProgressBar
 from image_service.doctor.outcomes import failed, passed, skipped
 from image_service.doctor.ranges import fetch_range
 from image_service.errors import TransferFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from image_service.doctor.outcomes import CheckOutcome
     from image_service.doctor.response_checks import ServedFile
@@ -31,19 +32,16 @@ _WHOLE_SECONDS = 24 * 3600.0
 _UNSTABLE = "let each version of the image have one ETag and one content, on all servers behind the URL"
 
 
-def check_two_reads(file: ServedFile, areas: Sequence[tuple[int, int]], *, has_ranges: bool) -> CheckOutcome:
-    """Return the outcome of reading twice, each time over a new connection.
+def check_two_reads(file: ServedFile, size: int, areas: Sequence[tuple[int, int]]) -> CheckOutcome:
+    """Return the outcome of reading places twice, each time over a new connection.
 
     Args:
-        file: the file.
-        areas: offsets and lengths that must be among what is read.
-        has_ranges: False: only the beginning is compared.
+        file: the file, whose single ranges work.
+        size: of it, bytes.
+        areas: offsets and lengths that must be among the places.
     """
-    size = file.size
+    places = [*areas, *_choose_places(size)]
     try:
-        if not has_ranges or size is None:
-            return _check_beginning(file)
-        places = [*areas, *_choose_places(size)]
         first = [_read_place(file, size, offset, length) for offset, length in places]
         file.client.close()
         second = [_read_place(file, size, offset, length) for offset, length in places]
@@ -55,10 +53,14 @@ def check_two_reads(file: ServedFile, areas: Sequence[tuple[int, int]], *, has_r
     return passed(STABLE, f"{len(places)} places and the validators are equal on two connections")
 
 
-def _check_beginning(file: ServedFile) -> CheckOutcome:
+def check_beginning_twice(file: ServedFile) -> CheckOutcome:
+    """Return the outcome of reading the beginning of a file without ranges once more."""
     file.client.close()
-    again = file.client.request("GET", limit=len(file.beginning))
-    _check_validators(file, again, "of the second read")
+    try:
+        again = file.client.request("GET", limit=len(file.beginning))
+        _check_validators(file, again, "of the second read")
+    except TransferFailed as error:
+        return failed(STABLE, error.detail, _UNSTABLE)
     if again.body != file.beginning:
         return failed(STABLE, "the first bytes have changed between two reads", _UNSTABLE)
     return passed(STABLE, f"the first {len(file.beginning)} bytes and the validators are equal")
@@ -98,17 +100,16 @@ class _SampledRange:
             self.digest.update(chunk[start:end])
 
 
-def check_coherence(file: ServedFile, size: int, progress: Callable[[int, int], None]) -> CheckOutcome:
-    """Compare a thousand random ranges with a whole read.
+def check_coherence(file: ServedFile, size: int) -> CheckOutcome:
+    """Compare a thousand random ranges with a whole read, whose progress a terminal shows.
 
     Args:
         file: the file, whose single ranges work.
         size: of it, bytes.
-        progress: takes the bytes of the whole file that were read, and its size.
     """
     samples = _choose_samples(size)
     try:
-        _digest_whole(file, size, samples, progress)
+        _digest_whole(file, size, samples)
         for sample in samples:
             content = _read_place(file, size, sample.offset, sample.length)
             if hashlib.sha256(content).digest() != sample.digest.digest():
@@ -121,27 +122,25 @@ def check_coherence(file: ServedFile, size: int, progress: Callable[[int, int], 
     return passed(COHERENT, f"{len(samples)} random ranges are equal to the whole read of {size} bytes")
 
 
-def _digest_whole(
-    file: ServedFile, size: int, samples: Sequence[_SampledRange], progress: Callable[[int, int], None]
-) -> None:
+def _digest_whole(file: ServedFile, size: int, samples: Sequence[_SampledRange]) -> None:
     """Read the whole file into the samples' digests; raise TransferFailed if it ends too soon."""
     position = 0
+    with ProgressBar(size) as progress:
 
-    def take(chunk: bytes) -> None:
-        nonlocal position
-        for sample in samples:
-            sample.update(position, chunk)
-        position += len(chunk)
-        progress(position, size)
+        def take(chunk: bytes) -> None:
+            nonlocal position
+            for sample in samples:
+                sample.update(position, chunk)
+            position += len(chunk)
+            progress.advance(len(chunk))
 
-    whole = file.client.request("GET", limit=size + 1, limit_seconds=_WHOLE_SECONDS, sink=take)
+        whole = file.client.request("GET", limit=size + 1, limit_seconds=_WHOLE_SECONDS, sink=take)
     if whole.status != HTTPStatus.OK or position != size or not whole.is_whole:
         raise TransferFailed(f"the whole read ended after {position} of {size} bytes")
 
 
-def skip_coherence(*, deep: bool) -> CheckOutcome:
+def skip_coherence(reason: str) -> CheckOutcome:
     """Return the outcome if ranges are not compared with a whole read."""
-    reason = "ranges do not work" if deep else "--deep reads the whole image, and a thousand ranges"
     return skipped(COHERENT, reason)
 
 

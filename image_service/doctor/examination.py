@@ -11,6 +11,7 @@ from image_service.coreos.live_iso import detect_architecture
 from image_service.doctor.boot_checks import BOOT_CHECKS, check_boot_records, check_image, find_boot_ways
 from image_service.doctor.coherence_checks import (
     COHERENCE_CHECKS,
+    check_beginning_twice,
     check_coherence,
     check_two_reads,
     skip_coherence,
@@ -73,15 +74,13 @@ class Examination:
         profile: the client for which it is checked; None: any.
         ca_file: PEM file of authorities to trust beside the system's.
         deep: compare a thousand ranges with a whole read.
-        progress: takes the bytes of the whole read so far, and the size.
-        fetch_view: asks an image service which requests it has seen; None: nobody says where it is.
+        fetch_view: asks an image service which requests it has seen; None: its listener is not known.
     """
 
     url: ImageUrl
     profile: ClientProfile | None = None
     ca_file: Path | None = None
     deep: bool = False
-    progress: Callable[[int, int], None] = lambda _done, _total: None
     fetch_view: Callable[[], ServerView] | None = None
 
     def run(self) -> Iterator[CheckOutcome]:
@@ -108,23 +107,25 @@ class Examination:
             yield judge_first_byte(client.slowest_seconds, self.profile)
 
     def _check_content(self, file: ServedFile) -> Iterator[CheckOutcome]:
-        has_ranges = yield from check_ranges(file, self.profile)
-        areas: list[tuple[int, int]] = []
-        if has_ranges and file.size is not None:
-            try:
-                areas = yield from _check_image(RangeReader(file.client, file.size), file.size)
-            except TransferFailed as error:
-                yield failed(_READS, error.detail, "look into the server's log")
-            else:
-                yield passed(_READS, "all ranges by which the image was read are right")
-        else:
+        size = yield from check_ranges(file, self.profile)
+        if size is None:
             for name in (*BOOT_CHECKS, *COREOS_CHECKS, _READS):
                 yield skipped(name, "ranges, by which the image is read, do not work")
-        yield check_two_reads(file, areas, has_ranges=has_ranges)
-        if self.deep and has_ranges and file.size is not None:
-            yield check_coherence(file, file.size, self.progress)
+            yield check_beginning_twice(file)
+            yield skip_coherence("ranges do not work")
+            return
+        areas: list[tuple[int, int]] = []
+        try:
+            areas = yield from _check_image(RangeReader(file.client, size), size)
+        except TransferFailed as error:
+            yield failed(_READS, error.detail, "look into the server's log")
         else:
-            yield skip_coherence(deep=self.deep)
+            yield passed(_READS, "all ranges by which the image was read are right")
+        yield check_two_reads(file, size, areas)
+        if self.deep:
+            yield check_coherence(file, size)
+        else:
+            yield skip_coherence("--deep reads the whole image, and a thousand ranges")
 
 
 def _check_image(read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, list[tuple[int, int]]]:

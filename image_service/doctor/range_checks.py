@@ -12,7 +12,7 @@ from image_service.doctor.rules import Rule, violation
 from image_service.errors import TransferFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from image_service.doctor.outcomes import CheckOutcome
     from image_service.doctor.response_checks import ServedFile
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RANGE_CHECKS = ("ranges", "range-past-end", "range-beyond-size", "multiple-ranges")
 
+_REMEDY = "let the server, or the proxy before it, answer ranges as RFC 9110 section 14 says"
 _BLOCK = 512
 _MIN_BYTES = 4 * _BLOCK
 _PART_HEAD = re.compile(rb"(?:\r\n)?--[^\r\n]{1,72}\r\n((?:[^\r\n]+\r\n)+)\r\n")
@@ -29,31 +30,33 @@ _PART_BYTES = 100
 _MAX_MULTIPART_BYTES = 64 * 1024
 
 
-def check_ranges(file: ServedFile, profile: ClientProfile | None) -> Generator[CheckOutcome, None, bool]:
-    """Yield the outcomes of `RANGE_CHECKS`; return True if single ranges work."""
-    size = file.size
+def check_ranges(
+    file: ServedFile, profile: ClientProfile | None
+) -> Generator[CheckOutcome, None, int | None]:
+    """Yield the outcomes of `RANGE_CHECKS`; return the file's size, None if single ranges do not work."""
+    size, client = file.size, file.client
     if size is None or size < _MIN_BYTES:
         reason = "the server does not say how long the file is" if size is None else f"only {size} bytes"
         yield from (skipped(name, reason) for name in RANGE_CHECKS)
-        return False
+        return None
     try:
         _check_single(file, size)
     except TransferFailed as error:
-        remedy = "let the server, or the proxy before it, answer ranges as RFC 9110 section 14 says"
-        yield violation("ranges", Rule.RANGES, profile, error.detail, remedy)
+        yield violation("ranges", Rule.RANGES, profile, error.detail, _REMEDY)
         yield from (skipped(name, "single ranges do not work") for name in RANGE_CHECKS[1:])
-        return False
+        return None
     yield passed("ranges", "the first, the last, a middle, an open and a suffix range are right")
-    for name, check in (("range-past-end", _check_past_end), ("range-beyond-size", _check_beyond_size)):
-        try:
-            yield check(file.client, size, profile)
-        except TransferFailed as error:
-            yield failed(name, error.detail, "look into the server's log")
+    yield _attempt("range-past-end", lambda: _check_past_end(client, size, profile))
+    yield _attempt("range-beyond-size", lambda: _check_beyond_size(client, size))
+    yield _attempt("multiple-ranges", lambda: _check_multiple(client, size))
+    return size
+
+
+def _attempt(name: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
     try:
-        yield _check_multiple(file.client, size)
+        return check()
     except TransferFailed as error:
-        yield failed("multiple-ranges", error.detail, "serve one range, or the whole file, instead")
-    return True
+        return failed(name, error.detail, _REMEDY)
 
 
 def _check_single(file: ServedFile, size: int) -> None:
@@ -92,7 +95,7 @@ def _check_past_end(client: WebClient, size: int, profile: ClientProfile | None)
     return passed("range-past-end", "a range that ends one byte after the file is clamped")
 
 
-def _check_beyond_size(client: WebClient, size: int, _: ClientProfile | None) -> CheckOutcome:
+def _check_beyond_size(client: WebClient, size: int) -> CheckOutcome:
     name, remedy = "range-beyond-size", f"answer 416 with Content-Range: bytes */{size}"
     reply = client.request("GET", {"Range": f"bytes={size}-{size + _BLOCK - 1}"}, limit=_BLOCK)
     if reply.status == HTTPStatus.PARTIAL_CONTENT:

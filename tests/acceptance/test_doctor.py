@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -150,6 +151,14 @@ def test_certificate_of_another_host_is_named(boot_iso: Path, tmp_path: Path) ->
         checks = examine("--ca-file", wrong.ca, nginx.url("/images/live.iso"), status=1)
     assert complaints(checks) == ON_LOOPBACK | {"ignition": "warn", "certificate-name": "fail"}
     assert "images.example.com" in checks["certificate-name"][1]
+
+
+def test_terminal_without_unicode_gets_the_text(service: Service) -> None:
+    command = [sys.executable, "-m", "image_service.cli", "doctor", f"{service.url}/nothing"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    run = subprocess.run(command, capture_output=True, check=False, cwd=CHECKOUT, env=environment)
+    assert (run.returncode, run.stderr) == (1, b"")
+    assert b"? tcp " in run.stdout
 
 
 def test_text_for_people_has_symbols_and_remedies(service: Service) -> None:

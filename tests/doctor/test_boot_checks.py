@@ -47,12 +47,24 @@ def check(image: bytes, architecture: str | None = None) -> dict[str, tuple[str,
     return {outcome.name: (str(outcome.status), outcome.detail) for outcome in outcomes}
 
 
-def test_signed_shim_on_cd_and_usb_is_found(tmp_path: Path) -> None:
+@pytest.fixture
+def hybrid(tmp_path: Path) -> bytes:
+    """An ISO with a GPT."""
     (tmp_path / "usb").mkdir()
     efi_boot_image(tmp_path / "usb", {"BOOTX64.EFI": SHIM})
     partition = f"-append_partition 2 0xef {tmp_path}/usb/efiboot.img -appended_part_as_gpt"
     options = f"{BIOS} -eltorito-alt-boot {UEFI} -partition_offset 16 {partition}"
-    checks = check(make_iso(tmp_path, {"BOOTX64.EFI": SHIM}, options), "x86_64")
+    return make_iso(tmp_path, {"BOOTX64.EFI": SHIM}, options)
+
+
+def test_damaged_partition_table_is_a_warning(hybrid: bytes) -> None:
+    status, detail = check(hybrid.replace(b"EFI PART", b"no table"), "x86_64")["boot-records"]
+    assert status == "warn"
+    assert detail.startswith("BIOS from CD, UEFI from CD; ")
+
+
+def test_signed_shim_on_cd_and_usb_is_found(hybrid: bytes) -> None:
+    checks = check(hybrid, "x86_64")
     assert checks["boot-records"] == ("ok", "BIOS from CD, UEFI from CD, UEFI from USB")
     assert checks["secure-boot"] == ("ok", "a signed shim for x86_64")
 

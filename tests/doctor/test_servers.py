@@ -9,6 +9,7 @@ import pytest
 
 from image_service.doctor.examination import ALL_CHECKS, Examination
 from image_service.doctor.outcomes import CheckStatus
+from image_service.doctor.response_checks import judge_first_byte
 from image_service.doctor.rules import ClientProfile
 from image_service.doctor.target import ImageUrl
 from tests.coreos.miniso_builder import live_iso_with_minimal
@@ -163,13 +164,30 @@ def test_wrong_length_of_head_is_named() -> None:
     assert "content-length" in outcomes["head-and-get"].detail
 
 
-def test_one_late_range_is_a_failure() -> None:
+def test_slowest_response_counts() -> None:
     def wait(served: Served) -> Served:
-        return attrs.evolve(served, waits_seconds=5.1 if served.range_field == "bytes=-512" else 0)
+        return attrs.evolve(served, waits_seconds=0.3 if served.range_field == "bytes=-512" else 0)
 
     with serving(IMAGE, wait) as url:
-        outcomes = examine(url)
-    assert complaints(outcomes) == {"first-byte": "fail"}
+        detail = examine(url)["first-byte"].detail
+    assert float(detail.split()[1]) >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "profile", "status"),
+    [
+        (2.9, None, "ok"),
+        (3.1, None, "warn"),
+        (5.1, None, "fail"),
+        (5.1, ClientProfile.QEMU, "fail"),
+        (5.1, ClientProfile.UEFI_HTTP, "fail"),
+        (5.1, ClientProfile.IPXE, "skip"),
+    ],
+)
+def test_first_byte_is_compared_with_the_time_outs(
+    seconds: float, profile: ClientProfile | None, status: str
+) -> None:
+    assert str(judge_first_byte(seconds, profile).status) == status
 
 
 def test_slow_content_is_a_low_rate() -> None:
