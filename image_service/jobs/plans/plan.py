@@ -134,9 +134,9 @@ def _base_disk_steps(request: ComposeRequest, base: ComposeBase) -> Iterator[Ste
 
 
 def _catalog_disk_steps(request: ComposeRequest, image: CatalogImage) -> Iterator[Step]:
-    """Yield the steps that make a disk image of one in the catalog, which is only converted if it may be.
+    """Yield the steps that make a disk image of one in the catalog.
 
-    Its disk need not be CoreOS, of which a customization or a platform would be.
+    Without a customization the disk is only converted: only CoreOS can be customized, and has a platform.
     """
     yield Step("find", FIND_IMAGE, {"image": image.id})
     is_partition = image.layout is DiskLayout.PARTITION
