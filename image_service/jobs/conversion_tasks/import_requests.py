@@ -38,7 +38,7 @@ class RequestedDisk:
 
     Args:
         format: ``VMDK``, ``VHD``, ``RAW`` or ``QCOW2``.
-        bytes: of the image.
+        bytes: of the image: its file's, of VMDK and QCOW2 those of its disk.
         volume_gib: size of its volume.
         description: of the disk.
     """
@@ -144,8 +144,9 @@ def _parse_disk(prefix: str, parameters: Mapping[str, Any], origins: AllowedOrig
     )
     if not 1 <= disk.volume_gib <= _MAX_VOLUME_GIB:
         raise _invalid(f"{prefix}Volume.Size must be from 1 to {_MAX_VOLUME_GIB} GiB")
-    # The file of a disk of the volume's size has headers, tables or a footer, too.
-    if not SECTOR_BYTES <= disk.bytes <= 2 * disk.volume_bytes:
+    # The file of a VHD has headers, tables and a footer, too; of VMDK and QCOW2 the disk alone counts.
+    limit = 2 * disk.volume_bytes if disk.format == "VHD" else disk.volume_bytes
+    if not SECTOR_BYTES <= disk.bytes <= limit:
         raise _invalid(
             f"{prefix}Image.Bytes must be at least {SECTOR_BYTES}, and fit {prefix}Volume.Size, which is"
             f" {disk.volume_gib} GiB"

@@ -130,7 +130,7 @@ def test_wrong_additional_info_is_refused(operating: Operating, text: str) -> No
         (volume(gib=16385), "InvalidParameterValue"),
         (volume(Bytes=0), "InvalidParameterValue"),
         (volume(Bytes=-1), "InvalidParameterValue"),
-        (volume(Bytes=5 * GIB), "InvalidParameterValue"),
+        (volume(Bytes=2 * GIB + 1), "InvalidParameterValue"),
         (volume(ImportManifestUrl="https://elsewhere.example/m"), "InvalidParameterValue"),
         (volume(ImportManifestUrl="http://store.example/m"), "InvalidParameterValue"),
         (volume(ImportManifestUrl="file:///etc/passwd"), "InvalidParameterValue"),
@@ -140,6 +140,12 @@ def test_wrong_additional_info_is_refused(operating: Operating, text: str) -> No
 def test_wrong_volume_is_refused(operating: Operating, parameters: dict[str, Any], code: str) -> None:
     assert refusal(operating, "ImportVolume", parameters) == code
     assert operating.engine.started == {}
+
+
+def test_file_of_a_vhd_is_larger_than_its_disk(operating: Operating) -> None:
+    operating.call("ImportVolume", volume(gib=2, Format="vhd", Bytes=2 * GIB + 512))
+    parameters = volume(gib=2, Format="VHD", Bytes=4 * GIB + 1)
+    assert refusal(operating, "ImportVolume", parameters) == "InvalidParameterValue"
 
 
 @pytest.mark.parametrize(
