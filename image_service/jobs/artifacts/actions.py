@@ -86,7 +86,8 @@ class ArtifactActions:
             return await prepare(compose, step)
         except Unavailable as error:
             if self._now() - compose.created_at < MAX_PREPARATION:
-                raise
+                # Without the origin's time of a retry, which may be later than the limit.
+                raise Unavailable(error.detail) from None
             return StepResult({}, JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {error.detail}"))
 
     async def fetch_base(self, _: Compose, step: Step) -> StepResult:
