@@ -8,6 +8,7 @@ is kept in memory for a while; the process that ends one bumps its counter, and 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -203,8 +204,9 @@ class Links:
         self._revocations += 1
 
     async def remove_expired(self) -> None:
-        """Erase the targets of expired links; is called periodically."""
-        await self._repository.remove_expired(self._wall_clock(), KEPT_SECONDS)
+        """Erase the targets of expired links if the database can be used; is called periodically."""
+        with suppress(Unavailable):
+            await self._repository.remove_expired(self._wall_clock(), KEPT_SECONDS)
 
     async def open(self, code: str, client: str) -> OpenedLink:
         """Return the link of a code.

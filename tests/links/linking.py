@@ -36,8 +36,7 @@ class MemoryLinks(LinkRepository):
 
     async def find(self, digest: bytes) -> StoredLink | None:
         """As `LinkRepository.find`."""
-        if self.is_failing:
-            raise Unavailable("the database is away", retry_after_seconds=2)
+        self._check()
         return self.rows.get(digest)
 
     async def list_usable(self, now: float) -> Sequence[StoredLink]:
@@ -54,8 +53,13 @@ class MemoryLinks(LinkRepository):
 
     async def remove_expired(self, now: float, kept_seconds: float) -> None:
         """As `LinkRepository.remove_expired`."""
+        self._check()
         for link in [link for link in self.rows.values() if link.expires_at <= now - kept_seconds]:
             del self.rows[link.digest]
+
+    def _check(self) -> None:
+        if self.is_failing:
+            raise Unavailable("the database is away", retry_after_seconds=2)
 
 
 def links_of(

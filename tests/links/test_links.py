@@ -19,6 +19,7 @@ from image_service.errors import (
 )
 from image_service.images.reference import CredentialScheme, ImageRef, Kind
 from image_service.links.links import (
+    KEPT_SECONDS,
     READ_AGAIN_SECONDS,
     UNREADABLE_SECONDS,
     WRONG_CODE_SECONDS,
@@ -236,6 +237,17 @@ def test_opened_link_outlives_a_database_that_is_away(linking: Linking) -> None:
         linking.open(made)
     linking.stored.is_failing = False
     linking.open(made)
+
+
+def test_expired_links_are_removed_once_the_database_is_back(linking: Linking) -> None:
+    linking.make(expires_in=10)
+    linking.world.clock.advance(10 + KEPT_SECONDS)
+    linking.stored.is_failing = True
+    outcome(linking.links.remove_expired())
+    assert len(linking.stored.rows) == 1
+    linking.stored.is_failing = False
+    outcome(linking.links.remove_expired())
+    assert linking.stored.rows == {}
 
 
 def test_damaged_row_is_gone(linking: Linking) -> None:
