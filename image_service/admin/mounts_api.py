@@ -13,7 +13,7 @@ from image_service.admin.events import CONTENT_TYPE, EventStreams
 from image_service.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
 from image_service.errors import Unavailable
 from image_service.http.openapi import reference
-from image_service.management.messages import ApiResponse, json_response
+from image_service.management.messages import ApiResponse
 from image_service.management.operations import ApiOperation
 from image_service.mounts.board import format_time
 from image_service.mounts.stages import Stage
@@ -128,7 +128,7 @@ class MountsApi:
 
     async def _list_mounts(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()
-        return json_response({"mounts": self._activity.mounts.describe_all()})
+        return _compact({"mounts": self._activity.mounts.describe_all()})
 
     async def _images(self, _: ApiRequest) -> ApiResponse:
         return ApiResponse(200, (await self._state.render_images()).encode())
@@ -136,7 +136,7 @@ class MountsApi:
     async def _list_failures(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()
         failures = [_describe_failure(failure) for failure in reversed(self._activity.failures.after())]
-        return json_response({"failures": failures})
+        return _compact({"failures": failures})
 
     async def _stream_events(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()
@@ -159,6 +159,11 @@ class MountsApi:
         events += [{"type": "failure", "failure": _describe_failure(failure)} for failure in failed]
         seen.failures = failures.revision
         return events
+
+
+def _compact(document: Json) -> ApiResponse:
+    """Return a response with a large document; indenting one takes seven times as long."""
+    return ApiResponse(200, json.dumps(document).encode() + b"\n")
 
 
 def _describe_failure(failure: Failure) -> Json:

@@ -17,7 +17,7 @@ import attrs
 
 from image_service.images.boot_areas import BootPart
 from image_service.mounts.coverage import Coverage
-from image_service.mounts.stages import BEGINNING_BYTES, MAX_BOOT_BYTES, BootMap, Touches
+from image_service.mounts.stages import BEGINNING_BYTES, MAX_BOOT_BYTES, NO_FILE, BootMap, Touches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,6 +77,7 @@ class PendingReads:
         "__weakref__",
         "_boot_map",
         "_coverage",
+        "_file",
         "_first_read",
         "_is_changed",
         "_key",
@@ -100,6 +101,7 @@ class PendingReads:
         self._rootfs = find_rootfs(image.areas)
         self._coverage = Coverage(image.size)
         self._touches = Touches()
+        self._file = NO_FILE  # in which the latest range began
         self._is_changed = False
         self._marks = 0
         self._sent = 0
@@ -115,8 +117,8 @@ class PendingReads:
             requested: bytes of the range, if they are more.
         """
         if count > 0:
-            self._mark_range(start, start + count, max(count, requested))
             self.add(start, count)
+            self._mark_range(start, start + count, max(count, requested))
 
     def record_head(self) -> None:
         """Record that a client was sent the header fields alone."""
@@ -148,9 +150,15 @@ class PendingReads:
             self._marks |= RETURNED
         if start < BEGINNING_BYTES:
             self._marks |= BEGINNING
-        if requested <= MAX_BOOT_BYTES:
+        if requested > MAX_BOOT_BYTES:
+            return
+        file_start, file_stop, touch = self._file
+        if file_start <= start and stop < file_stop:
+            self._touches.last[touch] = self._last_read
+        else:
             self._marks |= SMALL
-            self._touches.add(self._boot_map.find_touches(start, stop), self._recorder.seconds())
+            self._touches.add(self._boot_map.find_touches(start, stop), self._last_read)
+            self._file = self._boot_map.find_file(start)
 
     def collect(self) -> CollectedReads:
         """Return what was recorded, and forget it."""
@@ -170,6 +178,7 @@ class PendingReads:
         self._coverage.clear()
         self._is_changed = False
         self._marks = self._sent = 0
+        self._file = NO_FILE
         return collected
 
 

@@ -79,6 +79,10 @@ _BEGUN = {
 _ENDED = {BootPart.INITRD: Touch.INITRD_END, BootPart.IGNITION: Touch.IGNITION_END}
 
 
+NO_FILE = (0, 0, Touch.FIRMWARE)
+"""In which no range begins."""
+
+
 class BootMap:
     """Finds what a range of an ISO is for.
 
@@ -107,6 +111,20 @@ class BootMap:
             if begun is Touch.ROOTFS and start - area_start >= MAX_READ_AHEAD_BYTES:
                 found.append(Touch.ROOTFS_INSIDE)
         return found
+
+    def find_file(self, start: int) -> tuple[int, int, Touch]:
+        """Return where the file begins and ends in which a range begins, and what it counts for.
+
+        Ranges that begin and end in it count for that alone.
+        """
+        index = bisect_left(self._stops, start + 1)
+        if index == len(self._areas) or start < self._areas[index][0]:
+            return NO_FILE
+        area_start, area_stop, begun, _ = self._areas[index]
+        if begun is not Touch.ROOTFS:
+            return area_start, area_stop, begun
+        inside = area_start + MAX_READ_AHEAD_BYTES
+        return (inside, area_stop, Touch.ROOTFS_INSIDE) if start >= inside else NO_FILE
 
 
 @attrs.define
