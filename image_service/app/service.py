@@ -176,7 +176,7 @@ class ImageService(ProcessService):
         if len(self._ports) > 1:
             plain_factory = transport.make_factory(plain)
             self._factories.append((plain_factory, plain_factory))
-        shared.start_admin(self._parts, settings, state, self.activity.collect_own)
+        shared.start_admin(self._parts, settings, state, self.activity.collect_own, self.metrics)
         self.adopt(listener for (listener,) in self._ports)
         self._parts.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)

@@ -35,6 +35,8 @@ class SharedResources:
     coordination: Coordination = attrs.field(factory=Coordination)
     stand_in: StandIn | None = None  # in another process; None: in standalone mode it is started here
     metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render  # of all processes
-    start_admin: Callable[[PartsStack, Settings, ServingState, Collect], object] = start_administration
+    start_admin: Callable[[PartsStack, Settings, ServingState, Collect, Metrics], object] = (
+        start_administration
+    )
     serving: Callable[[], None] = lambda: None  # is called when connections are accepted
     set_status: Callable[[str], None] | None = None  # for the service manager; None: this process notifies it

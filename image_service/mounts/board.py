@@ -19,7 +19,7 @@ from image_service.http.dates import format_rfc3339
 from image_service.images.reference import ISOS, Kind
 from image_service.mounts.coverage import Coverage
 from image_service.mounts.recording import BEGINNING, HEAD, RETURNED, SMALL, MountKey
-from image_service.mounts.stages import ORDER, Stage, Touch, Touches
+from image_service.mounts.stages import ORDER, READ_AS_FILE, Stage, Touch, Touches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -288,10 +288,10 @@ class MountBoard:
             yield record.revision, self._describe(record, now)
 
     def stages(self) -> list[str]:
-        """Return the stage of each mount that is not quiet; of files that are read as a whole, `file`."""
+        """Return the stage of each mount that is not quiet, or `READ_AS_FILE`."""
         now = self._seconds()
         return [
-            "file" if record.reached is None else record.reached.value
+            READ_AS_FILE if record.reached is None else record.reached.value
             for record in self._records.values()
             if now - record.last_read <= self._stall_seconds
         ]

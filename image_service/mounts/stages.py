@@ -50,6 +50,8 @@ class Stage(enum.Enum):
     DONE = "done"
 
 
+READ_AS_FILE = "file"
+"""In the place of a stage, of an image that is read as a whole."""
 ORDER = {stage: number for number, stage in enumerate(Stage)}
 
 

@@ -10,6 +10,7 @@ from image_service.assisted.calls import CallKind, CallOutcome
 from image_service.catalog.lifecycle.status import BaseImageState
 from image_service.http.head import ALLOWED_METHODS
 from image_service.http.routes import HANDLERS
+from image_service.mounts.stages import READ_AS_FILE, Stage
 from image_service.observability.families import (
     Counters,
     Family,
@@ -289,6 +290,13 @@ class Declarations:
         )
         self.remote_cache_limit = Gauge(
             "remote_cache_limit_bytes", "Disk space that it may take: `REMOTE_CACHE_MAX_BYTES`."
+        )
+
+        self.mounts = StateGauge(
+            "mounts",
+            "Clients that have read an image within `MOUNT_STALL_SECONDS`, by the stage of their boot;"
+            " `file`: an image or a boot artifact that is read as a whole.",
+            stage=(*_values(Stage), READ_AS_FILE),
         )
 
         self.workers = Gauge("workers", "Worker processes that serve, if there are several: `WORKERS`.")

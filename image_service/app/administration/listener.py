@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from image_service.admin.api import AdminApi
     from image_service.admin.state import ServingState
     from image_service.concurrency.parts import PartsStack
+    from image_service.observability.metrics import Metrics
     from image_service.settings.settings import Settings
 
 
 def start_administration(
-    parts: PartsStack, settings: Settings, state: ServingState, collect: Collect
+    parts: PartsStack, settings: Settings, state: ServingState, collect: Collect, metrics: Metrics
 ) -> Activity:
     """Log mounts, and listen on ``ADMIN_LISTEN`` if it is set, until the parts stop.
 
@@ -29,12 +30,14 @@ def start_administration(
         settings: of the service.
         state: of the service.
         collect: asks all processes for the activity of their clients.
+        metrics: show the mounts.
 
     Raises:
         ConfigurationError: see `start_admin`.
     """
     activity = Activity(settings.snapshots.mount_stall_seconds, parts.reactor.seconds, collect)
     parts.callback(activity.mounts.close)
+    metrics.count_states("mounts", activity.mounts.stages)
     parts.call_every(COLLECT_SECONDS, activity.check)
     apis: list[AdminApi] = [
         StatusApi(state),

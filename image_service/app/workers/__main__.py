@@ -127,7 +127,7 @@ class Worker:
                 each.callback((body.encode(), content_type))
 
     def _state_received(
-        self, _parts: PartsStack, settings: Settings, state: ServingState, _collect: Collect
+        self, _parts: PartsStack, settings: Settings, state: ServingState, *_: Collect | Metrics
     ) -> None:
         """Keep the state, for which the supervisor sends queries: it has the administrative listener."""
         self._state = state

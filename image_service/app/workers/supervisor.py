@@ -74,7 +74,9 @@ class Supervisor(ProcessService):
             images = configured_images(settings, standalone=True)
             stand_in = await start_stand_in(self._parts, settings, images, self.base_url)
         state = WorkersState(self._worker_slots, self._render_metrics, lambda: bool(self.running))
-        self._activity = start_administration(self._parts, settings, state, self._collect_activity)
+        self._activity = start_administration(
+            self._parts, settings, state, self._collect_activity, self._metrics
+        )
         memory = create_memory()
         self._memory = SharedMemory(memory)
         self._download_slots = create_slots(settings.limits.downloads)
