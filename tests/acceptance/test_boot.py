@@ -187,3 +187,19 @@ def test_uefi_boots_over_http(host: Host, tmp_path: Path, *, is_link: bool) -> N
     report = boot(*firmware("uefi", tmp_path, variables), *NETWORK, "-m", "1024")
     assert report.arguments.endswith(" ".join(APPENDED))
     assert report.config == host.service.ignition_config(infra_env_id)
+
+
+@pytest.mark.soak
+def test_ipxe_for_uefi_boots_by_the_script_of_a_link(host: Host, tmp_path: Path) -> None:
+    infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
+    url = host.make_link(f"/images/{infra_env_id}/ipxe?version={SPLICED}&arch=x86_64")
+    disk = tmp_path / "disk"
+    disk.touch()
+    os.truncate(disk, 16 * 1024 * 1024)
+    run_client("mformat", "-i", disk, "::")
+    run_client("mmd", "-i", disk, "::/EFI", "::/EFI/BOOT")
+    run_client("mcopy", "-i", disk, needs_client("/usr/lib/ipxe/ipxe.efi"), "::/EFI/BOOT/BOOTX64.EFI")
+    dhcp = ["-netdev", f"user,id=net,bootfile={url}", *NETWORK[2:]]
+    report = boot(*firmware("uefi", tmp_path), *dhcp, *medium("usb", str(disk)), "-m", "1024")
+    assert report.arguments.endswith(" ".join(APPENDED))
+    assert report.config == host.service.ignition_config(infra_env_id)
