@@ -13,7 +13,7 @@ from image_service.serving.digests import Digests
 from image_service.serving.ipxe_scripts import IpxeScripts
 from image_service.serving.request_handler import ImageRequestHandler
 from image_service.transport.exchange import PreparedResponse
-from tests.links.linking import links_of
+from tests.links.linking import MemoryLinks, links_of
 from tests.snapshots.doubles import BASE_URL, ID
 
 if TYPE_CHECKING:
@@ -48,11 +48,12 @@ class Service:
     cors: Cors | None = None
     withheld: Collection[Kind] = ()
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
+    stored_links: MemoryLinks = attrs.field(factory=MemoryLinks)
     links: Links = attrs.field(init=False)
     handler: ImageRequestHandler = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.links = links_of(self.world)
+        self.links = links_of(self.world, self.stored_links)
         self.handler = self.make_handler(self.links)
 
     def make_handler(self, links: Links, scripts: IpxeScripts | None = None) -> ImageRequestHandler:

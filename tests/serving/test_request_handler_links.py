@@ -11,10 +11,11 @@ from image_service.images.reference import ISOS, Kind
 from image_service.links.links import LinkRequest
 from image_service.serving.ipxe_scripts import IpxeScripts
 from tests.http.reading import body_of, fields_of
+from tests.links.linking import links_of
 from tests.serving.asking import Service
-from tests.snapshots.doubles import BASE_URL, ID, TTL_SECONDS, infra_env_of
+from tests.snapshots.doubles import BASE_URL, ID, MAX_AGE_SECONDS, TTL_SECONDS, infra_env_of
 from tests.snapshots.doubles import world as make_world
-from tests.snapshots.mounting import say
+from tests.snapshots.mounting import restart, say
 from tests.snapshots.outcomes import outcome
 
 if TYPE_CHECKING:
@@ -79,6 +80,23 @@ def test_pinned_link_keeps_its_version_for_every_client(service: Service) -> Non
     assert body_of(range_of(service, pinned).response) == before[100000:100010]
     assert body_of(service.get(pinned, range="bytes=0-9").response) == before[:10]
     assert service.get(pinned, "HEAD").response.fields == service.get(pinned).response.fields
+
+
+def test_pinned_link_keeps_its_version_over_a_restart_and_changes(service: Service) -> None:
+    pinned = link(service, ISO, pinned=True)
+    before = body_of(service.get(pinned).response)
+    for text in ("changed", "changed again"):
+        say(service.world, text)
+        service.world.clock.advance(MAX_AGE_SECONDS)
+        assert body_of(service.get(ISO).response) != before
+    restart(service.world)
+    restarted = Service(service.world)
+    restarted.handler = restarted.make_handler(links_of(service.world, service.stored_links))
+    assert body_of(restarted.get(pinned).response) == before
+    assert body_of(restarted.get(pinned, range="bytes=100000-100009").response) == before[100000:100010]
+    service.world.assisted.failures["ignition"] = Unauthorized("the token was revoked")
+    service.world.clock.advance(TTL_SECONDS)
+    assert restarted.get(pinned).response.status == 401
 
 
 def test_link_ends_for_mounts_in_progress(service: Service) -> None:
