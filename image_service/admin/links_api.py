@@ -134,11 +134,12 @@ class LocalLinks:
     """Responds by the links of this process. See `LinkHandlers`."""
 
     _links: Links
-    _max_seconds: int
 
     async def make(self, request: ApiRequest) -> ApiResponse:
         """Make a link."""
-        made = await self._links.make(parse_link_request(request.body, self._max_seconds), request.client)
+        made = await self._links.make(
+            parse_link_request(request.body, self._links.max_seconds), request.client
+        )
         fields = (("Location", f"{PATH}/{made.id}"),)
         return json_response(attrs.asdict(made), status=201, fields=fields)
 

@@ -9,6 +9,7 @@ from twisted.logger import Logger
 
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.upstream import connect_assisted_service
+from image_service.links.build import build_links
 from image_service.snapshots.build import build_boot_images
 from image_service.snapshots.image_builder import ImageBuilder
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import PartsStack
     from image_service.database.monitor import DatabaseMonitor
     from image_service.errors import ConfigurationError
+    from image_service.links.links import Links
     from image_service.observability.metrics import Metrics
     from image_service.settings.settings import Settings
-    from image_service.snapshots.build import BootImageParts
+    from image_service.snapshots.boot_images import BootImages
 
 _log = Logger()
 
@@ -36,8 +38,11 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     base_images: BaseImages,
     stand_in: StandIn | None,
     base_url: str,
-) -> tuple[BootImageParts, UpstreamHealth]:
-    """Return boot images with their parts, and assisted-service's health."""
+) -> tuple[BootImages, Links, DatabaseMonitor | None, UpstreamHealth]:
+    """Return boot images, links to them, the monitor of the database, and assisted-service's health.
+
+    The monitor is None if replicas share no database.
+    """
 
     def fail(fault: ConfigurationError) -> None:
         _log.critical("{fault}", fault=fault.detail)
@@ -59,7 +64,8 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     )
     if built.monitor is not None:
         _add_gauges(metrics, built.monitor, is_leader=shared.is_leader)
-    return built, assisted.health
+    links = build_links(parts, built, settings, base_url, is_leader=shared.is_leader)
+    return built.images, links, built.monitor, assisted.health
 
 
 def _add_gauges(metrics: Metrics, monitor: DatabaseMonitor, *, is_leader: bool) -> None:

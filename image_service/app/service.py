@@ -22,7 +22,6 @@ from image_service.catalog.build import build_base_images
 from image_service.catalog.download.origin_client import OriginClient
 from image_service.catalog.lifecycle.status import count_ready
 from image_service.files.reloaded import prepare_changed
-from image_service.links.build import build_links
 from image_service.observability.log import set_level
 from image_service.observability.metrics import Metrics
 from image_service.serving.build import build_request_handlers
@@ -113,7 +112,7 @@ class ImageService(ProcessService):
         stand_in = shared.stand_in
         if self._standalone and stand_in is None:
             stand_in = await start_stand_in(self._parts, settings, base_images.configured, base_url)
-        built, upstream = await start_boot_images(
+        images, links, database, upstream = await start_boot_images(
             self._parts,
             settings,
             shared,
@@ -122,19 +121,16 @@ class ImageService(ProcessService):
             stand_in=stand_in,
             base_url=base_url,
         )
-        images, ports = built.images, {listener.getsockname()[1] for (listener,) in self._ports}
-        links = build_links(self._parts, built, base_url, ports, is_leader=shared.is_leader)
         base_images.options.on_superseded = images.supersede
         certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
         status = ProcessStatus(
             upstream=upstream,
             listeners=self._listeners,
-            database=built.monitor,
+            database=database,
             streams=sync.streams if shared.is_leader else None,
             certificate=certificate,
         )
-        local_links = LocalLinks(links, settings.links.max_seconds)
-        state = ProcessState(catalog, self._listeners, self.metrics, status, local_links, built.monitor)
+        state = ProcessState(catalog, self._listeners, self.metrics, status, LocalLinks(links), database)
         has_admin = settings.admin.is_enabled
         main, plain = build_request_handlers(
             self._parts,

@@ -9,31 +9,31 @@ from image_service.links.repository import LinkRepository
 from image_service.links.target_url import OwnUrls
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from image_service.concurrency.parts import PartsStack
+    from image_service.settings.settings import Settings
     from image_service.snapshots.build import BootImageParts
 
 CLEANUP_SECONDS = 60.0
 
 
 def build_links(
-    parts: PartsStack, built: BootImageParts, base_url: str, ports: Collection[int], *, is_leader: bool
+    parts: PartsStack, built: BootImageParts, settings: Settings, base_url: str, *, is_leader: bool
 ) -> Links:
     """Return the short links; the leader erases expired ones.
 
     Args:
         parts: of the process.
         built: boot images, and the repository in which links are stored too.
+        settings: all.
         base_url: by which clients reach the service, without a slash at its end.
-        ports: of its listeners for images.
         is_leader: True in one process of this host.
     """
     links = Links(
         LinkRepository(built.repository),
         lambda: built.sealed.cipher,
         built.images,
-        OwnUrls(base_url, ports),
+        OwnUrls(base_url, {settings.listen.port, settings.listen.http_port}),
+        settings.links.max_seconds,
         coordination=built.coordination,
         clock=parts.reactor,
         wall_clock=built.wall_clock,

@@ -121,6 +121,7 @@ class Links:
         cipher: returns the cipher of the present data key.
         images: finds what URLs name.
         own_urls: which URLs are of this service.
+        max_seconds: how long a link may be valid.
         wall_clock: seconds since 1970.
     """
 
@@ -130,6 +131,7 @@ class Links:
         cipher: Callable[[], SnapshotCipher],
         images: BootImages,
         own_urls: OwnUrls,
+        max_seconds: int,
         *,
         coordination: Coordination,
         clock: IReactorTime,
@@ -139,6 +141,7 @@ class Links:
         self._cipher = cipher
         self._images = images
         self._own_urls = own_urls
+        self.max_seconds = max_seconds
         self._coordination = coordination
         self._clock = clock
         self._wall_clock = wall_clock

@@ -25,11 +25,11 @@ class OwnUrls:
 
     Args:
         base_url: by which clients reach it, without a slash at its end.
-        ports: of its listeners.
+        ports: of its listeners; None: of one that it does not have.
     """
 
     base_url: str
-    ports: Collection[int]
+    ports: Collection[int | None]
 
     def parse(self, url: str) -> tuple[ImageRef, ImageRoute]:
         """Return the image or iPXE script that a URL names, as its reference and its route.

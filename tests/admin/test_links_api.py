@@ -40,7 +40,7 @@ def test_defaults_are_a_day_at_most() -> None:
 
 @given(documents)
 def test_accepted_documents_are_those_of_the_schema(document: dict[str, Any]) -> None:
-    links = LocalLinks(None, MAX_SECONDS)  # type: ignore[arg-type] # is not called
+    links = LocalLinks(None)  # type: ignore[arg-type] # is not called
     schema = LinksApi(links, MAX_SECONDS).schemas["NewLink"]
     try:
         parse(document)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.snapshots.doubles import World
 
 PORTS = frozenset({8080})
+MAX_SECONDS = 2592000
 
 
 class MemoryLinks(LinkRepository):
@@ -71,6 +72,7 @@ def links_of(
         lambda: world.archive.cipher,
         world.images,
         OwnUrls(BASE_URL, PORTS),
+        MAX_SECONDS,
         coordination=coordination or Coordination(),
         clock=world.clock,
         wall_clock=world.get_wall_time,
