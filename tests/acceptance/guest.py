@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ import attrs
 from tests.acceptance.clients import needs_client, run_client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 HOST = "10.0.2.2"
 """How a guest reaches the machine that it runs on."""
@@ -67,6 +69,17 @@ def boot(*options: str) -> Report:
         nmstatectl=text["nmstatectl"],
         rootfs_digest=text["rootfs_digest"],
     )
+
+
+@contextmanager
+def started(*options: str) -> Iterator[None]:
+    """Run a machine, and kill it at the end of the block."""
+    command = [needs_client("qemu-system-x86_64"), *_MACHINE, *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def firmware(name: str, directory: Path, variables: Path | None = None) -> Sequence[str]:

@@ -15,10 +15,11 @@ import pytest
 
 from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, VOLUME_ID, make_boot_iso
 from tests.acceptance.clients import needs_client, run_client
-from tests.acceptance.guest import HOST, NETWORK, Report, boot, firmware, medium
-from tests.acceptance.mount_watcher import SeenMount, watching
+from tests.acceptance.guest import HOST, NETWORK, Report, boot, firmware, medium, started
+from tests.acceptance.mount_watcher import SeenMount, list_mounts, watching
 from tests.acceptance.ramdisk import make_ramdisk
 from tests.acceptance.service import Service, fetch, os_image, run_service
+from tests.acceptance.tenants import wait_for
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -145,6 +146,19 @@ def _copy(host: Host, url: str, directory: Path) -> Path:
     disk.write_bytes(host.service.get(url.removeprefix(host.service.url)).body)
     os.truncate(disk, disk.stat().st_size + 64 * 1024 * 1024)
     return disk
+
+
+def test_mount_of_a_killed_guest_is_stalled(host: Host, tmp_path: Path) -> None:
+    variables = {"ADMIN_LISTEN": f"127.0.0.1:{free_port()}", "MOUNT_STALL_SECONDS": "2"}
+    admin_url = f"http://{variables['ADMIN_LISTEN']}"
+    with run_service(tmp_path, [os_image(host.iso, SPLICED)], environment=variables) as service:
+        infra_env_id = service.register(SPLICED, CONFIG)
+        url = f"{service.url}/byid/{infra_env_id}/{SPLICED}/x86_64/full.iso"
+        with started(*medium("cd", url)):
+            wait_for(lambda: any(each["stage"] != "probed" for each in list_mounts(admin_url)))
+        wait_for(lambda: [each["stalled"] for each in list_mounts(admin_url)] == [True])
+        killed = f"mount of {infra_env_id} full-iso {SPLICED} by 127.0.0.1"
+        service.wait_for(rf"({killed} \(qemu\) stalled: [a-z ]+, \d+ bytes in)")
 
 
 def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
