@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from statistics import median
 from typing import TYPE_CHECKING
 
 import attrs
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 _MODULES = {"recorded": "image_service.cli", "not recorded": "bench.unrecorded"}
 _AHEAD = 2
 _MICROSECONDS = 1e6
+_TARGET = Target(at_least=0.95)
 
 
 @attrs.define
@@ -60,7 +60,8 @@ def study_mounts(stage: Stage) -> Iterator[Figure]:
         yield Figure(SERVICE, f"mounts {name}", "requests/s", each.rates)
         yield Figure(SERVICE, f"mounts {name}, CPU time", "us per request", each.costs)
     recorded, not_recorded = samples.values()
-    gains = [one / other for one, other in zip(recorded.rates, not_recorded.rates, strict=True)]
-    yield Figure(SERVICE, "recorded ÷ not recorded", "", gains, Target(at_least=0.95))
-    costs = median(recorded.costs) / median(not_recorded.costs)
-    yield Figure(SERVICE, "recorded ÷ not recorded, CPU time of a request", "", [costs])
+    rates = [one / other for one, other in zip(recorded.rates, not_recorded.rates, strict=True)]
+    yield Figure(SERVICE, "recorded ÷ not recorded", "", rates)
+    # Of a core that does nothing else, it is the same; on a shared machine, rates differ by more than that.
+    gains = [other / one for one, other in zip(recorded.costs, not_recorded.costs, strict=True)]
+    yield Figure(SERVICE, "recorded ÷ not recorded, requests in a second of CPU time", "", gains, _TARGET)
