@@ -17,6 +17,7 @@ import attrs
 
 from image_service.http.dates import format_rfc3339
 from image_service.images.reference import ISOS, Kind
+from image_service.mounts.clients import DOCTOR
 from image_service.mounts.coverage import Coverage
 from image_service.mounts.recording import BEGINNING, HEAD, RETURNED, SMALL, MountKey
 from image_service.mounts.stages import ORDER, READ_AS_FILE, Stage, Touch, Touches
@@ -91,9 +92,9 @@ class MountRecord:
     revision: int = 0
 
     @property
-    def is_iso(self) -> bool:
-        """True if a machine may boot it as a medium."""
-        return self.key.kind in _ISO_KINDS
+    def may_boot(self) -> bool:
+        """True if the client may be a machine that boots from the image as a medium."""
+        return self.key.kind in _ISO_KINDS and self.client != DOCTOR
 
     @property
     def is_complete(self) -> bool:
@@ -130,7 +131,7 @@ class MountRecord:
 
     def _advance(self) -> None:
         """Set the stage, which never goes back."""
-        if not self.is_iso or self._is_read_as_file:
+        if not self.may_boot or self._is_read_as_file:
             self.reached = None
             return
         stage = self.touches.stage
@@ -185,7 +186,7 @@ class MountRecord:
 
     def is_stalled(self, now: float, stall_seconds: float) -> bool:
         """Return True if a boot has stopped before it could go on without this image."""
-        if not self.is_iso or now - self.last_read <= stall_seconds:
+        if not self.may_boot or now - self.last_read <= stall_seconds:
             return False
         if self.reached is None:
             return not self.is_complete

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 _QEMU_READ_AHEAD_BYTES = 256 * 1024
 _SECTOR = 512
+DOCTOR = "image-service doctor"
 _NAMES = (
     ("idrac", "iDRAC"),
     (r"\bilo\b|integrated lights-out|hpe?[- ]ilo", "iLO"),
@@ -28,6 +29,7 @@ _NAMES = (
     ("sushy", "sushy-tools"),
     ("python-requests", "Python requests"),
     ("go-http-client", "Go"),
+    ("^image-service-doctor", DOCTOR),
     ("image-service", "image-service"),
     ("mozilla/", "browser"),
 )

@@ -30,7 +30,7 @@ _JUMP_BYTES = 16 * 1024 * 1024
 BEGINNING = 1
 """The system area or the volume descriptors."""
 SMALL = 2
-"""A range of at most `MAX_BOOT_BYTES`."""
+"""A range of at most `MAX_BOOT_BYTES`, and not the whole image."""
 RETURNED = 4
 """What was read already; a client that reads the image in order does not."""
 HEAD = 8
@@ -150,7 +150,7 @@ class PendingReads:
             self._marks |= RETURNED
         if start < BEGINNING_BYTES:
             self._marks |= BEGINNING
-        if requested > MAX_BOOT_BYTES:
+        if requested > MAX_BOOT_BYTES or requested >= coverage.size:
             return
         file_start, file_stop, touch = self._file
         if file_start <= start and stop < file_stop:

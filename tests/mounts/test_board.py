@@ -8,6 +8,7 @@ import pytest
 
 from image_service.images.boot_areas import BootPart
 from image_service.mounts.board import KEEP_SECONDS, MAX_MOUNTS
+from image_service.mounts.clients import DOCTOR
 from tests.mounts.boots import MIB, MINIMAL_AREAS, SIZE, STALL_SECONDS, Client, Site, iso, key, part
 
 GRUB_BLOCK = 32 * 1024
@@ -126,6 +127,21 @@ def test_image_read_as_a_whole_has_no_stage_but_a_per_cent(site: Site) -> None:
     site.now += STALL_SECONDS + 1
     assert site.mount()["stalled"] is False
     assert site.ended == [(None, False, SIZE)]
+
+
+@pytest.mark.parametrize("kind", ["full-iso", "minimal-iso"])
+def test_image_that_is_smaller_than_a_range_of_firmware_is_read_as_a_whole(site: Site, kind: str) -> None:
+    site.client(iso((), MIB), key(kind)).download(MIB)
+    assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == (None, 100)
+
+
+def test_doctor_does_not_boot_and_never_stalls(site: Site) -> None:
+    client = site.client()
+    reads = site.recorders[0].find(client.key, client.image)
+    reads.client = DOCTOR
+    client.read(32768)
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["stalled"]) == (None, False)
 
 
 def test_image_read_in_order_by_small_ranges_has_no_stage(site: Site) -> None:

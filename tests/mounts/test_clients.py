@@ -23,6 +23,8 @@ KIB = 1024
         ("Supermicro BMC", "Supermicro"),
         ("AMI MegaRAC", "AMI"),
         ("Mozilla/5.0 (X11; Linux x86_64)", "browser"),
+        ("image-service-doctor", "image-service doctor"),
+        ("image-service-loadtest", "image-service"),
         ("something else", None),
         ("a\nb", None),
     ],
