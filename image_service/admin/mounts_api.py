@@ -12,10 +12,10 @@ import attrs
 from image_service.admin.events import CONTENT_TYPE, EventStreams
 from image_service.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
 from image_service.errors import Unavailable
+from image_service.http.dates import format_epoch
 from image_service.http.openapi import reference
 from image_service.management.messages import ApiResponse
 from image_service.management.operations import ApiOperation
-from image_service.mounts.board import format_time
 from image_service.mounts.stages import Stage
 
 if TYPE_CHECKING:
@@ -167,4 +167,4 @@ def _compact(document: Json) -> ApiResponse:
 
 
 def _describe_failure(failure: Failure) -> Json:
-    return {**attrs.asdict(failure), "time": format_time(failure.time)}
+    return {**attrs.asdict(failure), "time": format_epoch(failure.time)}

@@ -76,10 +76,6 @@ def _cause_of(error: ImageServiceError, attempt: Attempt) -> tuple[str, str]:
     return error.code, _NUMBER.sub("", error.detail.replace(attempt.call.resource, ""))
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @attrs.define
 class UpstreamHealth:
     """The last answer of assisted-service, and its last failure.
@@ -96,7 +92,7 @@ class UpstreamHealth:
     """
 
     url: str
-    _now: Callable[[], datetime] = _now
+    _now: Callable[[], datetime] = lambda: datetime.now(UTC)
     answered_at: datetime | None = attrs.field(default=None, init=False)
     failed_at: datetime | None = attrs.field(default=None, init=False)
     failure: str = attrs.field(default="", init=False)

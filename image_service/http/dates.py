@@ -35,6 +35,11 @@ def format_rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def format_epoch(seconds: float) -> str:
+    """Return seconds since 1970 as `format_rfc3339` does."""
+    return format_rfc3339(datetime.fromtimestamp(seconds, UTC))
+
+
 def parse_http_date(text: str, now: datetime | None = None) -> datetime | None:
     """Parse an HTTP-date in any of its three forms; None if it is invalid, or its weekday is wrong.
 

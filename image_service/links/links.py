@@ -24,6 +24,7 @@ from image_service.errors import (
     TooManyWrongCodes,
     Unavailable,
 )
+from image_service.http.dates import format_epoch
 from image_service.http.problem import status_of
 from image_service.images.reference import Kind, PinnedVersion, Reader
 from image_service.links.model import (
@@ -32,7 +33,6 @@ from image_service.links.model import (
     SCRIPT,
     LinkDescription,
     LinkTarget,
-    format_time,
     new_code,
     new_link_id,
 )
@@ -175,8 +175,8 @@ class Links:
             ref.version or "",
             ref.architecture or "",
             request.pinned,
-            format_time(now),
-            format_time(now + request.expires_in),
+            format_epoch(now),
+            format_epoch(now + request.expires_in),
         )
         digest = cipher.link_digest_of(code)
         stored = StoredLink(

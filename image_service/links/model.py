@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
@@ -118,8 +117,3 @@ class LinkDescription:
     pinned: bool
     created_at: str
     expires_at: str
-
-
-def format_time(seconds: float) -> str:
-    """Return seconds since 1970 as a date of RFC 3339 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

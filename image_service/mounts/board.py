@@ -10,12 +10,11 @@ from __future__ import annotations
 import time
 from base64 import b64decode
 from collections import OrderedDict, deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.http.dates import format_rfc3339
+from image_service.http.dates import format_epoch
 from image_service.images.reference import ISOS, Kind
 from image_service.mounts.clients import DOCTOR
 from image_service.mounts.coverage import Coverage
@@ -40,11 +39,6 @@ _BEYOND_FIRMWARE = {Touch.KERNEL, Touch.INITRD, Touch.IGNITION, Touch.ROOTFS}
 _MINIMAL_ISO = Kind.MINIMAL_ISO.value
 _ISO_KINDS = frozenset(kind.value for kind in ISOS)
 _PERCENT = 100
-
-
-def format_time(seconds: float) -> str:
-    """Return seconds since the epoch as in JSON."""
-    return format_rfc3339(datetime.fromtimestamp(seconds, UTC))
 
 
 @attrs.define(eq=False)
@@ -306,8 +300,8 @@ class MountBoard:
             "address": record.key.address,
             "client": record.client,
             "user_agent": record.user_agent,
-            "since": format_time(epoch + record.since),
-            "last_read": format_time(epoch + record.last_read),
+            "since": format_epoch(epoch + record.since),
+            "last_read": format_epoch(epoch + record.last_read),
             "bytes_read": record.coverage.count(),
             "size": record.coverage.size,
             "rate": round(record.rate(now)),

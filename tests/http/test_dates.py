@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from image_service.http.dates import format_http_date, parse_http_date
+from image_service.http.dates import format_epoch, format_http_date, format_rfc3339, parse_http_date
 
 MOMENT = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)  # of RFC 9110 section 5.6.7
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
@@ -148,3 +148,8 @@ def test_changed_character_gives_another_date_or_none(
 def test_any_zone_is_formatted_as_gmt_without_fractions() -> None:
     tokyo = MOMENT.replace(microsecond=999_999).astimezone(timezone(timedelta(hours=9)))
     assert format_http_date(tokyo) == FIXDATE
+    assert format_rfc3339(tokyo) == "1994-11-06T08:49:37Z"
+
+
+def test_seconds_since_1970_are_formatted_without_fractions() -> None:
+    assert format_epoch(1_700_000_000.75) == "2023-11-14T22:13:20Z"

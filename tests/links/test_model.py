@@ -19,7 +19,7 @@ from image_service.images.reference import (
     Kind,
     PinnedVersion,
 )
-from image_service.links.model import LinkTarget, format_time, new_code
+from image_service.links.model import LinkTarget, new_code
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 INITRD = ImageRef(ID, "4.20", "aarch64", Kind.PXE_INITRD)
@@ -78,7 +78,3 @@ def test_link_to_an_initrd_stands_for_all_that_netboot_needs() -> None:
     assert target.find_ref("vmlinuz") == ArtifactRef(BootArtifact.KERNEL, "4.20", "aarch64")
     with pytest.raises(NotFound):
         target.find_ref("iso")
-
-
-def test_times_are_in_utc() -> None:
-    assert format_time(1_700_000_000.75) == "2023-11-14T22:13:20Z"

@@ -24,10 +24,6 @@ StatusDocument: TypeAlias = "Mapping[str, Any]"
 """See ``Status`` in `admin.status_api`."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @attrs.frozen(kw_only=True)
 class ProcessStatus:
     """The status of one process.
@@ -46,7 +42,7 @@ class ProcessStatus:
     database: DatabaseMonitor | None = None
     streams: Streams | None = None
     certificate: ServerCertificate | None = None
-    now: Callable[[], datetime] = _now
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     started_at: datetime = attrs.field(init=False)
 
     @started_at.default
@@ -116,7 +112,7 @@ def merge_statuses(statuses: Sequence[StatusDocument]) -> StatusDocument:
     best = max(statuses, key=lambda status: bool(status["ready"]))
     upstreams = [status["upstream"] for status in statuses]
     failed = max(upstreams, key=lambda upstream: upstream["failed_at"] or "")
-    answered_at = max((upstream["answered_at"] or "" for upstream in upstreams), default="")
+    answered_at = max(upstream["answered_at"] or "" for upstream in upstreams)
     return {
         **best,
         "started_at": min(status["started_at"] for status in statuses),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service import __version__
+from image_service.http.dates import format_rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ def make_sbom(compose: Compose) -> Json:
         "name": compose.plan.file_name,
         "documentNamespace": f"{_URN}:sbom:{compose.id}",
         "creationInfo": {
-            "created": _format_date(compose.finished_at or compose.created_at),
+            "created": format_rfc3339(compose.finished_at or compose.created_at),
             "creators": [f"Tool: image-service-{__version__}"],
         },
         "packages": packages,
@@ -160,8 +161,4 @@ def _digest(sha256: object) -> dict[str, object]:
 
 
 def _date(name: str, date: datetime | None) -> dict[str, str]:
-    return {name: _format_date(date)} if date else {}
-
-
-def _format_date(date: datetime) -> str:
-    return date.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {name: format_rfc3339(date)} if date else {}

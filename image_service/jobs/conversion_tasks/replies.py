@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
+from image_service.http.dates import format_rfc3339
 from image_service.jobs.conversion_task import TaskKind
 from image_service.jobs.conversion_tasks.states import converted_bytes, state_of, state_of_volume
 from image_service.jobs.model import JobType, alias_digits
@@ -27,7 +28,7 @@ def describe_conversion_task(record: TaskRecord, now: datetime) -> dict[str, Any
     task, state = record.task, state_of(record, now)
     document = {
         "ConversionTaskId": task.id,
-        "ExpirationTime": task.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "ExpirationTime": format_rfc3339(task.expires_at),
         "State": state.name,
         "StatusMessage": state.message,
         "Tags": _describe_tags(record),
