@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from image_service.mounts.recording import CollectedReads
 
 COLLECT_SECONDS = 2.0
-"""Interval at which the processes are asked for what they have recorded."""
+"""Interval at which the processes are asked for their records."""
 
 
 class Collected(TypedDict):
-    """What a process has recorded since the last time; JSON can represent it."""
+    """The records of a process since the last collection; JSON can represent them."""
 
     reads: list[CollectedReads]
     failures: list[tuple[float, str, str, str | None, int | None]]
 
 
 Collect: TypeAlias = Callable[[], Awaitable[Sequence[Collected]]]
-"""Returns what processes have recorded; those that send it to `Activity.merge` themselves are not in it."""
+"""Returns the records of processes, except for those that send theirs to `Activity.merge` themselves."""
 
 
 class ProcessActivity:
-    """Collects what clients have read, and what has failed.
+    """Collects the reads of clients, and the requests that have failed.
 
     Args:
         seconds: the clock, the same in all processes.
@@ -44,7 +44,7 @@ class ProcessActivity:
         self._record_progress = record_progress
 
     def collect(self) -> Collected:
-        """Return what was recorded since the last time."""
+        """Return the records since the last collection."""
         self._record_progress()
         return {"reads": self.reads.collect(), "failures": self.failures.collect()}
 
@@ -59,7 +59,7 @@ class Activity:
     Args:
         stall_seconds: after so long without a read a mount is quiet.
         seconds: the clock of all processes.
-        collect: asks them for what they have recorded.
+        collect: asks them for their records.
     """
 
     _log = Logger()
@@ -71,7 +71,7 @@ class Activity:
         self._collecting: SingleFlight[str, None] = SingleFlight()
 
     async def refresh(self) -> None:
-        """Collect what was recorded until now."""
+        """Collect the records of all processes until now."""
 
         async def collect() -> None:
             for collected in await self._collect():
@@ -80,7 +80,7 @@ class Activity:
         await self._collecting.join("activity", collect)
 
     def merge(self, collected: Collected) -> None:
-        """Add what a process has recorded."""
+        """Add the records of a process."""
         self.mounts.merge(collected["reads"])
         self.failures.merge(collected["failures"])
 
@@ -90,7 +90,7 @@ class Activity:
         self.mounts.check()
 
     def _log_mount(self, mount: dict[str, Any], sent: int, seconds: float) -> None:
-        """Log a mount that nobody reads any more."""
+        """Log a mount that has become quiet."""
         image = " ".join(filter(None, (mount["infra_env"], mount["kind"])))
         result = "stalled" if mount["stalled"] else "ended"
         stage = mount["stage"] or f"{mount['rootfs_percent']} % read"

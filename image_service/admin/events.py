@@ -1,7 +1,7 @@
-"""Server-sent events: what has changed since a client has got its last ones.
+"""Server-sent events: the changes since the last events that a client has got.
 
-A stream keeps no events. When its client has taken what it was sent, the stream looks for what has changed
-since then, so that a slow client misses intermediate states and takes no memory.
+A stream keeps no events. When its client has read the last ones, the stream looks for the changes since
+then, so that a slow client misses intermediate states and takes no memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTENT_TYPE = "text/event-stream"
 
 @attrs.define
 class Seen:
-    """What a client has got: revisions of mounts and failures, and base images by name."""
+    """The state that a client has got: revisions of mounts and failures, and base images by name."""
 
     mounts: int = 0
     failures: int = 0
@@ -40,7 +40,7 @@ class Seen:
 
 
 Changes: TypeAlias = "Callable[[Seen], Awaitable[list[Json]]]"
-"""Returns what has changed since a client has got its last events, and records that it gets it."""
+"""Returns the changes since the last events of a client, and records in `Seen` that it gets them."""
 
 
 class EventStream:

@@ -154,7 +154,7 @@ class LocalLinks:
 
 
 def parse_link_request(body: bytes, max_seconds: int) -> LinkRequest:
-    """Return what a link is to be made of.
+    """Return the request of the content.
 
     Raises:
         InvalidRequest: the content is not a JSON object.

@@ -143,7 +143,7 @@ class MountsApi:
         return self._streams.open()
 
     async def _changes(self, seen: Seen) -> list[Json]:
-        """Return what has changed since a stream has sent its last events (see `events.Changes`)."""
+        """Return the changes since the last events of a stream (see `events.Changes`)."""
         events: list[Json] = []
         with suppress(Unavailable):
             for image in json.loads(await self._state.render_images())["images"]:

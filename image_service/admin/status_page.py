@@ -1,4 +1,4 @@
-"""The status page: static files, which a browser fills with what the API says."""
+"""The status page: static files, which a browser fills with data of the API."""
 
 from __future__ import annotations
 

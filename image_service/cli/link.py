@@ -46,9 +46,9 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--expires-in", type=int, metavar="SECONDS", help="how long the link is valid (default: a day)"
     )
-    parser.add_argument("--label", default="", metavar="TEXT", help="for the list of links")
+    parser.add_argument("--label", default="", metavar="TEXT", help="text that the list of links shows")
     parser.add_argument(
-        "--pinned", action="store_true", help="the link stands for the image of now, whatever changes"
+        "--pinned", action="store_true", help="the link keeps the present version of the image"
     )
     parser.add_argument("--json", action="store_true", help="print the id and the end of the link, too")
     parser.set_defaults(run=run)

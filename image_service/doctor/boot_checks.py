@@ -1,4 +1,4 @@
-"""Checks of what an image is: which firmware can boot it, and from which kind of drive."""
+"""Checks of the image: which firmware can boot it, and from which kind of drive."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ ALL_CHECKS = (
 
 @attrs.frozen(kw_only=True)
 class Examination:
-    """What is to be checked.
+    """The URL to check, and how to check it.
 
     Args:
         url: of the image.

@@ -36,7 +36,7 @@ class CheckOutcome:
 
     Args:
         name: stable; programs rely on it.
-        status: what was found.
+        status: the result.
         detail: the fact, with the source of the limit that it is compared with.
         remedy: what to do; "" if there is nothing to do.
     """

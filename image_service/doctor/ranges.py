@@ -1,4 +1,4 @@
-"""Requests for ranges, whose responses are compared with what was asked for (RFC 9110 section 14)."""
+"""Requests for ranges, and comparison of each response with its request (RFC 9110 section 14)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def total_of(reply: WebReply) -> int | None:
 
 
 def find_range_fault(reply: WebReply, first: int, last: int, size: int) -> str | None:
-    """Return what is wrong with the response to a range; None if nothing is.
+    """Return the fault of the response to a range; None if it has none.
 
     Args:
         reply: the response.

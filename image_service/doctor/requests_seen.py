@@ -1,4 +1,4 @@
-"""Check of what an image service has seen of an infra-env: whether its machine has come, and how far."""
+"""Check of the requests for an infra-env that an image service has seen: failures, and the boot's stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients require of a URL and its server: what a violation of each rule means to which, and the source.
+"""Rules on a URL and its server: the judgement of each client about a violation, and the source.
 
 A client about which nothing is known is never judged: the check is skipped. BMCs without a statement of their
 own get the general judgement, whose sources are lists of several vendors.
@@ -63,7 +63,7 @@ class Rule(StrEnum):
 
 @attrs.frozen
 class Judgement:
-    """What a violation of a rule means: OK: this client does not mind; SKIP: not known."""
+    """The judgement about a violation of a rule. OK: this client accepts it; SKIP: not known."""
 
     status: CheckStatus
     source: str
@@ -185,7 +185,7 @@ _OF_PROFILES: Mapping[ClientProfile, Mapping[Rule, Judgement]] = {
 
 
 def judge(rule: Rule, profile: ClientProfile | None) -> Judgement:
-    """Return what a violation of a rule means to a client; None: to the strictest one known."""
+    """Return a client's judgement about a violation of a rule; None: that of the strictest client known."""
     if profile is None:
         return _GENERAL[rule]
     known = _OF_PROFILES[profile].get(rule)
@@ -195,7 +195,7 @@ def judge(rule: Rule, profile: ClientProfile | None) -> Judgement:
 
 
 def violation(name: str, rule: Rule, profile: ClientProfile | None, detail: str, remedy: str) -> CheckOutcome:
-    """Return the outcome of a violated rule with its source; with the remedy if the client minds."""
+    """Return the outcome of a violated rule with its source; with the remedy unless the client accepts it."""
     judgement = judge(rule, profile)
     is_fault = judgement.status in {CheckStatus.WARN, CheckStatus.FAIL}
     return CheckOutcome(name, judgement.status, f"{detail} ({judgement.source})", remedy if is_fault else "")

@@ -1,4 +1,4 @@
-"""A blocking HTTP client that follows nothing, believes nothing and measures."""
+"""A blocking HTTP client that follows no redirect, checks each response, and measures its times."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class WebClient:
 
 
 def _is_whole(response: HTTPResponse, length: int) -> bool:
-    if response.length is not None:  # what is left of a known length
+    if response.length is not None:  # the rest of a known length
         return response.length == 0
     return response.isclosed() or length == 0
 

@@ -60,7 +60,7 @@ class Probe(enum.Enum):
 
 
 class PublicDocument(enum.Enum):
-    """The paths of what describes the service."""
+    """The paths of the documents that describe the service."""
 
     HOME = "/"
     OPENAPI = "/openapi.json"
@@ -106,7 +106,7 @@ class LinkRoute:
     Args:
         handler: the route's name, for logs and metrics.
         code: the secret part.
-        suffix: what is requested of what the link stands for, without the dot.
+        suffix: names one of the files that the link opens; without the dot.
         is_digest: see `ImageRoute`.
     """
 

@@ -1,4 +1,4 @@
-"""Which bytes of an ISO are read at which stage of a boot: the files of firmware, boot loader and kernel."""
+"""The bytes of an ISO that a machine reads at each stage of a boot: firmware, boot loader, kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BootPart(enum.Enum):
-    """What a machine reads of an ISO while it boots, in this order."""
+    """The parts of an ISO that a machine reads while it boots, in this order."""
 
     FIRMWARE = "firmware"
     BOOT_LOADER = "boot loader"

@@ -1,8 +1,9 @@
 """Short links: makes, opens, lists and revokes them.
 
-A link opens an image for everyone who has its code, as the URL does that it was made of: with the same
-credentials, which assisted-service goes on to check. The code is in no table, log or metric. An opened link
-is kept in memory for a while; the process that ends one bumps its counter, and all processes read it again.
+A link opens an image like the URL that it was made of: with the same credentials, which assisted-service
+goes on to check. All who have its code can read the image. The code is in no table, log or metric. An opened
+link is kept in memory for a while; the process that ends one bumps its counter, and all processes read it
+again.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from image_service.snapshots.encryption import SnapshotCipher
 
 READ_AGAIN_SECONDS = 60.0
-"""How long an opened link is used without reading it again; revoking one is noticed at once."""
+"""How long an opened link is used before it is read again; a revoked one is read again at once."""
 UNREADABLE_SECONDS = 600.0
 """How long it is used beyond that while the database cannot be read."""
 KEPT_SECONDS = 30 * 86400.0
@@ -68,13 +69,13 @@ MAX_CLIENTS = 4096
 
 @attrs.frozen
 class LinkRequest:
-    """What a link is to be made of.
+    """A request for a link.
 
     Args:
         url: of this service, with its credentials.
         expires_in: seconds.
         label: a text for the list of links.
-        pinned: True: it stands for the version of now, whatever changes.
+        pinned: True: it keeps the present version of the image.
     """
 
     url: str = attrs.field(repr=False)
@@ -85,7 +86,7 @@ class LinkRequest:
 
 @attrs.frozen
 class MadeLink:
-    """A new link. Its URL is known to no one else.
+    """A new link. The service does not keep its URL.
 
     Args:
         expires_at: RFC 3339.
@@ -117,9 +118,9 @@ class Links:
     """The short links of the service.
 
     Args:
-        repository: where they are stored.
+        repository: stores them.
         cipher: returns the cipher of the present data key.
-        images: finds what URLs name.
+        images: finds the images that URLs name.
         own_urls: which URLs are of this service.
         max_seconds: how long a link may be valid.
         wall_clock: seconds since 1970.
@@ -153,7 +154,7 @@ class Links:
         """Make a link to an image that is served now.
 
         Args:
-            request: what it is made of.
+            request: URL and options of the link.
             client: the address of the client.
 
         Raises:
@@ -221,7 +222,7 @@ class Links:
         Raises:
             NotFound: there is no such link.
             Gone: it has expired or was revoked.
-            TooManyWrongCodes: the client has presented too many wrong codes; this one was not looked at.
+            TooManyWrongCodes: the client has presented too many wrong codes; this one was not looked up.
             Unavailable: the database cannot be read.
         """
         group = address_group(client)
@@ -254,7 +255,7 @@ class Links:
         return is_unchanged and now < min(link.expires_at, link.read_at + age_seconds)
 
     def _counters_of(self, digest: bytes) -> tuple[int, int]:
-        """Return what differs after another process, or this one, has revoked a link."""
+        """Return counters that change when another process, or this one, revokes a link."""
         return self._coordination.counter(digest), self._revocations
 
     async def _read(self, code: str, digest: bytes) -> OpenedLink:
@@ -273,7 +274,7 @@ class Links:
         return link
 
     async def _find_target(self, request: LinkRequest, client: str) -> tuple[LinkTarget, str]:
-        """Return what a URL stands for, and the suffix of its link, if it is served now."""
+        """Return the target of a URL, and the suffix of its link, if the URL is served now."""
         ref, route = self._own_urls.parse(request.url)
         is_script = ref.kind is Kind.IPXE_SCRIPT
         if is_script:  # its arguments must be there too

@@ -1,4 +1,4 @@
-"""Short links: their codes, what they stand for, and what the service knows of one without its code. Pure."""
+"""Short links: codes, targets, and the descriptions that need no code. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def new_link_id() -> str:
 
 @attrs.frozen
 class LinkTarget:
-    """What a link stands for.
+    """The image for which a link stands.
 
     Args:
         ref: complete; an ISO, or the initrd for PXE, which stands for its kernel and iPXE script too.
@@ -59,7 +59,7 @@ class LinkTarget:
         return self.ref.kind is not None and self.ref.kind.is_iso
 
     def find_ref(self, suffix: str) -> Ref:
-        """Return what a suffix names; raises NotFound if the link has no such suffix."""
+        """Return the file that a suffix names; raises NotFound if the link has no such suffix."""
         ref = self.ref
         if suffix == (ISO if self.is_iso else INITRD):
             return ref
@@ -98,11 +98,11 @@ class LinkTarget:
 
 @attrs.frozen
 class LinkDescription:
-    """What is known of a link without its code.
+    """The description of a link, which does not need its code.
 
     Args:
         id: its name.
-        label: a text of whoever has made it.
+        label: a text that its maker chose.
         kind: of image.
         created_at: RFC 3339.
         expires_at: same.

@@ -1,4 +1,4 @@
-"""The links in the database of snapshots: a digest of each code, and what only the code opens."""
+"""The links in the database of snapshots: a digest of each code, and a target that only the code unseals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StoredLink:
         id: the name of the link.
         digest: of its code.
         description: sealed with the secret of the instance.
-        sealed: what it stands for, sealed with its code; None: it has expired or was revoked.
+        sealed: its target, sealed with its code; None: it has expired or was revoked.
         expires_at: seconds since 1970.
     """
 
@@ -82,7 +82,7 @@ class LinkRepository:
         return [StoredLink(*row) for row in rows]
 
     async def end(self, link_id: str) -> bytes | None:
-        """Erase what a link stands for; return the digest of its code, None: no usable link has this id."""
+        """Erase the target of a link; return the digest of its code, None: no usable link has this id."""
         is_link = sa.and_(LINKS.c.id == link_id, LINKS.c.sealed.is_not(None))
 
         def work(connection: sa.Connection) -> bytes | None:
@@ -93,7 +93,7 @@ class LinkRepository:
         return await _required(self._transactions.write(work))
 
     async def remove_expired(self, now: float, kept_seconds: float) -> None:
-        """Erase what expired links stand for, and remove those that have expired for so long."""
+        """Erase the targets of expired links, and remove links that expired `kept_seconds` ago."""
 
         def work(connection: sa.Connection) -> None:
             has_expired = sa.and_(LINKS.c.expires_at <= now, LINKS.c.sealed.is_not(None))

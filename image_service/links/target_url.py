@@ -35,7 +35,7 @@ class OwnUrls:
         """Return the image or iPXE script that a URL names, as its reference and its route.
 
         Raises:
-            InvalidParameter: it is not a URL of this service, or not of something that links stand for.
+            InvalidParameter: it is not a URL of this service, or its file has no links.
             NotFound: this service has no such route.
         """
         if not is_web_url(url):

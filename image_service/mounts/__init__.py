@@ -1,1 +1,1 @@
-"""What each client has read of each image, and how far its boot has come: pure."""
+"""Mounts: the bytes of each image that each client has read, and the stage of its boot. Pure."""

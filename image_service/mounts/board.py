@@ -1,4 +1,4 @@
-"""The mounts of all processes: puts together what they have recorded, and describes it.
+"""The mounts of all processes: merges their records, and describes them.
 
 A mount is a client that reads an image. It begins with the first byte, is quiet when nothing was read for
 `stall_seconds`, and is forgotten `KEEP_SECONDS` after its last read. A client that begins again, after the
@@ -49,13 +49,13 @@ class MountRecord:
 
     Args:
         key: client and image.
-        coverage: what was read.
+        coverage: of the bytes that were read.
         rootfs: where the root file system begins and ends, if the image has one.
         since: first read.
         last_read: the latest.
         client: name, if it is known.
         user_agent: as sent last.
-        marks: what was requested.
+        marks: kinds of its requests.
         touches: parts of an ISO that were requested.
         sent: bytes, repeated ones included.
         reached: last stage so far; None: it does not boot from the image as a medium.
@@ -107,7 +107,7 @@ class MountRecord:
         return round(_PERCENT * part / whole, 1)
 
     def merge(self, reads: CollectedReads) -> None:
-        """Add what a process has recorded."""
+        """Add the records of a process."""
         marks = reads["marks"]
         if marks & BEGINNING:
             self.is_reopened = False
@@ -142,7 +142,7 @@ class MountRecord:
         return not _BEYOND_FIRMWARE.isdisjoint(self.touches.first) or self.coverage.count() > _IN_ORDER_BYTES
 
     def is_begun_again(self, reads: CollectedReads, stall_seconds: float) -> bool:
-        """Return True if what a process has recorded is a new mount of the same client."""
+        """Return True if the records of a process begin a new mount of the same client."""
         if not reads["marks"] & BEGINNING:
             return False
         pause: float = reads["first_read"] - self.last_read
@@ -155,7 +155,7 @@ class MountRecord:
         return pause > (limit or _REMOUNT_PAUSES * stall_seconds)
 
     def sample(self, now: float) -> None:
-        """Record, for the rate, what was sent until now."""
+        """Record, for the rate, the bytes that were sent until now."""
         if not self.samples or self.samples[-1][1] != self.sent:
             self.samples.append((now, self.sent))
         while len(self.samples) > 1 and self.samples[1][0] < now - RATE_SECONDS:
@@ -215,7 +215,7 @@ class MountBoard:
         """Number of the latest change."""
 
     def merge(self, collected: Iterable[CollectedReads]) -> None:
-        """Add what a process has recorded."""
+        """Add the records of a process."""
         now = self._seconds()
         for reads in collected:
             key, size = MountKey(*reads["key"]), reads["size"]

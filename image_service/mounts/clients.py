@@ -33,9 +33,9 @@ _NAMES = (
     ("image-service", "image-service"),
     ("mozilla/", "browser"),
 )
-"""By the name that is shown, in order: what the user agent contains, in any case.
+"""Patterns of user agents, in any case, with the names of the clients; the first match counts.
 
-Of BMCs no user agent was measured: theirs are the names that their vendors use.
+No user agent of a BMC was measured: the patterns are the names that vendors use.
 """
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), name) for pattern, name in _NAMES)
 

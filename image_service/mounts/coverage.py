@@ -38,12 +38,12 @@ class Coverage:
             self._bits = bytearray(number.to_bytes(len(bits), "little"))
 
     def merge(self, bitmap: bytes) -> None:
-        """Record what another coverage of the same image has recorded, by its bitmap."""
+        """Add the bits of another coverage of the same image."""
         number = int.from_bytes(self._bits, "little") | int.from_bytes(bitmap, "little")
         self._bits = bytearray(number.to_bytes(len(self._bits), "little"))
 
     def clear(self) -> None:
-        """Forget what was read."""
+        """Clear all bits."""
         self._bits = bytearray(len(self._bits))
 
     @property

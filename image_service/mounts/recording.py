@@ -3,8 +3,8 @@
     PendingReads    what one client has read of one image since the last collection
     ReadRecorder    finds them, and collects those that have changed
 
-Nothing is recorded per range but a few numbers. A `MountBoard`, of this process or of the supervisor, puts
-together what it collects of all of them.
+A range changes a few numbers alone. A `MountBoard`, of this process or of the supervisor, merges the records
+of all processes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from image_service.images.boot_image import BootImage
 
 _JUMP_BYTES = 16 * 1024 * 1024
-# What was requested; plain numbers, because a flag's operators cost more than all else about a range.
+# Kinds of requests; plain numbers, because a flag's operators cost more than all else about a range.
 BEGINNING = 1
 """The system area or the volume descriptors."""
 SMALL = 2
 """A range of at most `MAX_BOOT_BYTES`, and not the whole image."""
 RETURNED = 4
-"""What was read already; a client that reads the image in order does not."""
+"""Bytes that were read before; a client that reads the image in order requests none."""
 HEAD = 8
 """The header fields alone."""
 
@@ -64,7 +64,7 @@ class PendingReads:
 
     Args:
         key: client and image.
-        image: what is read.
+        image: that the client reads.
         recorder: collects it.
     """
 
@@ -161,7 +161,7 @@ class PendingReads:
             self._file = self._boot_map.find_file(start)
 
     def collect(self) -> CollectedReads:
-        """Return what was recorded, and forget it."""
+        """Return the records, and clear them."""
         collected = {
             "key": attrs.astuple(self._key),
             "client": self.client,
@@ -209,7 +209,7 @@ class ReadRecorder:
         return pending
 
     def collect(self) -> list[CollectedReads]:
-        """Return what was read since the last time."""
+        """Return the reads since the last collection."""
         changed, self.changed = self.changed, []
         return [pending.collect() for pending in changed]
 

@@ -7,10 +7,10 @@
     ignition            the Ignition area, after the end of the initrd
     root file system    its file after the Ignition area, or anything far behind its beginning
 
-The order distinguishes what is wanted from what is read with it: clients read ahead, and whole blocks, so a
-range may begin and end in files that nobody has asked for. A range counts for the file in which it begins,
-and one that begins a block for all files in that. Only times are compared, so that it does not matter which
-process has sent a range.
+The order distinguishes the files that the machine wants from those that are read with them: clients read
+ahead, and whole blocks, so a range may begin and end in files that the machine did not want. A range counts
+for the file in which it begins, and one that begins a block for all files in that. Only times are compared,
+so that it does not matter which process has sent a range.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 32 * 1024
 """GRUB reads whole blocks of this size, at their multiples; other clients have smaller ones."""
 BEGINNING_BYTES = 64 * 1024
-"""Here the volume descriptors are read, with which every client begins."""
+"""The volume descriptors are in these bytes; every client reads them first."""
 MAX_BOOT_BYTES = 8 * 1024 * 1024
 """Of a range that a machine reads while it boots; longer ones are of downloads."""
 MAX_READ_AHEAD_BYTES = 1024 * 1024
@@ -86,7 +86,7 @@ NO_FILE = (0, 0, Touch.FIRMWARE)
 
 
 class BootMap:
-    """Finds what a range of an ISO is for.
+    """Finds the parts of an ISO that a range may be for.
 
     Args:
         areas: by ascending offset, without overlaps; none: the image is not booted as a medium.
@@ -99,7 +99,7 @@ class BootMap:
         self._areas = [(area.start, area.stop, _BEGUN[area.part], _ENDED.get(area.part)) for area in areas]
 
     def find_touches(self, start: int, stop: int) -> list[Touch]:
-        """Return what a range from `start` up to `stop` may be for."""
+        """Return the parts that a range from `start` up to `stop` may be for."""
         areas, found = self._areas, []
         alignment = start & -start if start >= BEGINNING_BYTES else 1
         block_stop = start + min(alignment, BLOCK_BYTES, stop - start)
@@ -115,7 +115,7 @@ class BootMap:
         return found
 
     def find_file(self, start: int) -> tuple[int, int, Touch]:
-        """Return where the file begins and ends in which a range begins, and what it counts for.
+        """Return start and stop of the file in which a range begins, and the part for which the range counts.
 
         Ranges that begin and end in it count for that alone.
         """
@@ -150,7 +150,7 @@ class Touches:
         return collected
 
     def merge(self, collected: Iterable[tuple[int, float, float]]) -> None:
-        """Add what another process has collected."""
+        """Add the times that another process has collected."""
         for touch, first, last in collected:
             self.first[touch] = min(first, self.first.get(touch, first))
             self.last[touch] = max(last, self.last.get(touch, last))

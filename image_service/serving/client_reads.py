@@ -1,4 +1,4 @@
-"""Which reads a request belongs to: those of its client and image."""
+"""Finds the reads to which a request belongs: those of its client and image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def find_reads(
     recorder: ReadRecorder, request: Request, reader: Reader, composed: ComposedVersion, length: int
 ) -> PendingReads:
-    """Return what a client has read of an image, with the client's name as this request shows it.
+    """Return the reads of a client of an image, with the client's name as this request shows it.
 
     Args:
         recorder: of this process.

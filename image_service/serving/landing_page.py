@@ -1,4 +1,4 @@
-"""The page at ``/`` for browsers, which says what the server is."""
+"""The page at ``/`` for browsers, which describes the server."""
 
 from __future__ import annotations
 

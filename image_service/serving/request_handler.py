@@ -268,7 +268,7 @@ class ImageRequestHandler:
             return _refuse(request, error, subject)
         return _prepare_page(request, subject, (script, "text/plain"))
 
-    async def _handle_image(  # noqa: PLR0913 - what is known of the request
+    async def _handle_image(  # noqa: PLR0913 - the parts of the request
         self,
         request: Request,
         route: ImageRoute,

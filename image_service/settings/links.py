@@ -14,4 +14,4 @@ class LinkSettings:
 
     max_seconds: int = setting("LINK_MAX_SECONDS", parse=parsers.whole_number(1), default="2592000")
     """How long a short link may be valid, in seconds; it is made on `ADMIN_LISTEN`, for a day unless the
-    request says otherwise. Links that exist keep their end. The default is 30 days."""
+    request says otherwise. A change does not affect links that exist. The default is 30 days."""

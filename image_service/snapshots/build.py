@@ -63,7 +63,7 @@ UNUSED_SECONDS = 6 * 3600
 
 @attrs.frozen
 class BootImageParts:
-    """Boot images, and what they are made of.
+    """Boot images, with their parts.
 
     Args:
         sealed: has the cipher of the present data key.

@@ -108,7 +108,7 @@ class SnapshotCipher:
         return self._digest(b"link", code.encode())
 
     def seal_link(self, code: str, payload: bytes) -> bytes:
-        """Encrypt what a short link stands for, so that only its code, with the secret, opens it."""
+        """Encrypt the target of a short link; its code and the secret decrypt it."""
         return encrypt(self._derive(b"link", code.encode()), payload, self.link_digest_of(code))
 
     def unseal_link(self, code: str, sealed: bytes) -> bytes:
@@ -120,7 +120,7 @@ class SnapshotCipher:
         try:
             return decrypt(self._derive(b"link", code.encode()), sealed, self.link_digest_of(code))
         except (InvalidTag, ValueError):
-            raise SnapshotUnreadable(f"a stored link of {len(sealed)} bytes does not open") from None
+            raise SnapshotUnreadable(f"a stored link of {len(sealed)} bytes cannot be decrypted") from None
 
     def _digest(self, *fields: bytes) -> bytes:
         return hmac.digest(self._secret, _pack(*fields), "sha256")

@@ -60,7 +60,7 @@ LINKS = sa.Table(
     sa.Column("id", sa.String(16), primary_key=True),
     sa.Column("digest", sa.LargeBinary, nullable=False, unique=True),  # of the code
     sa.Column("description", sa.LargeBinary, nullable=False),  # sealed with the instance's secret
-    sa.Column("sealed", sa.LargeBinary),  # with the code: what the link stands for; none once it has ended
+    sa.Column("sealed", sa.LargeBinary),  # with the code: the link's target; none once it has ended
     sa.Column("key", sa.LargeBinary),  # of the snapshot that a pinned link keeps
     sa.Column("generation", GENERATION),  # same
     sa.Column("expires_at", sa.Float, nullable=False, index=True),

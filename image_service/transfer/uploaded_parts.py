@@ -1,4 +1,4 @@
-"""What a client has uploaded: the manifest, its parts while they arrive, and their deletion."""
+"""The upload of a client: its manifest, its parts while they arrive, and their deletion."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bundle_part_url(manifest_url: str, part: BundlePart) -> str:
 def delete_parts(manifest: ImportManifest, client: TransferClient) -> list[str]:
     """Delete the parts, and then the manifest; return a note for each that stays.
 
-    After a server could not be reached, the others are not tried.
+    If a server cannot be reached, the rest is not tried.
     """
     urls = [(f"delete-url of part {part.index}", part.delete_url) for part in manifest.parts]
     notes = []

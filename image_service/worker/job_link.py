@@ -41,7 +41,7 @@ class JobLink:
     _wake: threading.Event = attrs.field(factory=threading.Event, init=False)
 
     def set_progress(self, progress: dict[str, Any]) -> None:
-        """Set what is reported after the next heartbeat, which comes at once if the phase is a new one."""
+        """Set the progress that the next heartbeat reports; a new phase causes a heartbeat at once."""
         is_new = self._progress is None or self._progress["phase"] != progress["phase"]
         self._progress = progress
         if is_new:

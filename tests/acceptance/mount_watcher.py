@@ -27,7 +27,7 @@ def list_mounts(admin_url: str) -> list[dict[str, Any]]:
 
 @attrs.define
 class SeenMount:
-    """What was seen of an infra-env's mount."""
+    """The states of an infra-env's mount that were seen."""
 
     stages: list[str | None] = attrs.field(factory=list)
     """In the order in which they were seen, each once."""

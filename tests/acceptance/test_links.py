@@ -1,4 +1,4 @@
-"""Short links of a running service: every worker and replica opens them, nothing that is kept does."""
+"""Short links of a running service: all workers and replicas open them; no file or log contains one."""
 
 from __future__ import annotations
 

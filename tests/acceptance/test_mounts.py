@@ -61,7 +61,7 @@ class Site:
 
 @attrs.frozen
 class Medium:
-    """An image that firmware reads, range by range, with what is read ahead."""
+    """An image that firmware reads, range by range, with read-ahead."""
 
     service: Service
     path: str

@@ -1,4 +1,4 @@
-"""The status page in a browser, of a service that does what the page shows."""
+"""The status page of a running service, in a browser."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_outage_is_shown_until_it_ends(page: Page) -> None:
     problem = page.browser.find("#mounts > .problem")
     page.browser.wait_for(problem.is_displayed)
     assert problem.text == "api/v1/mounts: the service does not respond"
-    assert page.rows("mounts")  # what was shown stays
+    assert page.rows("mounts")  # the rows stay
     page.browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {**outage, "offline": False})
     page.browser.run(reload)
     page.browser.wait_for(lambda: not problem.is_displayed())

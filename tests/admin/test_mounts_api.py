@@ -113,7 +113,7 @@ async def test_latest_failures_come_first_and_their_number_is_limited(site: Site
 
 
 @ensure_deferred
-async def test_stream_begins_with_what_there_is_and_goes_on_with_changes(site: Site) -> None:
+async def test_stream_begins_with_the_present_state_and_goes_on_with_changes(site: Site) -> None:
     site.state.images = [{**IMAGE, "state": "downloading"}]
     site.read()
     site.process.failures.record("192.0.2.1", "refused", "/x", 404)

@@ -34,7 +34,7 @@ async def test_page_is_html_with_a_strict_policy() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @ensure_deferred
-async def test_what_a_file_refers_to_exists(name: str) -> None:
+async def test_files_that_a_page_or_module_loads_exist(name: str) -> None:
     router = ApiRouter(page_routes())
     path = "/" if name == "index.html" else f"/static/{name}"
     text = (await router.respond(ApiRequest("GET", path))).body.decode()

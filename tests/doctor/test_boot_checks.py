@@ -1,4 +1,4 @@
-"""What an ISO is: which firmware boots it, and from where."""
+"""Checks of an ISO: which firmware boots it, and from which kind of drive."""
 
 from __future__ import annotations
 

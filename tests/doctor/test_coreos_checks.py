@@ -1,4 +1,4 @@
-"""What a CoreOS live ISO has been given, without showing it."""
+"""Checks of the customization of a CoreOS live ISO, whose secrets they do not show."""
 
 from __future__ import annotations
 

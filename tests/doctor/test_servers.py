@@ -1,4 +1,4 @@
-"""The checks, against servers with one mistake each: it must be named, and nothing else."""
+"""The checks, against servers with one mistake each: the checks must name it, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads through EC2's API: of hostile ones no trace stays; bundles; progress."""
+"""Uploads through EC2's API: hostile ones, which leave no files; bundles; progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short links of a world that counts, in memory."""
+"""Short links over doubles, with a repository in memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MemoryLinks(LinkRepository):
 def links_of(
     world: World, repository: LinkRepository | None = None, coordination: Coordination | None = None
 ) -> Links:
-    """Return the links of one process of a world."""
+    """Return the links of one process."""
     return Links(
         repository or MemoryLinks(),
         lambda: world.archive.cipher,

@@ -1,4 +1,4 @@
-"""Short links over doubles: what they open, until when, and for whom."""
+"""Short links over doubles: their targets, their ends, and clients that guess codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CLIENT, OTHER = "192.0.2.1", "192.0.2.2"
 
 @attrs.define(eq=False)
 class Linking:
-    """The links of a process, and what is stored."""
+    """The links of a process, and the stored rows."""
 
     world: World
     stored: MemoryLinks
@@ -85,7 +85,7 @@ def code_of(made: MadeLink) -> str:
         (f"/images/{ID}/ipxe?version=4.20", ".ipxe", Kind.PXE_INITRD),
     ],
 )
-def test_link_has_the_suffix_of_what_it_opens(linking: Linking, path: str, suffix: str, kind: Kind) -> None:
+def test_link_has_the_suffix_of_its_file(linking: Linking, path: str, suffix: str, kind: Kind) -> None:
     made = linking.make(f"{BASE_URL}{path}")
     assert made.url.startswith(f"{BASE_URL}/s/")
     assert made.url.endswith(suffix)
@@ -106,7 +106,7 @@ def test_reference_of_a_link_is_complete(linking: Linking) -> None:
     assert linking.open(made).target.ref == REF
 
 
-def test_pinned_link_names_the_version_of_now(linking: Linking) -> None:
+def test_pinned_link_names_the_present_version(linking: Linking) -> None:
     pin = linking.open(linking.make(pinned=True)).target.pin
     assert pin is not None
     say(linking.world, "changed")

@@ -1,4 +1,4 @@
-"""What links are made of: codes and targets."""
+"""Codes and targets of short links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which URLs links are made of."""
+"""The URLs of which links are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mounts as the board shows them, from what the processes have recorded."""
+"""Mounts as the board shows them, from the records of the processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bitmap of what was read, compared with a set of offsets."""
+"""The bitmap of the bytes that were read, compared with a set of offsets."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_credentials(tmp_path: Path) -> None:
         ({**ENTRY, "operations": ["RunInstances"]}, "entry 1: operations must list"),
         ({**ENTRY, "operations": [["*"]]}, "entry 1: operations must list"),
         ({**ENTRY, "buckets": ["A bucket"]}, "entry 1: buckets must list"),
-        (ENTRY, "entry 1: access_key 'AKIDEXAMPLE' is that of an entry before"),
+        (ENTRY, "entry 1: access_key 'AKIDEXAMPLE' is that of an earlier entry"),
     ],
     ids=[
         "text",

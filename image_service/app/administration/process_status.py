@@ -1,4 +1,4 @@
-"""What the status page shows of the processes of the service, as JSON."""
+"""The status of the service's processes, as JSON for the status page."""
 
 from __future__ import annotations
 

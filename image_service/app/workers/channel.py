@@ -3,7 +3,7 @@
 to the worker    ``adopt``   accept the connections of the worker with this number too
                  ``release`` stop doing so
                  ``collect`` send your metrics
-                 ``activity`` send what clients have read, and what has failed, since the last time
+                 ``activity`` send the reads of clients and the failed requests since the last collection
                  ``page``    the page of metrics that was requested; null: it could not be rendered
                  ``query``   respond to a query: its number, its name and its arguments
                  ``ping``

@@ -54,7 +54,7 @@ class SlotObserver(Protocol):
         """Its worker wants the page of metrics, by ``send``."""
 
     def activity_received(self, collected: Collected) -> None:
-        """Its worker has sent what clients have read, and what has failed."""
+        """Its worker has sent the reads of clients and the failed requests."""
 
     def status_received(self, text: str) -> None:
         """Its worker has a line for the service manager."""

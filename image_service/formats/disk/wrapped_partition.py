@@ -1,4 +1,4 @@
-"""The GPT of a disk with one partition: what is before and after the partition's bytes."""
+"""The GPT of a disk with one partition: the bytes before and after the partition."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class BootImageEntry:
 
     Args:
         platform: `BIOS`, `EFI` or another number.
-        bootable: False: firmware must leave it alone.
+        bootable: False: firmware must not boot it.
         emulation: of a floppy (1, 2, 3) or a disk (4); 0: none.
         offset: bytes from the start of the image.
         length: bytes that firmware loads; for EFI, of the whole FAT file system.

@@ -207,7 +207,7 @@ def _without_user_data(specification: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_of(name: str, value: str, values: Sequence[str]) -> str:
-    """Return that of the values which a parameter has, in any case."""
+    """Return the value of a parameter, as `values` spells it; the request may spell it in any case."""
     if not value:
         raise _missing(name)
     for each in values:

@@ -165,7 +165,7 @@ class WorkerAttempts:
         return job
 
     async def _record_stop(self, token: JobToken) -> None:
-        """Record that a worker knows of a cancellation."""
+        """Record that a worker has read the cancellation of its job."""
         await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
 
     def _store(self, job: Job, name: str, content: BinaryIO) -> bool:

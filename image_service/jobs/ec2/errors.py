@@ -35,7 +35,7 @@ class Ec2Error(errors.ImageServiceError):
 
     Args:
         error_code: EC2's, such as ``InvalidParameterValue``; SDKs compare it.
-        detail: what was wrong, and what would be right.
+        detail: the fault, and a value that would be right.
     """
 
     code = "ec2-error"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
 MAX_SKEW_SECONDS = 15 * 60
-"""Between the time of a request and the time here."""
+"""The greatest difference between the time of a request and that of the service."""
 
 
 @attrs.frozen
@@ -22,7 +22,7 @@ class Ec2Caller:
         tenant: to which the access key belongs.
         access_key: its name, which is not secret.
         operations: that the access key may call; ``*`` stands for any characters.
-        buckets: to which it may export; same.
+        buckets: to which it may export; ``*`` likewise.
         request_digest: SHA-256, in hexadecimal, of the signature: the same for a repeated request.
     """
 
@@ -46,7 +46,7 @@ OperationHandler: TypeAlias = "Callable[[Ec2Caller, Mapping[str, Any]], Awaitabl
 
 Parameters and result have the members of the operation's input and output in botocore's model of EC2, such
 as ``{"ConversionTaskId": "import-vol-1234abcd"}``. The parameters fit the model, except that enumerations are
-not checked; the caller may call the operation, and the request is no trial (``DryRun``). An operation without
+not checked; the caller may call the operation, and the request has no ``DryRun``. An operation without
 output returns an empty mapping; its reply is ``true``.
 
 Raises:

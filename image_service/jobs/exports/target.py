@@ -66,7 +66,7 @@ def parse_export_target(environment: str, export: Mapping[str, Any]) -> ExportTa
             raise _invalid(f"ExportToS3.ContainerFormat {OVA} needs DiskImageFormat VMDK, not {disk_format}")
     bucket, prefix = export.get("S3Bucket", ""), export.get("S3Prefix", "")
     if not bucket:
-        raise Ec2Error("MissingParameter", "The request must contain the parameter ExportToS3.S3Bucket")
+        raise Ec2Error("MissingParameter", "the request must contain the parameter ExportToS3.S3Bucket")
     if not _BUCKET.fullmatch(bucket):
         raise _invalid(
             "ExportToS3.S3Bucket must be the name of a bucket: 3 to 63 lower-case letters, digits, dots and"
@@ -81,12 +81,12 @@ def parse_export_target(environment: str, export: Mapping[str, Any]) -> ExportTa
 
 
 def _has_odd_parts(prefix: str) -> bool:
-    """Return True if a file system would take the parts of a key for others; the last one goes on."""
+    """Return True if a part of a key is empty, ``.`` or ``..``; the id of the task continues the last one."""
     return bool({"", ".", ".."}.intersection(prefix.split("/")[:-1]))
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> str:
-    """Return that of the values which a parameter has, in any case."""
+    """Return the value of a parameter, as `values` spells it; the request may spell it in any case."""
     for each in values:
         if each.lower() == value.lower():
             return each

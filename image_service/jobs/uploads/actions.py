@@ -1,4 +1,4 @@
-"""The steps of an import that this service carries out: await its upload, and delete that at the end."""
+"""The steps of an import that this service carries out: await the upload, and delete it at the end."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class UploadActions:
         return StepResult({})
 
     async def delete_upload(self, compose: Compose, _: Step) -> StepResult:
-        """Delete what was imported from its object store; objects that cannot be deleted are logged."""
+        """Delete the upload from its object store; objects that cannot be deleted are logged."""
         notes = await self._in_thread(partial(self._delete, compose))
         if notes:
             _log.warn(

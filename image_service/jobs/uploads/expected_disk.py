@@ -1,4 +1,4 @@
-"""What the request of an import says of a disk, compared with the manifest of its upload. Pure."""
+"""A disk as the request of an import describes it, compared with the manifest of its upload. Pure."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Ec2Credential:
         secret_key: signs requests.
         tenant: as tokens name it; "": the default tenant.
         operations: that the key may call; ``*`` stands for any characters.
-        buckets: to which it may export; same.
+        buckets: to which it may export; ``*`` likewise.
     """
 
     access_key: str
@@ -67,7 +67,7 @@ def read_ec2_credentials(path: Path) -> tuple[Ec2Credential, ...]:
     entries = parsers.json_entries(_read_private(path), _faults_of_credential)
     access_keys = [entry["access_key"] for entry in entries]
     parsers.raise_faults(
-        f"entry {index}: access_key {key!r} is that of an entry before"
+        f"entry {index}: access_key {key!r} is that of an earlier entry"
         for index, key in enumerate(access_keys)
         if key in access_keys[:index]
     )
@@ -155,8 +155,8 @@ class Ec2Settings:
     """File of the access keys of EC2's API, re-read when it has changed: a JSON list of objects with
     `access_key`; `secret_key`, of at least 16 characters; `tenant`, as tokens name it, `""` for the default
     tenant; `operations`, a list of names that may have `*`, such as `["Describe*"]`; and `buckets`, a list of
-    those to which the key may export, same. No other user may have access to the file. When not set: the API
-    is not served."""
+    those to which the key may export, with `*` likewise. No other user may have access to the file. When not
+    set: the API is not served."""
     object_stores: frozenset[str] = setting(
         "EC2_OBJECT_STORES", parse=_parse_object_stores, absent=frozenset()
     )

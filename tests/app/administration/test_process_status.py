@@ -43,7 +43,7 @@ class FakeStreams:
 
 @attrs.frozen
 class FakeCertificate:
-    """A certificate that is also what has been loaded of it."""
+    """A certificate and its loaded form in one."""
 
     not_after: datetime
     file: str = "/etc/tls.crt"

@@ -227,6 +227,6 @@ def test_keys_of_a_tenant_see_the_same_tasks_and_others_see_none(client: RawClie
     assert client.error(cancel, credential=STRANGER) == (400, "InvalidConversionTaskId")
 
 
-def test_trials_change_nothing(client: RawClient) -> None:
+def test_dry_runs_change_nothing(client: RawClient) -> None:
     assert client.error(f"{IMPORT_VOLUME}&DryRun=true") == (412, "DryRunOperation")
     assert client.texts("Action=DescribeConversionTasks") == {"conversionTasks": ""}

@@ -1,4 +1,4 @@
-"""What imports and exports have in common: tenants, cancellation, repeated signatures, limits."""
+"""Behaviour that imports and exports share: tenants, cancellation, repeated signatures, limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to EC2's API, signed by hand: an oracle that shares nothing with botocore."""
+"""Requests to EC2's API, signed without botocore: an oracle for its signer."""
 
 from __future__ import annotations
 

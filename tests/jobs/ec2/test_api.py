@@ -142,7 +142,7 @@ def test_refused_requests_do_nothing(
     assert operations.calls == []
 
 
-def test_a_request_that_is_no_trial_is_carried_out() -> None:
+def test_a_request_that_is_no_dry_run_is_carried_out() -> None:
     operations = Operations()
     response = send(operations, {**CANCEL, "DryRun": "false"})
     assert b"<return>true</return>" in response.body

@@ -29,7 +29,7 @@ def read(operation: str, form: dict[str, str]) -> dict[str, Any]:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_what_botocore_serializes_is_read(data: st.DataObject) -> None:
+def test_parameters_that_botocore_serializes_are_read(data: st.DataObject) -> None:
     model = operation_model(data.draw(st.sampled_from(OPERATIONS)))
     parameters = data.draw(values_of(model.input_shape, min_items=1))
     body = urlencode(create_serializer("ec2").serialize_to_request(parameters, model)["body"])
