@@ -13,6 +13,7 @@ from image_service.formats.disk.model import SECTOR_BYTES
 from image_service.jobs.catalog_image import DiskLayout
 from image_service.jobs.conversion_task import ImportSource
 from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.ec2.xml_text import is_representable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,8 +182,8 @@ def _parse_additional_info(text: str) -> Mapping[str, str]:
             f"{place} has the unknown member {unknown[0]!a:.100}; members are {', '.join(_ADDITIONAL)}"
         )
     for name, value in document.items():
-        if not isinstance(value, str):
-            raise _invalid(f"{place}.{name} must be a string")
+        if not isinstance(value, str) or not is_representable(value):
+            raise _invalid(f"{place}.{name} must be a string without control characters")
     for name, values in (("virtualization", _VIRTUALIZATIONS), ("layout", tuple(DiskLayout))):
         if name in document:
             document[name] = _one_of(f"{place}.{name}", document[name], values)

@@ -112,8 +112,10 @@ def test_additional_info_names_images_and_the_layout(operating: Operating) -> No
         '{"virtualization": "x"}',
         '{"layout": 1}',
         '{"unknown": "x"}',
+        r'{"kernel": "\u0000"}',
+        r'{"ramdisk": "\ud800"}',
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_wrong_additional_info_is_refused(operating: Operating, text: str) -> None:
     assert refusal(operating, "ImportInstance", with_additional_info(text)) == "InvalidParameterValue"
