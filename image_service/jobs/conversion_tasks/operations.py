@@ -58,6 +58,7 @@ _EXPORTS = (TaskKind.EXPORT_INSTANCE,)
 _UNKNOWN_IMPORT = "InvalidConversionTaskId"
 _UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
 _INSTANCE = "i-"
+_REFUSAL = "Refusal"  # in the place of an output: code and detail of an error
 _log = Logger()
 
 
@@ -108,14 +109,33 @@ class TaskOperations:
     def handlers(self) -> Mapping[str, OperationHandler]:
         """The operations by name."""
         return {
-            "ImportVolume": self._import_volume,
-            "ImportInstance": self._import_instance,
+            "ImportVolume": partial(self._answer_once, self._import_volume),
+            "ImportInstance": partial(self._answer_once, self._import_instance),
             "DescribeConversionTasks": self._describe_conversion_tasks,
-            "CancelConversionTask": self._cancel_conversion_task,
-            "CreateInstanceExportTask": self._create_export_task,
+            "CancelConversionTask": partial(self._answer_once, self._cancel_conversion_task),
+            "CreateInstanceExportTask": partial(self._answer_once, self._create_export_task),
             "DescribeExportTasks": self._describe_export_tasks,
-            "CancelExportTask": self._cancel_export_task,
+            "CancelExportTask": partial(self._answer_once, self._cancel_export_task),
         }
+
+    async def _answer_once(
+        self, handle: OperationHandler, caller: Ec2Caller, parameters: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Carry out a changing request; one whose signature was seen before gets the first answer.
+
+        A refusal is an answer, too: repeated later, the request might not be refused.
+        """
+        output = await self._in_thread(partial(self._tasks.find_answer, caller.request_digest))
+        if output is None:
+            try:
+                output = await handle(caller, parameters)
+            except Ec2Error as error:
+                refusal = TaskAnswer(caller.request_digest, {_REFUSAL: [error.error_code, error.detail]})
+                output = await self._in_thread(partial(self._tasks.add_answer, caller.tenant, refusal))
+        refused: Any = output.get(_REFUSAL)
+        if refused is not None:
+            raise Ec2Error(*refused)
+        return output
 
     async def _import_volume(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         parse = partial(parse_import_volume, parameters)
@@ -129,8 +149,6 @@ class TaskOperations:
     async def _import(
         self, caller: Ec2Caller, kind: TaskKind, parse: Callable[[AllowedOrigins], ImportRequest]
     ) -> Json:
-        if (first := await self._find_answer(caller)) is not None:
-            return first
         if not self._options.object_stores:
             raise Ec2Error("UnsupportedOperation", "EC2_OBJECT_STORES is not set: nothing can be imported")
         request = parse(self._options.origins)
@@ -156,8 +174,6 @@ class TaskOperations:
         return await self._cancel(caller, _IMPORTS, task_id, _UNKNOWN_IMPORT, reason)
 
     async def _create_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        if (first := await self._find_answer(caller)) is not None:
-            return first
         target = parse_export_target(parameters["TargetEnvironment"], parameters["ExportToS3Task"])
         tags = parse_tags(parameters.get("TagSpecifications", ()))
         image = await self._find_image(caller.tenant, parameters["InstanceId"])
@@ -197,10 +213,6 @@ class TaskOperations:
     async def _cancel_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         return await self._cancel(caller, _EXPORTS, parameters["ExportTaskId"], _UNKNOWN_EXPORT)
 
-    async def _find_answer(self, caller: Ec2Caller) -> Json | None:
-        """Return the answer to an earlier request with the same signature; None: there was none."""
-        return await self._in_thread(partial(self._tasks.find_answer, caller.request_digest))
-
     async def _add(
         self, caller: Ec2Caller, record: TaskRecord, source: ImportSource | None, output: Json
     ) -> Json:
@@ -239,8 +251,6 @@ class TaskOperations:
     async def _cancel(
         self, caller: Ec2Caller, kinds: Sequence[TaskKind], task_id: str, unknown: str, reason: str = ""
     ) -> Json:
-        if (first := await self._find_answer(caller)) is not None:
-            return first
         (record,) = await self._in_thread(partial(self._find, caller, kinds, [task_id], unknown))
         answer = TaskAnswer(caller.request_digest, {"Return": True})
         given = await self._in_thread(partial(self._tasks.cancel, record.task, reason, answer))

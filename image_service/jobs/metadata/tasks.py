@@ -113,6 +113,21 @@ class TaskRepository:
         """Return the answer to the request with a signature; None: there was none."""
         return self._database.transact(lambda connection: _find_answer(connection, digest))
 
+    def add_answer(self, tenant: str, answer: TaskAnswer) -> Json:
+        """Record the answer to a request of a tenant that changes nothing else; return it.
+
+        If a request with this signature was answered meanwhile: return that answer.
+        """
+
+        def work(connection: sa.Connection) -> Json:
+            lock_tenant(self._database, connection, tenant)
+            if (first := _find_answer(connection, answer.digest)) is not None:
+                return first
+            self._add_answer(connection, answer)
+            return answer.output
+
+        return self._database.transact(work)
+
     def find(
         self, tenant: str, kinds: Collection[TaskKind], ids: Collection[str] | None = None
     ) -> list[TaskRecord]:

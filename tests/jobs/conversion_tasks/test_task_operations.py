@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.jobs.conversion_task import TaskKind, TaskLimits
+from image_service.jobs.ec2.errors import Ec2Error
 from image_service.jobs.model import ComposeState, JobState
 from tests.jobs.conversion_tasks.operating import GIB, Operating, volume
 from tests.jobs.conversion_tasks.refusals import refusal
@@ -83,6 +84,18 @@ def test_repeated_signature_creates_nothing_and_gets_the_first_answer(operating:
     rows.clock.advance(3601)
     rows.tasks.forget_answers(rows.clock() - timedelta(hours=1))
     assert operating.import_volume(digest="same") != first
+
+
+def test_repeated_signature_of_a_refused_request_creates_nothing(rows: Rows) -> None:
+    operating = Operating(rows, limits=TaskLimits(max_tasks=1, max_bytes=5 * GIB))
+    task_id = operating.import_volume()["ConversionTaskId"]
+    with pytest.raises(Ec2Error) as first:
+        operating.import_volume(digest="same")
+    operating.call(CANCEL, {"ConversionTaskId": task_id})
+    with pytest.raises(Ec2Error) as second:
+        operating.import_volume(digest="same")
+    assert (second.value.error_code, second.value.detail) == ("ResourceLimitExceeded", first.value.detail)
+    operating.import_volume()
 
 
 def test_equal_requests_at_once_add_one_task_and_cancel_once(operating: Operating) -> None:
