@@ -119,7 +119,7 @@ class MountRecord:
         self.sent += reads["sent"]
         self.since = min(self.since, reads["first_read"])
         self.last_read = max(self.last_read, reads["last_read"])
-        self.client = reads["client"] or self.client
+        self.client = reads["client"] if reads["user_agent"] else reads["client"] or self.client
         self.user_agent = reads["user_agent"] or self.user_agent
         self._advance()
 

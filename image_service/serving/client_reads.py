@@ -35,5 +35,6 @@ def find_reads(
     reads = recorder.find(key, composed.representation.image)
     user_agent = request.headers.get("user-agent", "")
     client = recognize_client(user_agent, request.headers.get("accept", ""), length)
-    reads.client, reads.user_agent = client or reads.client, user_agent[:MAX_USER_AGENT]
+    reads.client = client if user_agent else client or reads.client
+    reads.user_agent = user_agent[:MAX_USER_AGENT]
     return reads

@@ -235,6 +235,23 @@ def test_client_and_image_are_described(site: Site) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("client_name", "user_agent", "shown"),
+    [(None, "unknown/1", None), ("iPXE", "iPXE/1.21", "iPXE"), (None, "", "curl"), ("qemu", "", "qemu")],
+)
+def test_name_of_another_program_at_the_address_is_not_kept(
+    site: Site, client_name: str | None, user_agent: str, shown: str | None
+) -> None:
+    client = site.client()
+    reads = site.recorders[0].find(client.key, client.image)
+    reads.client, reads.user_agent = "curl", "curl/7.88.1"
+    client.read(32768, ahead=0)
+    site.collect()
+    reads.client, reads.user_agent = client_name, user_agent
+    client.read(65536, ahead=0)
+    assert site.mount()["client"] == shown
+
+
 def test_rate_is_that_of_the_last_seconds(site: Site) -> None:
     client = site.client()
     for _ in range(60):
