@@ -6,6 +6,7 @@
     GET                   …/infra-envs/{id}/downloads/files             200
     GET                   …/infra-envs/{id}/downloads/minimal-initrd    200 204
     GET                   …/infra-envs/{id}/downloads/image-url         200
+    GET                   /openapi.json                                 200
 
 The statuses are assisted-service's, whose PATCH responds with 201 too.
 """
@@ -19,15 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
+from image_service import __version__
 from image_service.errors import InvalidParameter, NotFound
+from image_service.http.openapi import ApiDescription, QueryParameter
 from image_service.images.reference import ISOS, Kind
+from image_service.management.described_api import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
 from image_service.management.messages import ApiResponse, json_response
+from image_service.management.operations import ApiOperation
 from image_service.management.router import ApiRouter
 from image_service.standalone.content import discovery_config, ramdisk
 from image_service.standalone.infra_env import StandaloneInfraEnv, parse_fields
+from image_service.standalone.schemas import SCHEMAS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from image_service.concurrency.parts import InThread
     from image_service.management.messages import ApiRequest
@@ -36,6 +42,15 @@ if TYPE_CHECKING:
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
 _ID = "(?P<infra_env_id>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"
 _DOWNLOAD = re.compile(f"{_COLLECTION}/{_ID}(?:|/downloads/files|/downloads/minimal-initrd)")
+_IGNITION_FILE = "discovery.ign"
+_DESCRIPTION = ApiDescription(
+    "image-service stand-in for assisted-service",
+    __version__,
+    "Registers infra-envs, in the form of assisted-service's API.",
+    ("",),
+    error_type=PROBLEM_TYPE,
+    security_schemes=TOKEN_SCHEMES,
+)
 _FILES = {Kind.FULL_ISO: "full.iso", Kind.MINIMAL_ISO: "minimal.iso"}
 
 
@@ -62,15 +77,71 @@ class InfraEnvApi:
         self._in_thread = in_thread
         self._clock = clock
         self._image_service_base_url = image_service_base_url
-        one = f"{_COLLECTION}/{_ID}"
-        self._router = ApiRouter(
-            {
-                f"{_COLLECTION}/?": {"GET": self._list, "POST": self._register},
-                one: {"GET": self._show, "PATCH": self._update, "DELETE": self._deregister},
-                f"{one}/downloads/files": {"GET": self._file},
-                f"{one}/downloads/minimal-initrd": {"GET": self._minimal_initrd},
-                f"{one}/downloads/image-url": {"GET": self._image_url},
-            }
+        collection = {"GET": self._list, "POST": self._register}
+        described = described_routes(_DESCRIPTION, self._operations(), SCHEMAS)
+        self._router = ApiRouter({**described, f"{_COLLECTION}/": collection})
+
+    def _operations(self) -> Sequence[ApiOperation]:
+        one = f"{_COLLECTION}/{{infra_env_id}}"
+        return (
+            ApiOperation(
+                "GET", _COLLECTION, "ListInfraEnvs", "list infra-envs", self._list, reply="InfraEnvs"
+            ),
+            ApiOperation(
+                "POST",
+                _COLLECTION,
+                "RegisterInfraEnv",
+                "register an infra-env",
+                self._register,
+                status=201,
+                body="NewInfraEnv",
+                reply="InfraEnv",
+            ),
+            ApiOperation("GET", one, "GetInfraEnv", "show an infra-env", self._show, reply="InfraEnv"),
+            ApiOperation(
+                "PATCH",
+                one,
+                "UpdateInfraEnv",
+                "change an infra-env",
+                self._update,
+                status=201,
+                body="InfraEnvChanges",
+                reply="InfraEnv",
+            ),
+            ApiOperation(
+                "DELETE", one, "DeregisterInfraEnv", "remove an infra-env", self._deregister, status=204
+            ),
+            ApiOperation(
+                "GET",
+                f"{one}/downloads/files",
+                "DownloadInfraEnvFiles",
+                "download the Ignition config",
+                self._file,
+                reply="IgnitionConfig",
+                query=(
+                    QueryParameter("file_name", "which file", {"const": _IGNITION_FILE}, required=True),
+                    QueryParameter(
+                        "discovery_iso_type", "kind of image; full-iso", {"enum": [iso.value for iso in ISOS]}
+                    ),
+                ),
+            ),
+            ApiOperation(
+                "GET",
+                f"{one}/downloads/minimal-initrd",
+                "DownloadMinimalInitrd",
+                "download the ramdisk, if there is one",
+                self._minimal_initrd,
+                other_statuses=(204,),
+                content_types=("application/octet-stream",),
+            ),
+            ApiOperation(
+                "GET",
+                f"{one}/downloads/image-url",
+                "GetInfraEnvDownloadURL",
+                "show the URL of the image",
+                self._image_url,
+                reply="ImageUrl",
+            ),
         )
 
     async def respond(self, request: ApiRequest) -> ApiResponse:
@@ -131,8 +202,8 @@ class InfraEnvApi:
 
     async def _file(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         name = request.query.get("file_name")
-        if name != "discovery.ign":
-            raise InvalidParameter("file_name must be discovery.ign")
+        if name != _IGNITION_FILE:
+            raise InvalidParameter(f"file_name must be {_IGNITION_FILE}")
         kind = request.query.get("discovery_iso_type", Kind.FULL_ISO.value)
         if kind not in {iso.value for iso in ISOS}:
             raise InvalidParameter(f"discovery_iso_type must be {', '.join(iso.value for iso in ISOS)}")

@@ -30,7 +30,7 @@ _MAX_KEYFILE_CHARACTERS = 64 * 1024
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")  # as it stands in a URL's path
 _KEYFILE = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._@-]{0,127}")  # a file's name, not hidden, without slashes
-_ARCHITECTURES = {name: name for name in ("x86_64", "aarch64", "ppc64le", "s390x")} | {"arm64": "aarch64"}
+ARCHITECTURES = {name: name for name in ("x86_64", "aarch64", "ppc64le", "s390x")} | {"arm64": "aarch64"}
 _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
@@ -134,9 +134,9 @@ def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[object], str]
 
 
 def _architecture(value: object) -> str:
-    if not isinstance(value, str) or value not in _ARCHITECTURES:
-        raise ValueError(f"must be one of {', '.join(_ARCHITECTURES)}")
-    return _ARCHITECTURES[value]
+    if not isinstance(value, str) or value not in ARCHITECTURES:
+        raise ValueError(f"must be one of {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[value]
 
 
 def _image_type(value: object) -> Kind:

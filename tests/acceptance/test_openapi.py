@@ -80,6 +80,11 @@ def test_images_are_as_the_document_says(administered: tuple[Service, str], tmp_
     check_api(service.url, tmp_path, *options, config=config)
 
 
+def test_stand_in_does_what_its_document_says(administered: tuple[Service, str], tmp_path: Path) -> None:
+    service, _ = administered
+    check_api(service.api_url, tmp_path, "--phases", "coverage,fuzzing")
+
+
 def test_administrative_listener_does_what_its_document_says(
     administered: tuple[Service, str], tmp_path: Path
 ) -> None:
