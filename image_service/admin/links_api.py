@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import attrs
 
 from image_service.errors import InvalidParameter
-from image_service.http.openapi import reference
+from image_service.http.openapi import BOOLEAN, TEXT, TIME, list_schema, object_schema
 from image_service.links.links import LinkRequest
 from image_service.management.messages import ApiResponse, json_response, parse_json_object
 from image_service.management.operations import ApiOperation
@@ -25,9 +25,6 @@ DEFAULT_SECONDS = 86400
 MAX_URL = 8192
 """Characters; as many as a request target has."""
 MAX_LABEL = 200
-_TEXT: Json = {"type": "string"}
-_TIME: Json = {"type": "string", "format": "date-time"}
-_BOOLEAN: Json = {"type": "boolean"}
 
 
 class LinkHandlers(Protocol):
@@ -100,33 +97,24 @@ class LinksApi:
                     "url": {"type": "string", "maxLength": MAX_URL},
                     "expires_in": {**seconds, "default": min(DEFAULT_SECONDS, self._max_seconds)},
                     "label": {"type": "string", "maxLength": MAX_LABEL, "default": ""},
-                    "pinned": {**_BOOLEAN, "default": False},
+                    "pinned": {**BOOLEAN, "default": False},
                 },
                 "additionalProperties": False,
             },
-            "MadeLink": _object(id=_TEXT, url=_TEXT, expires_at=_TIME),
-            "Link": _object(
-                id=_TEXT,
-                label=_TEXT,
-                infra_env=_TEXT,
-                kind=_TEXT,
-                version=_TEXT,
-                architecture=_TEXT,
-                pinned=_BOOLEAN,
-                created_at=_TIME,
-                expires_at=_TIME,
+            "MadeLink": object_schema(id=TEXT, url=TEXT, expires_at=TIME),
+            "Link": object_schema(
+                id=TEXT,
+                label=TEXT,
+                infra_env=TEXT,
+                kind=TEXT,
+                version=TEXT,
+                architecture=TEXT,
+                pinned=BOOLEAN,
+                created_at=TIME,
+                expires_at=TIME,
             ),
-            "Links": _object(links={"type": "array", "items": reference("Link")}),
+            "Links": object_schema(links=list_schema("Link")),
         }
-
-
-def _object(**properties: Json) -> Json:
-    return {
-        "type": "object",
-        "required": list(properties),
-        "properties": properties,
-        "additionalProperties": False,
-    }
 
 
 @attrs.frozen

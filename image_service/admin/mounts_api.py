@@ -13,7 +13,15 @@ from image_service.admin.events import CONTENT_TYPE, EventStreams
 from image_service.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
 from image_service.errors import Unavailable
 from image_service.http.dates import format_epoch
-from image_service.http.openapi import reference
+from image_service.http.openapi import (
+    BOOLEAN,
+    COUNT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    list_schema,
+    object_schema,
+)
 from image_service.management.messages import ApiResponse
 from image_service.management.operations import ApiOperation
 from image_service.mounts.stages import Stage
@@ -31,46 +39,30 @@ if TYPE_CHECKING:
 MAX_EVENTS = 256
 """Of mounts, sent at a time."""
 _IMAGE_NAME = ("version", "openshift_version", "cpu_architecture", "type")
-_TEXT: Json = {"type": "string"}
-_TEXT_OR_NULL: Json = {"type": ["string", "null"]}
-_TIME: Json = {"type": "string", "format": "date-time"}
-_BYTES: Json = {"type": "integer", "minimum": 0}
-_MOUNT: dict[str, Json] = {
-    "infra_env": _TEXT_OR_NULL,
-    "version": _TEXT,
-    "kind": _TEXT,
-    "address": _TEXT,
-    "client": _TEXT_OR_NULL,
-    "user_agent": _TEXT,
-    "since": _TIME,
-    "last_read": _TIME,
-    "bytes_read": _BYTES,
-    "size": _BYTES,
-    "rate": _BYTES,
-    "stage": {"enum": [*(stage.value for stage in Stage), None]},
-    "rootfs_percent": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
-    "stalled": {"type": "boolean"},
+_SCHEMAS: Schemas = {
+    **BASE_IMAGE_SCHEMAS,
+    "Mount": object_schema(
+        infra_env=TEXT_OR_NULL,
+        version=TEXT,
+        kind=TEXT,
+        address=TEXT,
+        client=TEXT_OR_NULL,
+        user_agent=TEXT,
+        since=TIME,
+        last_read=TIME,
+        bytes_read=COUNT,
+        size=COUNT,
+        rate=COUNT,
+        stage={"enum": [*(stage.value for stage in Stage), None]},
+        rootfs_percent={"type": ["number", "null"], "minimum": 0, "maximum": 100},
+        stalled=BOOLEAN,
+    ),
+    "Mounts": object_schema(mounts=list_schema("Mount")),
+    "Failure": object_schema(
+        path=TEXT_OR_NULL, status={"type": ["integer", "null"]}, reason=TEXT, client=TEXT, time=TIME
+    ),
+    "Failures": object_schema(failures=list_schema("Failure")),
 }
-_FAILURE: dict[str, Json] = {
-    "path": _TEXT_OR_NULL,
-    "status": {"type": ["integer", "null"]},
-    "reason": _TEXT,
-    "client": _TEXT,
-    "time": _TIME,
-}
-
-
-def _object(properties: dict[str, Json]) -> Json:
-    return {
-        "type": "object",
-        "required": list(properties),
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def _list(name: str, schema: str) -> Json:
-    return _object({name: {"type": "array", "items": reference(schema)}})
 
 
 class MountsApi:
@@ -118,13 +110,7 @@ class MountsApi:
     @property
     def schemas(self) -> Schemas:
         """See `AdminApi`."""
-        return {
-            **BASE_IMAGE_SCHEMAS,
-            "Mount": _object(_MOUNT),
-            "Mounts": _list("mounts", "Mount"),
-            "Failure": _object(_FAILURE),
-            "Failures": _list("failures", "Failure"),
-        }
+        return _SCHEMAS
 
     async def _list_mounts(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()

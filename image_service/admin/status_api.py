@@ -6,51 +6,50 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.http.openapi import reference
+from image_service.http.openapi import (
+    BOOLEAN,
+    COUNT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    list_schema,
+    object_schema,
+    reference,
+)
 from image_service.management.messages import json_response
 from image_service.management.operations import ApiOperation
 
 if TYPE_CHECKING:
     from image_service.admin.state import ServingState
-    from image_service.http.openapi import Json, Schemas
+    from image_service.http.openapi import Schemas
     from image_service.management.messages import ApiRequest, ApiResponse
 
-_TEXT: Json = {"type": "string"}
-_TEXT_OR_NULL: Json = {"type": ["string", "null"]}
-_COUNT: Json = {"type": "integer", "minimum": 0}
-_TIME: Json = {"type": "string", "format": "date-time"}
-_TIME_OR_NULL: Json = {"type": ["string", "null"], "format": "date-time"}
-
-
-def _object(**properties: Json) -> Json:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
 STATUS_SCHEMAS: Schemas = {
-    "Status": _object(
-        version=_TEXT,
-        started_at=_TIME,
-        workers=_COUNT,
-        ready={"type": "boolean"},
-        reason=_TEXT_OR_NULL,
-        impairment=_TEXT_OR_NULL,
-        connections=_COUNT,
-        requests=_COUNT,
+    "Status": object_schema(
+        version=TEXT,
+        started_at=TIME,
+        workers=COUNT,
+        ready=BOOLEAN,
+        reason=TEXT_OR_NULL,
+        impairment=TEXT_OR_NULL,
+        connections=COUNT,
+        requests=COUNT,
         upstream=reference("Upstream"),
         database={"oneOf": [reference("Database"), {"type": "null"}]},
-        streams={"type": "array", "items": reference("Stream")},
-        certificates={"type": "array", "items": reference("Certificate")},
+        streams=list_schema("Stream"),
+        certificates=list_schema("Certificate"),
     ),
-    "Upstream": _object(
-        url=_TEXT, answered_at=_TIME_OR_NULL, failed_at=_TIME_OR_NULL, failure=_TEXT_OR_NULL, failures=_COUNT
+    "Upstream": object_schema(
+        url=TEXT, answered_at=TIME_OR_NULL, failed_at=TIME_OR_NULL, failure=TEXT_OR_NULL, failures=COUNT
     ),
-    "Database": _object(
-        was_reached={"type": "boolean"},
+    "Database": object_schema(
+        was_reached=BOOLEAN,
         failing_seconds={"type": ["number", "null"]},
         round_trip_seconds={"type": ["number", "null"]},
     ),
-    "Stream": _object(name=_TEXT, refreshed_at=_TIME, failures=_COUNT),
-    "Certificate": _object(file=_TEXT, not_after=_TIME, state={"enum": ["valid", "ending", "ended"]}),
+    "Stream": object_schema(name=TEXT, refreshed_at=TIME, failures=COUNT),
+    "Certificate": object_schema(file=TEXT, not_after=TIME, state={"enum": ["valid", "ending", "ended"]}),
 }
 
 

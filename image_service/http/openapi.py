@@ -17,6 +17,14 @@ Json: TypeAlias = "Mapping[str, object]"
 Schemas: TypeAlias = "Mapping[str, Json]"
 """JSON Schemas (2020-12) by name; they refer to each other by ``#/components/schemas/NAME``."""
 
+TEXT: Json = {"type": "string"}
+TEXT_OR_NULL: Json = {"type": ["string", "null"]}
+TIME: Json = {"type": "string", "format": "date-time"}
+TIME_OR_NULL: Json = {"type": ["string", "null"], "format": "date-time"}
+COUNT: Json = {"type": "integer", "minimum": 0}
+COUNT_OR_NULL: Json = {"type": ["integer", "null"], "minimum": 0}
+BOOLEAN: Json = {"type": "boolean"}
+
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 _WITHOUT_CONTENT = {204, 304}  # RFC 9110 section 6.4.1
 _JSON_WEB_TOKEN: Json = MappingProxyType({"type": "http", "scheme": "bearer", "bearerFormat": "JWT"})
@@ -94,6 +102,21 @@ def path_pattern(path: str) -> str:
 def reference(name: str) -> Json:
     """Return a reference to a schema."""
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+def object_schema(**properties: Json) -> Json:
+    """Return the schema of an object that has these members and no others."""
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def list_schema(name: str) -> Json:
+    """Return the schema of a list, whose items have the schema of that name."""
+    return {"type": "array", "items": reference(name)}
 
 
 def openapi_document(

@@ -5,42 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.catalog.lifecycle.status import BaseImageState
-from image_service.http.openapi import reference
+from image_service.http.openapi import (
+    BOOLEAN,
+    COUNT,
+    COUNT_OR_NULL,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME_OR_NULL,
+    list_schema,
+    object_schema,
+)
 
 if TYPE_CHECKING:
-    from image_service.http.openapi import Json, Schemas
-
-_TEXT: Json = {"type": "string"}
-_TEXT_OR_NULL: Json = {"type": ["string", "null"]}
-_BYTES: Json = {"type": "integer", "minimum": 0}
-_BYTES_OR_NULL: Json = {"type": ["integer", "null"], "minimum": 0}
-_PROPERTIES: dict[str, Json] = {
-    "version": _TEXT,
-    "openshift_version": _TEXT,
-    "cpu_architecture": _TEXT,
-    "type": _TEXT,
-    "state": {"enum": [state.value for state in BaseImageState]},
-    "reason": _TEXT_OR_NULL,
-    "bytes_done": _BYTES,
-    "bytes_total": _BYTES_OR_NULL,
-    "size": _BYTES_OR_NULL,
-    "sha256": {"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"},
-    "remote": {"type": "boolean"},
-    "verified": {"enum": ["digest", "origin", None]},
-    "retry_at": {"type": ["string", "null"], "format": "date-time"},
-    "url": _TEXT,
-}
+    from image_service.http.openapi import Schemas
 
 BASE_IMAGE_SCHEMAS: Schemas = {
-    "BaseImage": {
-        "type": "object",
-        "required": list(_PROPERTIES),
-        "properties": _PROPERTIES,
-        "additionalProperties": False,
-    },
-    "BaseImages": {
-        "type": "object",
-        "required": ["images"],
-        "properties": {"images": {"type": "array", "items": reference("BaseImage")}},
-    },
+    "BaseImage": object_schema(
+        version=TEXT,
+        openshift_version=TEXT,
+        cpu_architecture=TEXT,
+        type=TEXT,
+        state={"enum": [state.value for state in BaseImageState]},
+        reason=TEXT_OR_NULL,
+        bytes_done=COUNT,
+        bytes_total=COUNT_OR_NULL,
+        size=COUNT_OR_NULL,
+        sha256={"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"},
+        remote=BOOLEAN,
+        verified={"enum": ["digest", "origin", None]},
+        retry_at=TIME_OR_NULL,
+        url=TEXT,
+    ),
+    "BaseImages": object_schema(images=list_schema("BaseImage")),
 }
