@@ -255,7 +255,10 @@ class TaskOperations:
         answer = TaskAnswer(caller.request_digest, {"Return": True})
         given = await self._in_thread(partial(self._tasks.cancel, record.task, reason, answer))
         if given is None:
-            raise Ec2Error("IncorrectState", f"task {task_id} has ended, and cannot be cancelled")
+            raise Ec2Error(
+                "IncorrectState",
+                f"task {task_id} has ended, or registers its image, and cannot be cancelled",
+            )
         _log.info("cancelled task {task}", task=task_id, tenant=caller.tenant, access_key=caller.access_key)
         await self._plans.cancel(record.compose)
         return given

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from image_service.errors import TaskLimitReached
 from image_service.jobs.metadata.statements import UNFINISHED, lock_tenant, utc_now
-from image_service.jobs.metadata.tables import ANSWERS, COMPOSES, IMAGES, JOBS, TASKS
+from image_service.jobs.metadata.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.metadata.values import (
     COMPOSE_COLUMNS,
     JOB_COLUMNS,
@@ -96,11 +96,15 @@ class TaskRepository:
         """Cancel a task, and record the answer to its request, in one transaction.
 
         Returns:
-            the answer, of the first request with this signature; None: the task has ended before.
+            the answer, of the first request with this signature; None: the task has ended before, or puts its
+            images into the catalog, where they may be in use.
         """
+        is_cancellable = (COMPOSES.c.id == task.compose_id) & (COMPOSES.c.state != ComposeState.REGISTERING)
+        lock = sa.update(COMPOSES).where(is_cancellable).values(id=task.compose_id)
 
         def work(connection: sa.Connection) -> Json | None:
-            if not self._composes.end(connection, task.compose_id, ComposeState.CANCELLED):
+            is_locked = bool(connection.execute(lock).rowcount)
+            if not is_locked or not self._composes.end(connection, task.compose_id, ComposeState.CANCELLED):
                 return _find_answer(connection, answer.digest)
             update = sa.update(TASKS).where(TASKS.c.id == task.id).values(cancel_reason=reason)
             connection.execute(update)
@@ -185,8 +189,15 @@ def _check_limits(connection: sa.Connection, task: ConversionTask, limits: TaskL
     number, reserved = connection.execute(unfinished).one()
     if number >= limits.max_tasks:
         raise TaskLimitReached(f"EC2_MAX_TASKS: {number} tasks have not ended, of at most {limits.max_tasks}")
+    # An import that has registered its images, and has not ended, counts as a task.
+    counted = (
+        sa.select(ARTIFACTS.c.key)
+        .join(JOBS, JOBS.c.id == ARTIFACTS.c.job_id)
+        .join(COMPOSES, COMPOSES.c.id == JOBS.c.compose_id)
+        .where(COMPOSES.c.tenant == task.tenant, UNFINISHED)
+    )
     stored = sa.select(sa.func.coalesce(sa.func.sum(IMAGES.c.volume_bytes), 0)).where(
-        IMAGES.c.tenant == task.tenant
+        IMAGES.c.tenant == task.tenant, IMAGES.c.key.not_in(counted)
     )
     used = int(reserved) + int(connection.execute(stored).scalar_one())
     if task.volume_bytes and used + task.volume_bytes > limits.max_bytes:

@@ -22,7 +22,7 @@ from image_service.jobs.model import ComposeOrigin, ComposeState, alias_digits
 from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
 
 if TYPE_CHECKING:
-    from image_service.jobs.model import Json
+    from image_service.jobs.model import Artifact, Json
 
 SOURCE = ImportSource(("https://store.example/m?X-Amz-Signature=s3cr3t",))
 LIMITS = TaskLimits(100, 2**40)
@@ -180,14 +180,38 @@ def test_image_is_either_deleted_or_read(rows: Rows) -> None:
             assert deleting.result() != reading.result()
 
 
-def test_import_without_success_leaves_no_image(rows: Rows) -> None:
+def add_with_image(rows: Rows) -> tuple[TaskRecord, Artifact]:
+    """Add an import that has put its image into the catalog, and has not ended; return the artifact, too."""
     record = make_record()
     _, job_ids = rows.tasks.add(record, SOURCE, LIMITS, answer(record))
     assert job_ids is not None
     rows.start(job_ids["customize"])
     artifact = make_artifact(job_ids["customize"])
     rows.jobs.add_artifact(job_ids["customize"], 1, artifact)
-    rows.images.add(make_image(1, source=f"import:{record.task.id}", artifact=artifact))
-    rows.composes.finish(record.compose.id, ComposeState.CANCELLED)
+    rows.composes.set_state(record.compose.id, ComposeState.REGISTERING)
+    source = f"import:{record.task.id}"
+    rows.images.add(make_image(1, source=source, artifact=artifact, volume_bytes=record.task.volume_bytes))
+    return record, artifact
+
+
+def test_import_that_registers_its_image_is_not_cancelled(rows: Rows) -> None:
+    record, _ = add_with_image(rows)
+    assert rows.tasks.cancel(record.task, "", TaskAnswer("cancel", {})) is None
+    (found,) = rows.tasks.find("org-1", list(TaskKind))
+    assert found.compose.state is ComposeState.REGISTERING
+    assert len(rows.images.find_all("org-1")) == 1
+
+
+def test_volume_counts_once_while_its_import_ends(rows: Rows) -> None:
+    record, _ = add_with_image(rows)
+    for _ in range(2):
+        with pytest.raises(TaskLimitReached, match=f"have {GIB} bytes"):
+            add(rows, make_record(), TaskLimits(100, GIB))
+        rows.composes.finish(record.compose.id, ComposeState.SUCCESS)
+
+
+def test_import_without_success_leaves_no_image(rows: Rows) -> None:
+    record, artifact = add_with_image(rows)
+    rows.composes.finish(record.compose.id, ComposeState.FAILURE)
     assert rows.images.find_all(None) == []
     assert rows.jobs.find_discarded(9) == [artifact.key]
