@@ -25,13 +25,20 @@ def unpacked_package(name: str) -> Path:
 
 
 def _fetch(name: str, target: Path) -> None:
-    """Download and unpack a package; the directory appears complete or not at all."""
+    """Download and unpack a package; the directory appears complete or not at all.
+
+    Several processes of a run may do so at once: the first that is ready wins.
+    """
     _CACHE.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=_CACHE) as directory:
         _run(name, directory, "apt-get", "download", _concrete(name))
         archive = next(Path(directory).glob("*.deb"))
         _run(name, directory, "dpkg", "-x", str(archive), "files")
-        (Path(directory) / "files").rename(target)
+        try:
+            (Path(directory) / "files").rename(target)
+        except OSError:
+            if not target.exists():
+                raise
 
 
 def _concrete(name: str) -> str:
