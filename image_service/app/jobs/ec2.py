@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from image_service.jobs.conversion_task import TaskLimits
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.exports.buckets import ExportBuckets
-from image_service.transfer.origins import AllowedOrigins, parse_origin
+from image_service.jobs.uploads.build import allowed_object_stores
 
 if TYPE_CHECKING:
     from image_service.app.jobs.rows import JobsRows
@@ -62,10 +62,8 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
 
 def _task_options(settings: Ec2Settings) -> TaskOptions:
     """Return the options of tasks, which workers of this machine's architecture do."""
-    origins = frozenset(map(parse_origin, settings.object_stores))
     return TaskOptions(
-        AllowedOrigins(origins, setting="EC2_OBJECT_STORES"),
-        settings.object_stores,
+        allowed_object_stores(settings),
         TaskLimits(settings.max_tasks, settings.max_bytes),
         platform.machine(),
     )

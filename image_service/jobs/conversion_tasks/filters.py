@@ -6,7 +6,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,17 +31,19 @@ def parse_tags(specifications: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     tags: dict[str, str] = {}
     for specification in specifications:
         if specification.get("ResourceType") != _RESOURCE_TYPE:
-            raise _invalid(f"TagSpecification.ResourceType must be {_RESOURCE_TYPE}")
+            raise invalid_value(f"TagSpecification.ResourceType must be {_RESOURCE_TYPE}")
         for tag in specification.get("Tags", ()):
             key, value = tag.get("Key", ""), tag.get("Value", "")
             if not 1 <= len(key) <= _MAX_KEY_CHARACTERS or key.lower().startswith("aws:"):
-                raise _invalid(
+                raise invalid_value(
                     f"the key of a tag must have 1 to {_MAX_KEY_CHARACTERS} characters, without aws: before"
                 )
             if len(value) > _MAX_VALUE_CHARACTERS:
-                raise _invalid(f"the value of a tag must have at most {_MAX_VALUE_CHARACTERS} characters")
+                raise invalid_value(
+                    f"the value of a tag must have at most {_MAX_VALUE_CHARACTERS} characters"
+                )
             if key in tags:
-                raise _invalid(f"the tag {key} is repeated")
+                raise invalid_value(f"the tag {key} is repeated")
             tags[key] = value
     if len(tags) > _MAX_TAGS:
         raise Ec2Error("TagLimitExceeded", f"there are {len(tags)} tags; a task has at most {_MAX_TAGS}")
@@ -64,7 +66,7 @@ def select_tasks(
     for each in filters:
         name, number = each.get("Name", ""), len(each.get("Values", ()))
         if name not in {*_FILTERS, _TAG_KEY} and not name.startswith(_TAG):
-            raise _invalid(
+            raise invalid_value(
                 f"the filter {name!a:.100} is invalid; filters are {', '.join(_FILTERS)}, {_TAG_KEY} and"
                 f" {_TAG}KEY"
             )
@@ -91,7 +93,3 @@ def _values_of(task: Mapping[str, Any], name: str) -> list[str]:
 def _pattern(value: str) -> str:
     """Return the pattern of a filter's value; a backslash makes the next wildcard literal."""
     return _LITERAL.sub(lambda found: f"[{found[1] or found[0]}]", value)
-
-
-def _invalid(detail: str) -> Ec2Error:
-    return Ec2Error("InvalidParameterValue", detail)

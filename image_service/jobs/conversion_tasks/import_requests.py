@@ -12,8 +12,10 @@ from image_service.errors import FormatError, UnsafeImage
 from image_service.formats.disk.model import SECTOR_BYTES
 from image_service.jobs.catalog_image import DiskLayout
 from image_service.jobs.conversion_task import ImportSource
-from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.ec2.errors import invalid_value, missing_parameter
+from image_service.jobs.ec2.parameters import one_of
 from image_service.jobs.ec2.xml_text import is_representable
+from image_service.transfer.manifest import GIB, MANIFEST_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +23,9 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Json
     from image_service.transfer.origins import AllowedOrigins
 
-GIB = 1 << 30
 MAX_DISKS = 16
 """Of an instance."""
 
-_FORMATS = ("VMDK", "VHD", "RAW", "QCOW2")
 _MAX_VOLUME_GIB = 16384  # as EC2's largest volumes
 _PLATFORMS = ("Windows", "Linux")
 _ARCHITECTURES = {"i386": "i386", "x86_64": "x86_64", "arm64": "aarch64"}
@@ -103,9 +103,9 @@ def parse_import_instance(parameters: Mapping[str, Any], origins: AllowedOrigins
     """Return the request of ImportInstance; arguments and errors are those of `parse_import_volume`."""
     images: Sequence[Mapping[str, Any]] = parameters.get("DiskImages", ())
     if not images:
-        raise _missing("DiskImage.1.Image")
+        raise missing_parameter("DiskImage.1.Image")
     if len(images) > MAX_DISKS:
-        raise _invalid(f"there are {len(images)} disks; an instance has at most {MAX_DISKS}")
+        raise invalid_value(f"there are {len(images)} disks; an instance has at most {MAX_DISKS}")
     disks = tuple(
         _parse_disk(f"DiskImage.{number}.", image, origins) for number, image in enumerate(images, 1)
     )
@@ -120,7 +120,7 @@ def parse_import_instance(parameters: Mapping[str, Any], origins: AllowedOrigins
         disks=disks,
         source=ImportSource(tuple(image["Image"]["ImportManifestUrl"] for image in images)),
         description=parameters.get("Description", ""),
-        platform=_one_of("Platform", parameters.get("Platform", ""), _PLATFORMS),
+        platform=one_of("Platform", parameters.get("Platform", ""), _PLATFORMS),
         architecture=_parse_architecture(specification),
         layout=DiskLayout(additional.get("layout", DiskLayout.DISK)),
         kernel_images=tuple(additional[name] for name in ("kernel", "ramdisk") if name in additional),
@@ -136,26 +136,26 @@ def _parse_disk(prefix: str, parameters: Mapping[str, Any], origins: AllowedOrig
         ("Volume", "Size", volume),
     ):
         if name not in value:
-            raise _missing(f"{prefix}{group}.{name}")
+            raise missing_parameter(f"{prefix}{group}.{name}")
     disk = RequestedDisk(
-        _one_of(f"{prefix}Image.Format", image["Format"], _FORMATS),
+        one_of(f"{prefix}Image.Format", image["Format"], MANIFEST_FORMATS),
         image["Bytes"],
         volume["Size"],
         parameters.get("Description", ""),
     )
     if not 1 <= disk.volume_gib <= _MAX_VOLUME_GIB:
-        raise _invalid(f"{prefix}Volume.Size must be from 1 to {_MAX_VOLUME_GIB} GiB")
+        raise invalid_value(f"{prefix}Volume.Size must be from 1 to {_MAX_VOLUME_GIB} GiB")
     # The file of a VHD has headers, tables and a footer, too; of VMDK and QCOW2 the disk alone counts.
     limit = 2 * disk.volume_bytes if disk.format == "VHD" else disk.volume_bytes
     if not SECTOR_BYTES <= disk.bytes <= limit:
-        raise _invalid(
+        raise invalid_value(
             f"{prefix}Image.Bytes must be at least {SECTOR_BYTES}, and fit {prefix}Volume.Size, which is"
             f" {disk.volume_gib} GiB"
         )
     try:
         origins.check(image["ImportManifestUrl"], f"{prefix}Image.ImportManifestUrl")
     except (FormatError, UnsafeImage) as error:
-        raise _invalid(error.detail) from None
+        raise invalid_value(error.detail) from None
     return disk
 
 
@@ -163,7 +163,7 @@ def _parse_architecture(specification: Mapping[str, Any]) -> str:
     name = specification.get("Architecture", "")
     if not name:
         return ""
-    return _ARCHITECTURES[_one_of("LaunchSpecification.Architecture", name, tuple(_ARCHITECTURES))]
+    return _ARCHITECTURES[one_of("LaunchSpecification.Architecture", name, _ARCHITECTURES)]
 
 
 def _parse_additional_info(text: str) -> Mapping[str, str]:
@@ -176,17 +176,17 @@ def _parse_additional_info(text: str) -> Mapping[str, str]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise _invalid(f"{place} must be a JSON object with members of {', '.join(_ADDITIONAL)}")
+        raise invalid_value(f"{place} must be a JSON object with members of {', '.join(_ADDITIONAL)}")
     if unknown := sorted(set(document).difference(_ADDITIONAL)):
-        raise _invalid(
+        raise invalid_value(
             f"{place} has the unknown member {unknown[0]!a:.100}; members are {', '.join(_ADDITIONAL)}"
         )
     for name, value in document.items():
         if not isinstance(value, str) or not is_representable(value):
-            raise _invalid(f"{place}.{name} must be a string without control characters")
+            raise invalid_value(f"{place}.{name} must be a string without control characters")
     for name, values in (("virtualization", _VIRTUALIZATIONS), ("layout", tuple(DiskLayout))):
         if name in document:
-            document[name] = _one_of(f"{place}.{name}", document[name], values)
+            document[name] = one_of(f"{place}.{name}", document[name], values)
     return document
 
 
@@ -205,21 +205,3 @@ def _without_user_data(specification: Mapping[str, Any]) -> dict[str, Any]:
     if "Data" in user_data:
         cleaned["UserDataSha256"] = hashlib.sha256(user_data["Data"].encode()).hexdigest()
     return cleaned
-
-
-def _one_of(name: str, value: str, values: Sequence[str]) -> str:
-    """Return the value of a parameter, as `values` spells it; the request may spell it in any case."""
-    if not value:
-        raise _missing(name)
-    for each in values:
-        if each.lower() == value.lower():
-            return each
-    raise _invalid(f"{name} must be one of {', '.join(values)}")
-
-
-def _missing(name: str) -> Ec2Error:
-    return Ec2Error("MissingParameter", f"the request must contain the parameter {name}")
-
-
-def _invalid(detail: str) -> Ec2Error:
-    return Ec2Error("InvalidParameterValue", detail)

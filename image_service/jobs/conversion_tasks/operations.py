@@ -20,7 +20,7 @@ from image_service.jobs.conversion_tasks.replies import (
     describe_export_task,
     image_id,
 )
-from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 from image_service.jobs.exports.target import parse_export_target
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.metadata.tasks import TaskRecord
@@ -67,14 +67,12 @@ class TaskOptions:
     """The settings of tasks.
 
     Args:
-        origins: of imports.
-        object_stores: the same, as URLs; none: imports are refused.
+        origins: of imports; none: they are refused.
         limits: of a tenant.
         architecture: of the workers that convert, by its RPM name; that of images which name none.
     """
 
     origins: AllowedOrigins
-    object_stores: frozenset[str]
     limits: TaskLimits
     architecture: str
 
@@ -149,13 +147,13 @@ class TaskOperations:
     async def _import(
         self, caller: Ec2Caller, kind: TaskKind, parse: Callable[[AllowedOrigins], ImportRequest]
     ) -> Json:
-        if not self._options.object_stores:
+        if not self._options.origins.named:
             raise Ec2Error("UnsupportedOperation", "EC2_OBJECT_STORES is not set: nothing can be imported")
         request = parse(self._options.origins)
         for name in request.kernel_images:
             if await self._in_thread(partial(self._catalog.find, caller.tenant, name)) is None:
                 place = "LaunchSpecification.AdditionalInfo"
-                raise Ec2Error("InvalidParameterValue", f"{place}: there is no image {name!a:.100}")
+                raise invalid_value(f"{place}: there is no image {name!a:.100}")
         record = self._make_import(caller.tenant, kind, request)
         output = {"ConversionTask": describe_conversion_task(record, self._now())}
         return await self._add(caller, record, request.source, output)
@@ -296,7 +294,8 @@ class TaskOperations:
             )
             for number, disk in enumerate(request.disks)
         ]
-        plan = make_import_plan(disks, self._options.object_stores, self._now() + UPLOAD_TIME)
+        object_stores = map(str, self._options.origins.named)
+        plan = make_import_plan(disks, object_stores, self._now() + UPLOAD_TIME)
         return _make_record(
             self._make_compose(compose_id, tenant, ComposeOrigin.IMPORT, plan),
             kind,

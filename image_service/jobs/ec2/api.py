@@ -18,7 +18,13 @@ from twisted.logger import Logger
 
 from image_service.errors import ImageServiceError, MethodNotAllowed
 from image_service.http.request_id import new_request_id
-from image_service.jobs.ec2.errors import Ec2Error, error_code_of, error_document, status_of_code
+from image_service.jobs.ec2.errors import (
+    Ec2Error,
+    error_code_of,
+    error_document,
+    missing_parameter,
+    status_of_code,
+)
 from image_service.jobs.ec2.parameters import parse_form, read_parameters
 from image_service.jobs.ec2.replies import reply_document
 from image_service.jobs.metrics.jobs_metrics import EC2, MeasuredRequest
@@ -122,7 +128,7 @@ class Ec2Api:
     async def _carry_out(self, operation: str, caller: Ec2Caller, form: dict[str, str]) -> ApiResponse:
         version = form.pop("Version", "")
         if not version:
-            raise Ec2Error("MissingParameter", "the request must contain the parameter Version")
+            raise missing_parameter("Version")
         if not _VERSION.fullmatch(version) or not _FIRST_VERSION <= version <= self._model.api_version:
             raise Ec2Error("NoSuchVersion", f"Version must be a date up to {self._model.api_version}")
         if not caller.may_call(operation):

@@ -23,7 +23,6 @@ _ERROR_CODES: dict[type[errors.ImageServiceError], str] = {
     errors.ContentTooLarge: "RequestEntityTooLarge",
     errors.MethodNotAllowed: "MethodNotAllowed",
     errors.InvalidRequest: "InvalidQueryParameter",
-    errors.TooManyQueued: "ResourceLimitExceeded",
     errors.Unavailable: "Unavailable",
     errors.StoreFailed: "Unavailable",
     errors.ImageServiceError: "InternalError",
@@ -40,13 +39,23 @@ class Ec2Error(errors.ImageServiceError):
 
     code = "ec2-error"
 
-    def __init__(self, error_code: str, detail: str, *, retry_after_seconds: int | None = None) -> None:
-        super().__init__(detail, retry_after_seconds=retry_after_seconds)
+    def __init__(self, error_code: str, detail: str) -> None:
+        super().__init__(detail)
         self.error_code = error_code
 
 
 class SignatureRefused(Ec2Error, errors.Unauthorized):
     """The access key of a request is unknown, or its signature is wrong."""
+
+
+def invalid_value(detail: str) -> Ec2Error:
+    """Return the error for a parameter with an invalid value."""
+    return Ec2Error("InvalidParameterValue", detail)
+
+
+def missing_parameter(name: str) -> Ec2Error:
+    """Return the error for a parameter that is not there."""
+    return Ec2Error("MissingParameter", f"the request must contain the parameter {name}")
 
 
 def error_code_of(error: errors.ImageServiceError) -> str:

@@ -7,11 +7,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.ec2.errors import Ec2Error, invalid_value, missing_parameter
 from image_service.jobs.ec2.xml_text import is_representable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from botocore.model import ListShape, Shape, StructureShape
 
@@ -55,6 +55,20 @@ def read_parameters(shape: StructureShape, form: Mapping[str, str]) -> dict[str,
     return _read_structure(shape, form, "")
 
 
+def one_of(name: str, value: str, values: Collection[str]) -> str:
+    """Return the value of a parameter, as `values` spells it; the request may spell it in any case.
+
+    Raises:
+        Ec2Error: it is empty, or none of them.
+    """
+    if not value:
+        raise missing_parameter(name)
+    for each in values:
+        if each.lower() == value.lower():
+            return each
+    raise invalid_value(f"{name} must be one of {', '.join(values)}")
+
+
 def _read_structure(shape: StructureShape, texts: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return a structure.
 
@@ -70,7 +84,7 @@ def _read_structure(shape: StructureShape, texts: Mapping[str, str], name: str) 
         if wire_name in groups:
             values[key] = _read(member, groups.pop(wire_name), f"{name}{wire_name}")
         elif key in shape.required_members:
-            raise Ec2Error("MissingParameter", f"the request must contain the parameter {name}{wire_name}")
+            raise missing_parameter(f"{name}{wire_name}")
     for unknown in groups:
         raise Ec2Error("UnknownParameter", f"the operation has no parameter {name}{unknown}")
     return values
@@ -115,13 +129,13 @@ def _wire_name(key: str, member: Shape) -> str:
 
 def _read_whole_number(text: str, name: str) -> int:
     if not _WHOLE_NUMBER.fullmatch(text):
-        raise Ec2Error("InvalidParameterValue", f"{name} must be a whole number of at most 18 digits")
+        raise invalid_value(f"{name} must be a whole number of at most 18 digits")
     return int(text)
 
 
 def _read_flag(text: str, name: str) -> bool:
     if text.lower() not in {"true", "false"}:
-        raise Ec2Error("InvalidParameterValue", f"{name} must be true or false")
+        raise invalid_value(f"{name} must be true or false")
     return text.lower() == "true"
 
 

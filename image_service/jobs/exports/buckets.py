@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from image_service.errors import StoreFailed
-from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 from image_service.objects.s3_client import make_s3_client
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ExportBuckets:
             if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise StoreFailed(f"S3 cannot check a bucket: {code} (status {status})") from None
             fault = "does not exist" if status == HTTPStatus.NOT_FOUND else f"cannot be written: {code}"
-            raise Ec2Error("InvalidParameterValue", f"the bucket {bucket} {fault}") from None
+            raise invalid_value(f"the bucket {bucket} {fault}") from None
         except BotoCoreError as error:
             raise StoreFailed(f"S3 cannot check a bucket: {type(error).__name__}") from None
 

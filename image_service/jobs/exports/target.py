@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.jobs.ec2.errors import Ec2Error
+from image_service.jobs.ec2.errors import invalid_value, missing_parameter
+from image_service.jobs.ec2.parameters import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,24 +57,26 @@ def parse_export_target(environment: str, export: Mapping[str, Any]) -> ExportTa
     Raises:
         Ec2Error: a parameter is missing or invalid.
     """
-    environment = _one_of("TargetEnvironment", environment, tuple(_DEFAULT_FORMATS))
+    environment = one_of("TargetEnvironment", environment, _DEFAULT_FORMATS)
     disk_format = export.get("DiskImageFormat", _DEFAULT_FORMATS[environment])
-    disk_format = _one_of("ExportToS3.DiskImageFormat", disk_format, tuple(_FORMATS))
+    disk_format = one_of("ExportToS3.DiskImageFormat", disk_format, _FORMATS)
     container = export.get("ContainerFormat")
     if container is not None:
-        container = _one_of("ExportToS3.ContainerFormat", container, (OVA,))
+        container = one_of("ExportToS3.ContainerFormat", container, (OVA,))
         if disk_format != "VMDK":
-            raise _invalid(f"ExportToS3.ContainerFormat {OVA} needs DiskImageFormat VMDK, not {disk_format}")
+            raise invalid_value(
+                f"ExportToS3.ContainerFormat {OVA} needs DiskImageFormat VMDK, not {disk_format}"
+            )
     bucket, prefix = export.get("S3Bucket", ""), export.get("S3Prefix", "")
     if not bucket:
-        raise Ec2Error("MissingParameter", "the request must contain the parameter ExportToS3.S3Bucket")
+        raise missing_parameter("ExportToS3.S3Bucket")
     if not _BUCKET.fullmatch(bucket):
-        raise _invalid(
+        raise invalid_value(
             "ExportToS3.S3Bucket must be the name of a bucket: 3 to 63 lower-case letters, digits, dots and"
             " hyphens"
         )
     if not _PREFIX.fullmatch(prefix) or _has_odd_parts(prefix):
-        raise _invalid(
+        raise invalid_value(
             "ExportToS3.S3Prefix must have at most 900 letters, digits, blanks and characters of !_.*'()/-,"
             " and no parts that are empty, . or .."
         )
@@ -83,15 +86,3 @@ def parse_export_target(environment: str, export: Mapping[str, Any]) -> ExportTa
 def _has_odd_parts(prefix: str) -> bool:
     """Return True if a part of a key is empty, ``.`` or ``..``; the id of the task continues the last one."""
     return bool({"", ".", ".."}.intersection(prefix.split("/")[:-1]))
-
-
-def _one_of(name: str, value: str, values: tuple[str, ...]) -> str:
-    """Return the value of a parameter, as `values` spells it; the request may spell it in any case."""
-    for each in values:
-        if each.lower() == value.lower():
-            return each
-    raise _invalid(f"{name} must be one of {', '.join(values)}")
-
-
-def _invalid(detail: str) -> Ec2Error:
-    return Ec2Error("InvalidParameterValue", detail)

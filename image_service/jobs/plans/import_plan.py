@@ -11,7 +11,7 @@ from image_service.jobs.model import ComposePlan, JobType, Step
 from image_service.jobs.plans.plan import REGISTER_IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from image_service.jobs.model import Json
 
@@ -53,7 +53,7 @@ class ImportedDisk:
 
 
 def make_import_plan(
-    disks: Sequence[ImportedDisk], object_stores: Collection[str], expires_at: datetime
+    disks: Sequence[ImportedDisk], object_stores: Iterable[str], expires_at: datetime
 ) -> ComposePlan:
     """Return the steps of an import.
 

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from image_service.settings.jobs.ec2 import Ec2Settings
 
 
+def allowed_object_stores(settings: Ec2Settings) -> AllowedOrigins:
+    """Return the origins of imports."""
+    origins = frozenset(map(parse_origin, settings.object_stores))
+    return AllowedOrigins(origins, setting="EC2_OBJECT_STORES")
+
+
 def build_uploads(parts: PartsStack, settings: Ec2Settings, composes: ComposeRepository) -> UploadActions:
     """Build the actions; their requests end with the parts."""
-    origins = frozenset(map(parse_origin, settings.object_stores))
-    allowed = AllowedOrigins(origins, setting="EC2_OBJECT_STORES")
+    allowed = allowed_object_stores(settings)
     in_thread = parts.in_thread_pool(THREADS, "uploads of clients")
     client = TransferClient(allowed, times=TIMES)
     parts.callback(client.abort)

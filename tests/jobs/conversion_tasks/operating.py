@@ -76,7 +76,7 @@ class Operating:
             ComposePlans(rows.composes, engine, at_once),
             at_once,
             at_once,
-            TaskOptions(origins, stores, limits, "x86_64"),
+            TaskOptions(origins, limits, "x86_64"),
             rows.clock,
         )
         self._numbers = count()
