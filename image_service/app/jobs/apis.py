@@ -20,10 +20,10 @@ from image_service.jobs.dispatch.dispatcher import JobDispatcher
 from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
+from image_service.jobs.imports.build import build_imports
 from image_service.jobs.metrics.jobs_metrics import COMPOSER, WORKER
 from image_service.jobs.metrics.measured_api import MeasuredApi
 from image_service.jobs.plans.plan import UploadPlace
-from image_service.jobs.uploads.build import build_uploads
 from image_service.jobs.worker_api.api import WorkerApi
 from image_service.objects.s3_links import S3Links
 
@@ -71,9 +71,9 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     tokens = JobTokens(rows.secrets)
     handout = JobHandout(dispatch_rows, engine, artifacts.contents, tokens, metrics)
     dispatcher = JobDispatcher(parts.reactor, dispatch_rows, engine, handout, settings.jobs)
-    uploads_of_clients = build_uploads(parts, settings.ec2, rows.composes)
-    server_actions = {**artifacts.actions.by_name, **uploads_of_clients.by_name}
-    actions = JobPlanActions(dispatch_rows, server_actions, dispatcher.wake, metrics)
+    imports = build_imports(parts, settings.ec2, rows.composes)
+    actions_by_name = {**artifacts.actions.by_name, **imports.by_name}
+    actions = JobPlanActions(dispatch_rows, actions_by_name, dispatcher.wake, metrics)
     in_upload_thread = parts.in_thread_pool(_UPLOAD_THREADS, "uploads", low_priority=True)
     uploads = ArtifactUploads(store, in_upload_thread, _UPLOADS_OF_TENANT)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)

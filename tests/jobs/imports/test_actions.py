@@ -10,9 +10,9 @@ import pytest
 
 from image_service.errors import NotFound, Unavailable
 from image_service.jobs.conversion_task import ImportSource
+from image_service.jobs.imports.actions import TIMES, ImportActions
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
-from image_service.jobs.uploads.actions import TIMES, UploadActions
 from image_service.transfer.http_client import TransferClient
 from image_service.transfer.manifest import render_import_manifest
 from image_service.transfer.origins import AllowedOrigins, parse_origin
@@ -60,11 +60,11 @@ class Site:
     has_bundle_key: bool = False
 
     @property
-    def actions(self) -> UploadActions:
+    def actions(self) -> ImportActions:
         allowed = AllowedOrigins(frozenset({parse_origin(self.store.url(""))}), setting="EC2_OBJECT_STORES")
         client = TransferClient(allowed, times=QUICK)
         composes = Rows(self.database).composes
-        return UploadActions(
+        return ImportActions(
             at_once, composes, allowed, client, POLL_SECONDS, self.has_bundle_key, self.clock
         )
 

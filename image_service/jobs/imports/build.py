@@ -1,10 +1,10 @@
-"""Builds the actions about uploads, from settings."""
+"""Builds the actions of imports, from settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.jobs.uploads.actions import THREADS, TIMES, UploadActions
+from image_service.jobs.imports.actions import THREADS, TIMES, ImportActions
 from image_service.transfer.http_client import TransferClient
 from image_service.transfer.origins import AllowedOrigins, parse_origin
 
@@ -20,12 +20,12 @@ def allowed_object_stores(settings: Ec2Settings) -> AllowedOrigins:
     return AllowedOrigins(origins, setting="EC2_OBJECT_STORES")
 
 
-def build_uploads(parts: PartsStack, settings: Ec2Settings, composes: ComposeRepository) -> UploadActions:
+def build_imports(parts: PartsStack, settings: Ec2Settings, composes: ComposeRepository) -> ImportActions:
     """Build the actions; their requests end with the parts."""
     allowed = allowed_object_stores(settings)
-    in_thread = parts.in_thread_pool(THREADS, "uploads of clients")
+    in_thread = parts.in_thread_pool(THREADS, "imports")
     client = TransferClient(allowed, times=TIMES)
     parts.callback(client.abort)
-    return UploadActions(
+    return ImportActions(
         in_thread, composes, allowed, client, settings.poll_seconds, settings.bundle_key_file is not None
     )

@@ -10,10 +10,10 @@ from twisted.logger import Logger
 
 from image_service.errors import BaseImageError, NotFound, TransferFailed, Unavailable, Unprocessable
 from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.imports.expected_disk import ExpectedDisk
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import JobError, JobErrorId
 from image_service.jobs.plans.import_plan import AWAIT_UPLOAD, DELETE_UPLOAD
-from image_service.jobs.uploads.expected_disk import ExpectedDisk
 from image_service.transfer.bundle_manifest import BundleManifest, is_bundle
 from image_service.transfer.http_client import RedirectRefused, TransferClient, TransferTimes
 from image_service.transfer.manifest import parse_import_manifest
@@ -46,8 +46,8 @@ TIMES = TransferTimes(
 
 
 @attrs.define(eq=False)
-class UploadActions:
-    """The actions about uploads.
+class ImportActions:
+    """The actions of imports.
 
     Args:
         in_thread: reads rows and sends requests; it has `THREADS`.

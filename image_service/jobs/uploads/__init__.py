@@ -1,1 +1,0 @@
-"""Uploads of disk images that clients import: their manifests are checked and pinned, their parts deleted."""
