@@ -16,6 +16,7 @@ _MAX_TAGS = 50
 _MAX_VALUES = 200
 _MAX_KEY_CHARACTERS = 128
 _MAX_VALUE_CHARACTERS = 256
+_MAX_FILTER_CHARACTERS = 255  # of a value; comparing longer ones with long texts takes seconds
 _FILTERS = {
     "export-task-id": "ExportTaskId",
     "state": "State",
@@ -61,7 +62,7 @@ def select_tasks(
             ``?`` for one.
 
     Raises:
-        Ec2Error: a filter is unknown, or has too many values.
+        Ec2Error: a filter is unknown, or has too many values, or a long one.
     """
     for each in filters:
         name, number = each.get("Name", ""), len(each.get("Values", ()))
@@ -70,6 +71,8 @@ def select_tasks(
                 f"the filter {name!a:.100} is invalid; filters are {', '.join(_FILTERS)}, {_TAG_KEY} and"
                 f" {_TAG}KEY"
             )
+        if any(len(value) > _MAX_FILTER_CHARACTERS for value in each.get("Values", ())):
+            raise invalid_value(f"a value of a filter must have at most {_MAX_FILTER_CHARACTERS} characters")
         if number > _MAX_VALUES:
             raise Ec2Error("FilterLimitExceeded", f"a filter has {number} values, of at most {_MAX_VALUES}")
     return [task for task in tasks if all(_matches(task, each) for each in filters)]

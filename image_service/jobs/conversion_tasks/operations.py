@@ -58,6 +58,7 @@ _EXPORTS = (TaskKind.EXPORT_INSTANCE,)
 _UNKNOWN_IMPORT = "InvalidConversionTaskId"
 _UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
 _INSTANCE = "i-"
+_MAX_DESCRIPTION_CHARACTERS = 255  # of an export, as on EC2: filters compare it
 _REFUSAL = "Refusal"  # in the place of an output: code and detail of an error
 _log = Logger()
 
@@ -173,6 +174,9 @@ class TaskOperations:
 
     async def _create_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         target = parse_export_target(parameters["TargetEnvironment"], parameters["ExportToS3Task"])
+        description = parameters.get("Description", "")
+        if len(description) > _MAX_DESCRIPTION_CHARACTERS:
+            raise invalid_value(f"Description must have at most {_MAX_DESCRIPTION_CHARACTERS} characters")
         tags = parse_tags(parameters.get("TagSpecifications", ()))
         image = await self._find_image(caller.tenant, parameters["InstanceId"])
         compose_id = str(uuid4())
@@ -185,7 +189,7 @@ class TaskOperations:
         request = {
             "InstanceId": parameters["InstanceId"],
             "TargetEnvironment": parameters["TargetEnvironment"],
-            "Description": parameters.get("Description", ""),
+            "Description": description,
             "ExportToS3Task": {**place, **container},
         }
         compose = attrs.evolve(

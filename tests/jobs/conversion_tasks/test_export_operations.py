@@ -80,8 +80,9 @@ def test_export_tasks_are_filtered(operating: Operating) -> None:
         ({"InstanceId": "i-1"}, "InvalidInstanceID.NotFound"),
         ({"TargetEnvironment": "qemu"}, "InvalidParameterValue"),
         ({"TagSpecifications": [{"ResourceType": "instance"}]}, "InvalidParameterValue"),
+        ({"Description": "d" * 256}, "InvalidParameterValue"),
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_wrong_export_is_refused(operating: Operating, values: dict[str, Any], code: str) -> None:
     parameters = export(BASE_DISK.instance_alias, **values)

@@ -40,7 +40,7 @@ def selected(*filters: tuple[str, list[str]]) -> list[str]:
         ([("description", [r"a\*b1"])], "1"),
         ([("description", [r"a\?b1"])], ""),
         ([("export-task-id", ["export-i-2"])], "2"),
-        ([("description", ["*a" * 500])], ""),
+        ([("description", ["*a" * 127])], ""),
     ],
     ids=range(13),
 )
@@ -59,6 +59,13 @@ def test_filter_with_too_many_values_is_refused() -> None:
     with pytest.raises(Ec2Error) as refused:
         selected(("state", ["active"] * 201))
     assert refused.value.error_code == "FilterLimitExceeded"
+
+
+def test_filter_with_a_long_value_is_refused() -> None:
+    assert selected(("description", ["x" * 255])) == []
+    with pytest.raises(Ec2Error) as refused:
+        selected(("description", ["x" * 256]))
+    assert refused.value.error_code == "InvalidParameterValue"
 
 
 def specification(*tags: tuple[str, str]) -> dict[str, Any]:
