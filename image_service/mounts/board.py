@@ -139,8 +139,7 @@ class MountRecord:
             return self.sent > 0
         if self.marks & RETURNED or not self.coverage.is_prefix:
             return False
-        is_long = self.coverage.count() > _IN_ORDER_BYTES or self.is_complete
-        return is_long or not _BEYOND_FIRMWARE.isdisjoint(self.touches.first)
+        return not _BEYOND_FIRMWARE.isdisjoint(self.touches.first) or self.coverage.count() > _IN_ORDER_BYTES
 
     def is_begun_again(self, reads: CollectedReads, stall_seconds: float) -> bool:
         """Return True if the records of a process begin a new mount of the same client."""

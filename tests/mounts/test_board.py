@@ -151,11 +151,6 @@ def test_image_read_in_order_by_small_ranges_has_no_stage(site: Site) -> None:
     assert site.mount()["stage"] is None
 
 
-def test_small_image_read_as_a_whole_has_no_stage(site: Site) -> None:
-    site.client(iso((), MIB // 2)).download(MIB // 2)
-    assert site.mount()["stage"] is None
-
-
 def test_unfinished_download_of_an_iso_is_stalled(site: Site) -> None:
     site.client().download(MIB)
     site.now += STALL_SECONDS + 1
