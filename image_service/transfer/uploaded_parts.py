@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin
@@ -65,17 +67,17 @@ def bundle_part_url(manifest_url: str, part: BundlePart) -> str:
     return urljoin(public_url(manifest_url), quote(part.file_name))
 
 
-def delete_parts(manifest: ImportManifest, client: TransferClient) -> list[str]:
+def delete_parts(manifest: ImportManifest, client: TransferClient, deadline: float = math.inf) -> list[str]:
     """Delete the parts, and then the manifest; return a note for each that stays.
 
-    If a server cannot be reached, the rest is not tried.
+    If a server cannot be reached, or the deadline has passed, of `time.monotonic`, the rest is not tried.
     """
     urls = [(f"delete-url of part {part.index}", part.delete_url) for part in manifest.parts]
     notes = []
     is_away = False
     for name, url in (*urls, ("self-destruct-url", manifest.self_destruct_url)):
         try:
-            if is_away:
+            if is_away or time.monotonic() > deadline:
                 notes.append(f"not deleted: {public_url(url)}")
             else:
                 _delete(client, url, name)

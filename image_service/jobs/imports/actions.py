@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ TIMES = TransferTimes(
     connect_seconds=5, stall_seconds=10, request_seconds=30, least_rate=256 * 1024, outage_seconds=120
 )
 """Of looks, which have one attempt, and of deletions."""
+_DELETION_SECONDS = 3600  # less than a step may take: an import whose last step fails would lose its images
 
 
 @attrs.define(eq=False)
@@ -142,7 +144,9 @@ class ImportActions:
     def _delete(self, compose: Compose) -> list[str]:
         """Delete parts and manifests; return a note for each object that stays. A bundle has no such URLs."""
         texts = [text for text in self._find_source(compose).manifests if not is_bundle(text)]
-        return [note for text in texts for note in delete_parts(parse_import_manifest(text), self._client)]
+        deadline = time.monotonic() + _DELETION_SECONDS
+        manifests = map(parse_import_manifest, texts)
+        return [note for each in manifests for note in delete_parts(each, self._client, deadline)]
 
     def _find_source(self, compose: Compose) -> ImportSource:
         source = self._composes.import_source(compose.id)
