@@ -6,6 +6,7 @@ output. A file between two tasks is removed when it has been read.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -215,35 +216,34 @@ class Workflow:
 _Fetch: TypeAlias = "Callable[[ManifestSource, Path, FetchOptions, Workspace], FetchedImage]"
 
 
-def _down(call: TaskCall, fetch: _Fetch) -> TaskResult:
+def _down(fetch: _Fetch, call: TaskCall) -> TaskResult:
     options = attrs.evolve(call.options.fetch, digest=call.digest)
     source = read_manifest(str(call.source), options, call.workspace)
     image = fetch(source, call.out, options, call.workspace)
     return TaskResult(image.format.value, source.describe(), image.describe(), call.out)
 
 
-def _down_parts(call: TaskCall) -> TaskResult:
-    return _down(call, lambda source, *rest: fetch_parts(parse_import_manifest(source.text), source, *rest))
+def _fetch_parts(
+    source: ManifestSource, out: Path, options: FetchOptions, workspace: Workspace
+) -> FetchedImage:
+    return fetch_parts(parse_import_manifest(source.text), source, out, options, workspace)
 
 
-def _down_bundle(call: TaskCall) -> TaskResult:
+def _fetch_bundle(
+    source: ManifestSource, out: Path, options: FetchOptions, workspace: Workspace
+) -> FetchedImage:
+    require((CRYPTOGRAPHY,))
     # Imported here because cryptography is an extra.
     from image_service.imaging.transfer.bundle import fetch_bundle  # noqa: PLC0415 - same
 
-    return _down(call, fetch_bundle)
+    return fetch_bundle(source, out, options, workspace)
 
 
-def _fetch(call: TaskCall) -> TaskResult:
-    def fetch(source: ManifestSource, out: Path, options: FetchOptions, workspace: Workspace) -> FetchedImage:
-        if not is_bundle(source.text):
-            return fetch_parts(parse_import_manifest(source.text), source, out, options, workspace)
-        require((CRYPTOGRAPHY,))
-        # Imported here because cryptography is an extra.
-        from image_service.imaging.transfer.bundle import fetch_bundle  # noqa: PLC0415 - same
-
-        return fetch_bundle(source, out, options, workspace)
-
-    return _down(call, fetch)
+def _fetch_either(
+    source: ManifestSource, out: Path, options: FetchOptions, workspace: Workspace
+) -> FetchedImage:
+    fetch = _fetch_bundle if is_bundle(source.text) else _fetch_parts
+    return fetch(source, out, options, workspace)
 
 
 def _describe(image: DiskImage, call: TaskCall) -> dict[str, Any]:
@@ -313,9 +313,11 @@ def _upload(call: TaskCall, publish: _Publish) -> TaskResult:
 
 
 _FETCHED = (*ALWAYS, DEFUSEDXML)
-DOWN_PARTS = WorkflowTask("down-parts", "MANIFEST", "OUT", _FETCHED, _down_parts)
-DOWN_BUNDLE = WorkflowTask("down-bundle", "MANIFEST", "OUT", (*_FETCHED, CRYPTOGRAPHY), _down_bundle)
-FETCH = WorkflowTask("fetch", "MANIFEST", "OUT", _FETCHED, _fetch)
+DOWN_PARTS = WorkflowTask("down-parts", "MANIFEST", "OUT", _FETCHED, partial(_down, _fetch_parts))
+DOWN_BUNDLE = WorkflowTask(
+    "down-bundle", "MANIFEST", "OUT", (*_FETCHED, CRYPTOGRAPHY), partial(_down, _fetch_bundle)
+)
+FETCH = WorkflowTask("fetch", "MANIFEST", "OUT", _FETCHED, partial(_down, _fetch_either))
 READ_RAW = WorkflowTask("read-raw", "FILE", "OUT", ALWAYS, _read_raw)
 CONVERT = WorkflowTask("convert", "FILE", "OUT", (*ALWAYS, QEMU_IMG), _convert)
 WRITE_RAW = WorkflowTask("write-raw", "FILE", "OUT", (*ALWAYS, QEMU_IMG), _write_raw)
