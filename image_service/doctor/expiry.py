@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from image_service.doctor.outcomes import failed, passed, skipped, warned
+from image_service.doctor.rules import SLOWEST_RATE, Rule, judge
 
 if TYPE_CHECKING:
     from image_service.doctor.outcomes import CheckOutcome
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 EXPIRY_CHECKS = ("expiry",)
 
-_SLOW_RATE = 125_000  # bytes/s: 1 Mbit/s
-_SOURCE = "harvester #2651: mounts of hours at 1 to 2 Mbit/s"
 _JWT_PARTS = 3
 
 
@@ -30,9 +29,10 @@ def check_expiry(url: ImageUrl, size: int | None, now: datetime) -> CheckOutcome
     text, remedy = f"{end:%Y-%m-%d %H:%M} UTC", "make a new URL, with a longer time"
     if end <= now:
         return failed(name, f"expired on {text}", remedy)
-    if size is not None and end - now < timedelta(seconds=size / _SLOW_RATE):
-        minutes = size / _SLOW_RATE / 60
-        detail = f"expires on {text}; a read at 1 Mbit/s takes {minutes:.0f} minutes ({_SOURCE})"
+    if size is not None and end - now < timedelta(seconds=size / SLOWEST_RATE):
+        minutes = size / SLOWEST_RATE / 60
+        source = judge(Rule.RATE, None).source
+        detail = f"expires on {text}; a read at 1 Mbit/s takes {minutes:.0f} minutes ({source})"
         return warned(name, detail, remedy)
     return passed(name, f"expires on {text}")
 

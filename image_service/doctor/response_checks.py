@@ -9,7 +9,7 @@ import attrs
 
 from image_service.doctor.outcomes import CheckOutcome, failed, passed, skipped, warned
 from image_service.doctor.ranges import total_of
-from image_service.doctor.rules import ClientProfile, Rule, judge, violation
+from image_service.doctor.rules import SLOWEST_RATE, ClientProfile, Rule, judge, violation
 from image_service.doctor.url_checks import SUFFIXES
 from image_service.doctor.web_client import WebClient
 from image_service.errors import InvalidArguments, TransferFailed
@@ -41,7 +41,6 @@ _BEGINNING_BYTES = 64 * 1024
 _EFI_TYPES = {"application/vnd.efi-iso", "application/vnd.efi-img", "application/efi"}
 _COMPRESSING = {"Accept-Encoding": "gzip, deflate, br"}
 _LATE_SECONDS, _TIMEOUT_SECONDS = 3.0, 5.0
-_SLOWEST_RATE = 125_000  # bytes/s: 1 Mbit/s
 _SLOWEST_QEMU_RATE = 256 * 1024 / _TIMEOUT_SECONDS
 _MAX_VALUE = 80  # characters of a field value that are shown
 _REMEDIES = {
@@ -220,7 +219,7 @@ def judge_rate(length: int, seconds: float, size: int | None, profile: ClientPro
     detail = f"{rate * 8 / 1e6:.1f} Mbit/s, from {length} bytes"
     if size is not None:
         detail += f"; the whole file takes {size / rate:.0f} s"
-    lowest = _SLOWEST_QEMU_RATE if profile is ClientProfile.QEMU else _SLOWEST_RATE
+    lowest = _SLOWEST_QEMU_RATE if profile is ClientProfile.QEMU else SLOWEST_RATE
     if rate < lowest:
         remedy = "make the way to the server faster, or use a minimal ISO"
         return violation(name, Rule.RATE, profile, detail, remedy)

@@ -69,6 +69,9 @@ class Judgement:
     source: str
 
 
+SLOWEST_RATE = 125_000
+"""Bytes a second, 1 Mbit/s, at which BMCs are known to read: see `Rule.RATE`."""
+
 _VENDORS = "assisted-service, short-URL enhancement: a vendor's list"
 _MEASURED_QEMU = "measured with qemu's block driver"
 _MEASURED_OVMF = "measured with OVMF 2022.11"
