@@ -182,10 +182,10 @@ class Expiry:
 
     def _delete_images(self) -> None:
         before = self._now() - timedelta(seconds=self._image_retention_seconds)
-        for image in self._images.find_imported(before):
+        for image_id in self._images.find_imported(before, _BATCH):
             with suppress(Conflict):  # same
-                self._images.delete(image.id)
-                _log.info("deleted image {id}, whose retention has expired", id=image.id)
+                self._images.delete(image_id)
+                _log.info("deleted image {id}, whose retention has expired", id=image_id)
 
     def _delete_objects(self) -> bool:
         """Delete some objects; False: there is none."""

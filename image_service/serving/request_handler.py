@@ -189,7 +189,7 @@ class ImageRequestHandler:
         match route:
             case ImageRoute():
                 reader = Reader(address, route.credentials, route.ref)
-                if _kind(route.ref) == Kind.IPXE_SCRIPT.value:
+                if route.ref.needs_customization and route.ref.kind is Kind.IPXE_SCRIPT:
                     return Deferred.fromCoroutine(self._handle_script(request, route, reader, subject))
                 return Deferred.fromCoroutine(self._handle_image(request, route, reader, key, subject))
             case LinkRoute():

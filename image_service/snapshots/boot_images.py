@@ -53,7 +53,7 @@ does not notice that a version or an infra-env now names another base image."""
 CACHES = ("images", "answers", "snapshots", "mounts", "versions", "infra-envs", "refusals")
 """What is cached of images, by the values of the metric's label."""
 
-PinnedAnswer: TypeAlias = "tuple[BaseImage, Customization]"
+CustomizedBase: TypeAlias = "tuple[BaseImage, Customization]"
 """A base image, and what assisted-service says about an infra-env."""
 _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
@@ -114,7 +114,7 @@ class BootImages:
         found = Deferred.fromCoroutine(self._get_for_caller(request, request_id))
         return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
 
-    def get_customization(self, reader: Reader, request_id: str = "") -> Deferred[PinnedAnswer]:
+    def get_customization(self, reader: Reader, request_id: str = "") -> Deferred[CustomizedBase]:
         """Return the newest answer about a reader's infra-env, as validated as an image's; see `get`."""
         found = Deferred.fromCoroutine(self._get_customization(reader, request_id))
         return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
@@ -197,7 +197,7 @@ class BootImages:
         CALLER.set(Caller(address_group(request.reader.address), now, request_id))
         return await self._get(request, now + TIMEOUT_SECONDS)
 
-    async def _get_customization(self, reader: Reader, request_id: str) -> PinnedAnswer:
+    async def _get_customization(self, reader: Reader, request_id: str) -> CustomizedBase:
         CALLER.set(Caller(address_group(reader.address), self._clock.seconds(), request_id))
         version = await self._finder.get(reader)
         if version.snapshot is not None:

@@ -69,9 +69,11 @@ class ImageRepository:
         """Return the images of a tenant, oldest first; None: of all."""
         return self._find(tenant)
 
-    def find_imported(self, before: datetime) -> list[CatalogImage]:
-        """Return images that were imported before that time and are not in use, oldest first."""
-        return self._find(None, _IS_IMPORTED, IMAGES.c.created_at < before, IMAGES.c.id.not_in(IMAGES_IN_USE))
+    def find_imported(self, before: datetime, limit: int) -> list[str]:
+        """Return ids of images that were imported before that time and are not in use, oldest first."""
+        is_wanted = _IS_IMPORTED & (IMAGES.c.created_at < before) & IMAGES.c.id.not_in(IMAGES_IN_USE)
+        select = sa.select(IMAGES.c.id).where(is_wanted).order_by(IMAGES.c.created_at).limit(limit)
+        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
 
     def delete(self, image_id: str) -> bool:
         """Delete an image, and discard its object; False: there is none.
