@@ -32,8 +32,8 @@ def add(add_parser: AddParser) -> None:
         "doctor",
         help="check whether a machine could boot from a URL",
         description="Check the URL of a boot image, of this service or of any server: the URL, the way to the"
-        " server, TLS, responses, ranges, and what the image is. Each limit is printed with its source; what"
-        " is not known of a client is skipped.",
+        " server, TLS, responses, ranges, and the image itself. Each limit is printed with its source; a"
+        " check whose limit is not known for a client is skipped.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -33,9 +33,9 @@ def add(add_parser: AddParser) -> None:
     parser = add_parser(
         "link",
         help="make a short link to an image",
-        description="Print a short URL for that of an ISO, an initrd for PXE or an iPXE script. It opens the"
-        " same, with the same credentials, until it expires or is revoked. A running service makes it, on its"
-        " ADMIN_LISTEN; without --admin, environment variables say which, as for the service.",
+        description="Make a short link to an ISO, an initrd for PXE or an iPXE script, and print it. The link"
+        " opens the file with the credentials of URL until it expires or is revoked. The command sends a"
+        " request to a running service: to --admin, or to the ADMIN_LISTEN of the environment.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

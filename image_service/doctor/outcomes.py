@@ -100,8 +100,9 @@ def render_summary(outcomes: Sequence[CheckOutcome]) -> str:
     elif counts[CheckStatus.WARN]:
         verdict = "some machines may not boot from this URL"
     else:
-        verdict = "nothing speaks against booting from this URL"
-    words = {CheckStatus.FAIL: "failed", CheckStatus.WARN: "warnings", CheckStatus.SKIP: "skipped"}
+        verdict = "no check found a reason against booting from this URL"
+    warnings = "warning" if counts[CheckStatus.WARN] == 1 else "warnings"
+    words = {CheckStatus.FAIL: "failed", CheckStatus.WARN: warnings, CheckStatus.SKIP: "skipped"}
     text = ", ".join(f"{counts[status]} {words.get(status, status)}" for status in CheckStatus)
     return f"{text}: {verdict}\n"
 

@@ -42,9 +42,9 @@ def test_text_is_wrapped_to_the_terminal_and_printable() -> None:
 
 
 def test_summary_counts_and_judges() -> None:
-    assert render_summary(OUTCOMES).startswith("1 ok, 1 warnings, 1 failed, 1 skipped: machines cannot")
+    assert render_summary(OUTCOMES).startswith("1 ok, 1 warning, 1 failed, 1 skipped: machines cannot")
     assert "some machines may not" in render_summary(OUTCOMES[:2])
-    assert "nothing speaks against" in render_summary(OUTCOMES[:1])
+    assert "no check found a reason against" in render_summary(OUTCOMES[:1])
     assert has_failed(OUTCOMES)
     assert not has_failed(OUTCOMES[:2])
 

@@ -4,7 +4,7 @@ import { now } from "./api.js";
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/** Return a number of things, such as "1 link" or "2 links". */
+/** Return a number with its noun, such as "1 link" or "2 links". */
 export function number(count, thing) {
   return `${count} ${thing}${count === 1 ? "" : "s"}`;
 }

@@ -13,7 +13,7 @@ class Section {
   #drawn;
   #loading = false;
 
-  /** @param description of a section: its element's id, the path of its JSON, and what draws it. */
+  /** @param description of a section: its element's id, the path of its JSON, and the function that draws it. */
   constructor({ id, path, draw }) {
     this.path = path;
     this.draw = draw;

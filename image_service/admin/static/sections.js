@@ -1,4 +1,4 @@
-// What the sections show of the API's JSON.
+// The sections, and the functions that draw the API's JSON in them.
 
 import { now } from "./api.js";
 import { bytes, duration, number, percent, relative } from "./format.js";

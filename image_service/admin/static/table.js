@@ -32,7 +32,7 @@ export class Table {
     const heads = this.#columns.map(([name]) => element("th", "", name));
     heads.forEach((head) => head.setAttribute("scope", "col"));
     table.append(element("thead", "", element("tr", "", ...heads)), this.#body);
-    // CSS shows rows as blocks on narrow screens, which takes the roles from them.
+    // CSS shows rows as blocks on narrow screens, which removes their roles.
     table.setAttribute("role", "table");
     this.#body.setAttribute("role", "rowgroup");
   }
