@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from image_service.errors import InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
 from image_service.jobs.engine.engine import AttemptState
-from image_service.jobs.model import Artifact, Job, JobState, JobType
+from image_service.jobs.model import Artifact, Job, JobErrorId, JobState, JobType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobToken, JobTokens
     from image_service.jobs.engine.engine import Engine
-    from image_service.jobs.model import JobProgress, Principal
+    from image_service.jobs.model import JobError, JobProgress, Principal
     from image_service.objects.store import ObjectStorage
 
 _UNKNOWN = "no present attempt of a job has this token"
@@ -122,7 +122,7 @@ class WorkerAttempts:
             step=job.step,
             outcome="failed" if step_result.error else "succeeded",
         )
-        if step_result.error is not None and job.type is JobType.UPLOAD:
+        if step_result.error is not None and _is_repeated(job, step_result.error):
             await self._rows.call(self._rows.jobs.requeue, job.id, job.attempt)
 
     async def add_artifact(self, principal: Principal, text: str, name: str, content: BinaryIO) -> None:
@@ -178,3 +178,9 @@ class WorkerAttempts:
         stored = self._uploads.storage.put(key, content)
         artifact = Artifact(name, stored.size, stored.sha256, stored.key)
         return self._rows.jobs.add_artifact(job.id, job.attempt, artifact)
+
+
+def _is_repeated(job: Job, error: JobError) -> bool:
+    """Return True if the engine repeats a job that has failed; see its `job_retries`."""
+    is_failed_import = job.type is JobType.IMPORT and error.id == JobErrorId.TRANSFER_FAILED
+    return is_failed_import or job.type is JobType.UPLOAD

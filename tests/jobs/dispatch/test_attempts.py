@@ -17,6 +17,7 @@ from image_service.jobs.model import (
     ComposePlan,
     ComposeState,
     JobError,
+    JobErrorId,
     JobState,
     JobType,
     Principal,
@@ -54,17 +55,29 @@ def test_uploads_of_one_tenant_leave_threads_to_others(tmp_path: Path) -> None:
     assert [each.result for each in running] == ["stored"] * 5
 
 
+@pytest.mark.parametrize(
+    ("job_type", "error_id", "state"),
+    [
+        (JobType.UPLOAD, JobErrorId.BUILD_FAILED, JobState.QUEUED),
+        (JobType.IMPORT, JobErrorId.TRANSFER_FAILED, JobState.QUEUED),
+        (JobType.IMPORT, JobErrorId.BUILD_FAILED, JobState.RUNNING),  # the engine ends its step
+    ],
+    ids=["upload", "import", "unsafe-import"],
+)
 @ensure_deferred
-async def test_a_failed_upload_is_queued_again(dispatching: Dispatching) -> None:
-    compose = dispatching.add("", UPLOAD_PLAN, uploads=())
-    dispatching.rows.jobs.mark_queued(dispatching.job(compose, "upload").id)
-    dispatching.engine.queue(dispatching.job(compose, "upload"))
+async def test_a_failed_transfer_is_queued_again(
+    dispatching: Dispatching, job_type: JobType, error_id: JobErrorId, state: JobState
+) -> None:
+    plan = ComposePlan((Step("transfer", job_type, {}, {"image": "base"}),), None, "disk.raw")
+    compose = dispatching.add("", plan, uploads=())
+    dispatching.rows.jobs.mark_queued(dispatching.job(compose, "transfer").id)
+    dispatching.engine.queue(dispatching.job(compose, "transfer"))
     handed = await dispatching.dispatcher.poll(POLL)
     assert handed is not None
     await dispatching.attempts.finish(
-        PRINCIPAL, handed.token, WorkerResult(error=JobError(11, "the bucket is full"))
+        PRINCIPAL, handed.token, WorkerResult(error=JobError(error_id, "the store is full"))
     )
-    assert dispatching.job(compose, "upload").state is JobState.QUEUED
+    assert dispatching.job(compose, "transfer").state is state
 
 
 @ensure_deferred
