@@ -46,9 +46,10 @@ Changes: TypeAlias = "Callable[[Seen], Awaitable[list[Json]]]"
 class EventStream:
     """The content of one response (see `ContentStream`)."""
 
-    def __init__(self, changes: Changes, clock: IReactorTime) -> None:
+    def __init__(self, changes: Changes, clock: IReactorTime, closed: Callable[[EventStream], None]) -> None:
         self._changes = changes
         self._clock = clock
+        self._closed = closed
         self._seen = Seen()
 
     async def read(self) -> bytes:
@@ -59,6 +60,10 @@ class EventStream:
                 return b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)
             await deferLater(self._clock, COLLECT_SECONDS, lambda: None)
         return b":\n\n"
+
+    def close(self) -> None:
+        """Make room for another stream."""
+        self._closed(self)
 
 
 class EventStreams:
@@ -73,7 +78,7 @@ class EventStreams:
         """Return the response with a new stream; raises Unavailable if too many are open."""
         if len(self._open) >= MAX_STREAMS:
             raise Unavailable(f"{MAX_STREAMS} clients read events already", retry_after_seconds=60)
-        stream = EventStream(self._changes, self._clock)
+        stream = EventStream(self._changes, self._clock, self._open.discard)
         self._open.add(stream)
         fields = (("Content-Type", CONTENT_TYPE), ("Cache-Control", "no-store"))
         return ApiResponse(200, content_type=CONTENT_TYPE, fields=fields, stream=stream)

@@ -64,6 +64,9 @@ class ContentStream(Protocol):
     async def read(self) -> bytes:
         """Return the next bytes, some 100 KiB; none at the end. An error aborts the connection."""
 
+    def close(self) -> None:
+        """Release what it holds: the response has ended, or its connection."""
+
 
 @attrs.frozen
 class ApiResponse:

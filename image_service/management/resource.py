@@ -314,5 +314,7 @@ def _write(request: Request, response: ApiResponse) -> None:
     if response.stream is not None and request.method != b"HEAD":
         ContentSender(request, response.stream, cast("ApiSite", request.site).reactor).start()
         return
+    if response.stream is not None:
+        response.stream.close()
     request.write(response.body)
     request.finish()

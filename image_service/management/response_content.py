@@ -46,6 +46,7 @@ class ContentSender:
         sending = Deferred.fromCoroutine(self._send())
         self._request.notifyFinish().addErrback(lambda _: sending.cancel())
         sending.addErrback(self._abort)
+        sending.addBoth(lambda _: self._stream.close())
 
     def pauseProducing(self) -> None:
         """Write no further piece."""

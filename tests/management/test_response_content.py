@@ -25,10 +25,14 @@ class Pieces:
 
     def __init__(self) -> None:
         self.reads: list[Deferred[bytes]] = []
+        self.is_closed = False
 
     async def read(self) -> bytes:
         self.reads.append(Deferred())
         return await self.reads[-1]
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Sending:
@@ -124,3 +128,13 @@ def test_client_that_leaves_cancels_the_read() -> None:
     sending.transport.lose(sending.channel)
     assert sending.pieces.reads[0].called
     assert sending.clock.getDelayedCalls() == []
+    assert sending.pieces.is_closed
+
+
+def test_content_is_closed_when_a_client_leaves_that_takes_nothing() -> None:
+    sending = Sending()
+    sending.channel.pauseProducing()
+    sending.answer(b"first")
+    assert not sending.pieces.is_closed
+    sending.transport.lose(sending.channel)
+    assert sending.pieces.is_closed

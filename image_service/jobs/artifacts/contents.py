@@ -75,7 +75,7 @@ class ObjectFile(BaseFile):
         return self.store.read_at(self.path, offset, length)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class ExtentStream:
     """Reads extents for a response, block by block."""
 
@@ -85,6 +85,10 @@ class ExtentStream:
     async def read(self) -> bytes:
         """Return the next bytes, at most `BLOCK_BYTES`; none at the end."""
         return await self._in_thread(lambda: next(self._blocks, b""))
+
+    def close(self) -> None:
+        """Release the files of the extents, unless a thread is reading them."""
+        self._blocks = iter(())
 
 
 @attrs.frozen(eq=False)
