@@ -60,7 +60,7 @@ class MountRecord:
         sent: bytes, repeated ones included.
         reached: last stage so far; None: it does not boot from the image as a medium.
         samples: times, and bytes sent until then, of the last `RATE_SECONDS`.
-        reported: its result when it was reported last.
+        reported: its stage, True if it was stalled, and bytes sent, when it was reported last.
         shown: its stage at the latest check, and True if it was stalled then.
         is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
         asks_often: it has done so while it read, as some file systems over HTTP do.
@@ -79,7 +79,7 @@ class MountRecord:
     sent: int = 0
     reached: Stage | None = None
     samples: deque[tuple[float, int]] = attrs.field(factory=deque)
-    reported: str = ""
+    reported: tuple[Stage | None, bool, int] | None = None
     shown: tuple[Stage | None, bool] = (None, False)
     is_reopened: bool = False
     asks_often: bool = False
@@ -260,11 +260,11 @@ class MountBoard:
 
     def _report(self, record: MountRecord, now: float) -> None:
         """Report a mount, unless it was reported with the same result."""
-        described = self._describe(record, now)
-        result = f"{described['stage']} {described['stalled']} {record.sent}"
+        stall_seconds = self._stall_seconds
+        result = record.stage(now, stall_seconds), record.is_stalled(now, stall_seconds), record.sent
         if result != record.reported:
             record.reported = result
-            self._ended(described, record.sent, record.last_read - record.since)
+            self._ended(self._describe(record, now), record.sent, record.last_read - record.since)
 
     def _change(self, record: MountRecord) -> None:
         self.revision += 1
