@@ -154,8 +154,8 @@ class Expiry:
     _workers: WorkerRepository
     _store: ObjectStorage
     _in_thread: InThread
-    _retention_seconds: float
-    _image_retention_seconds: float
+    _retention_seconds: float = attrs.field(kw_only=True)
+    _image_retention_seconds: float = attrs.field(kw_only=True)
     _now: Callable[[], datetime] = utc_now
     _outage: Outage = attrs.field(factory=Outage, init=False)
 

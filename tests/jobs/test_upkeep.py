@@ -89,9 +89,9 @@ def make_expiry(
         workers,
         store,
         run_here,
-        seconds,
-        image_seconds,
         rows.clock,
+        retention_seconds=seconds,
+        image_retention_seconds=image_seconds,
     )
 
 

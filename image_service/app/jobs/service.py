@@ -95,7 +95,6 @@ class JobsService(RoleService):
         """Reconcile rows and engine, and delete expired composes, from now on."""
         in_thread = self._parts.in_thread_pool(1, "upkeep")
         reconciler = Reconciler(rows.composes, rows.jobs, engine, in_thread)
-        retention_seconds = self._settings.jobs.retention_seconds
         expiry = Expiry(
             rows.composes,
             rows.jobs,
@@ -104,8 +103,8 @@ class JobsService(RoleService):
             rows.workers,
             store,
             in_thread,
-            retention_seconds,
-            self._settings.ec2.image_retention_seconds,
+            retention_seconds=self._settings.jobs.retention_seconds,
+            image_retention_seconds=self._settings.ec2.image_retention_seconds,
         )
         self._parts.call_every(RECONCILE_SECONDS, reconciler.reconcile)
         self._parts.call_every(EXPIRE_SECONDS, expiry.expire)

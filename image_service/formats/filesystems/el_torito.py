@@ -7,8 +7,8 @@
 catalog       entries of 32 bytes; the first two are the validation entry and the default entry
   validation  1 (1), platform: 1 (1); 55 AA: 30 (2); the sum of all 16-bit words is 0
   header      of a section: 0x90, or 0x91 for the last one (1), platform: 1 (1), number of entries: 2 (2)
-  entry       0x88 if it can be booted, else 0 (1); 0 for no emulation of a floppy or a disk: 1, lower
-              4 bits; 512-byte sectors: 6 (2); first sector of the boot image: 8 (4)
+  entry       0x88 if it can be booted, else 0 (1); 512-byte sectors: 6 (2); first sector of the boot
+              image: 8 (4)
   extension   0x44, after an entry whose byte 1 has 0x20
 """
 
@@ -38,10 +38,10 @@ _CATALOG_AT = 71
 _ENTRY_BYTES = 32
 _VALIDATION = struct.Struct("<BB28xH")
 _VALIDATION_ID, _VALIDATION_KEY = 1, 0xAA55
-_ENTRY = struct.Struct("<BB4xHI")
+_ENTRY = struct.Struct("<B5xHI")
 _HEADER = struct.Struct("<BBH")
 _MORE_HEADERS, _LAST_HEADER, _EXTENSION = 0x90, 0x91, 0x44
-_BOOTABLE, _MEDIA_TYPE = 0x88, 0x0F
+_BOOTABLE = 0x88
 _SECTOR_BYTES = 512  # of a boot image's length
 _MIN_SECTORS = 2  # fewer mean: to the end of the CD (UEFI 2.10 section 13.3.2.1)
 
@@ -53,14 +53,12 @@ class BootImageEntry:
     Args:
         platform: `BIOS`, `EFI` or another number.
         bootable: False: firmware must not boot it.
-        emulation: of a floppy (1, 2, 3) or a disk (4); 0: none.
         offset: bytes from the start of the image.
         length: bytes that firmware loads; for EFI, of the whole FAT file system.
     """
 
     platform: int
     bootable: bool
-    emulation: int
     offset: int
     length: int
 
@@ -104,13 +102,12 @@ def _read_entries(catalog: bytes, platform: int, size: int) -> Iterator[BootImag
 
 
 def _parse_entry(catalog: bytes, position: int, platform: int, size: int) -> BootImageEntry:
-    indicator, media, sectors, first = _ENTRY.unpack_from(catalog, position)
+    indicator, sectors, first = _ENTRY.unpack_from(catalog, position)
     offset = first * SECTOR
     to_end = platform == EFI and sectors < _MIN_SECTORS
     return BootImageEntry(
         platform=platform,
         bootable=indicator == _BOOTABLE,
-        emulation=media & _MEDIA_TYPE,
         offset=offset,
         length=max(0, size - offset) if to_end else sectors * _SECTOR_BYTES,
     )

@@ -54,7 +54,7 @@ def test_boot_images_of_an_iso_by_xorriso_are_its_files(tmp_path: Path) -> None:
     image = (tmp_path / "a.iso").read_bytes()
     iso = read_iso9660(reader(image), len(image))
     bios, efi = read(image)
-    assert (bios.platform, bios.bootable, bios.emulation) == (BIOS, True, 0)
+    assert (bios.platform, bios.bootable) == (BIOS, True)
     assert (bios.offset, bios.length) == (iso.find_file("isolinux/isolinux.bin").offset, 4 * 512)
     assert (efi.platform, efi.bootable) == (EFI, True)
     assert efi.offset == iso.find_file("images/efiboot.img").offset
@@ -77,9 +77,9 @@ def test_sections_extensions_and_entries_that_cannot_be_booted_are_read() -> Non
         b"\x44".ljust(32, b"\0"),
     )
     assert read(image) == (
-        BootImageEntry(BIOS, bootable=True, emulation=0, offset=20 * SECTOR, length=2048),
-        BootImageEntry(1, bootable=False, emulation=0, offset=21 * SECTOR, length=4096),
-        BootImageEntry(EFI, bootable=True, emulation=0, offset=22 * SECTOR, length=SIZE - 22 * SECTOR),
+        BootImageEntry(BIOS, bootable=True, offset=20 * SECTOR, length=2048),
+        BootImageEntry(1, bootable=False, offset=21 * SECTOR, length=4096),
+        BootImageEntry(EFI, bootable=True, offset=22 * SECTOR, length=SIZE - 22 * SECTOR),
     )
 
 
