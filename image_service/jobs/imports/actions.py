@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ _log = Logger()
 
 THREADS = 8
 """Looks and deletions at a time; further looks come later."""
+MOST_OF_TENANT = THREADS // 2
+"""Looks of one tenant at a time: one at a manifest of many parts takes long."""
 TIMES = TransferTimes(
     connect_seconds=5, stall_seconds=10, request_seconds=30, least_rate=256 * 1024, outage_seconds=120
 )
@@ -68,7 +71,7 @@ class ImportActions:
     _poll_seconds: int
     _has_bundle_key: bool
     _now: Callable[[], datetime] = utc_now
-    _looking: int = attrs.field(default=0, init=False)
+    _looking: Counter[str] = attrs.field(factory=Counter, init=False)  # by tenant
 
     @property
     def by_name(self) -> Mapping[str, ServerAction]:
@@ -82,9 +85,9 @@ class ImportActions:
             Unavailable: the upload is not complete; has the time of the next look. The reason is in the log
                 alone: the engine stores the error.
         """
-        if self._looking >= THREADS:
+        if self._looking.total() >= THREADS or self._looking[compose.tenant] >= MOST_OF_TENANT:
             raise self._not_yet()
-        self._looking += 1
+        self._looking[compose.tenant] += 1
         try:
             await self._in_thread(partial(self._pin, compose, step))
         except (BaseImageError, Unprocessable, RedirectRefused) as error:
@@ -95,7 +98,7 @@ class ImportActions:
             _log.debug("import {compose} waits: {reason}", compose=compose.id, reason=error.detail)
             raise self._not_yet() from None
         finally:
-            self._looking -= 1
+            self._looking[compose.tenant] -= 1
         return StepResult({})
 
     async def delete_upload(self, compose: Compose, _: Step) -> StepResult:

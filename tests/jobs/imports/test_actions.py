@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from image_service.errors import NotFound, Unavailable
 from image_service.jobs.conversion_task import ImportSource
-from image_service.jobs.imports.actions import TIMES, ImportActions
+from image_service.jobs.imports.actions import MOST_OF_TENANT, THREADS, TIMES, ImportActions
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
 from image_service.transfer.http_client import TransferClient
@@ -265,6 +267,30 @@ async def test_bundle_needs_a_key(site: Site) -> None:
 async def test_bundle_is_checked_where_there_is_a_key(site: Site) -> None:
     site.has_bundle_key = True
     assert "no machine_configuration or no image" in await site.refused(BUNDLE)
+
+
+def test_looks_of_one_tenant_leave_threads_to_others(site: Site) -> None:
+    begun: list[Deferred[Any]] = []
+
+    def in_thread(_: object) -> Deferred[Any]:
+        begun.append(Deferred())
+        return begun[-1]
+
+    actions = attrs.evolve(site.actions, in_thread=in_thread)
+    compose = site.add()
+    step = compose.plan.steps[0]
+    other = attrs.evolve(compose, tenant="org-2")
+    looks = [
+        Deferred.fromCoroutine(actions.await_upload(each, step))
+        for each in [compose] * (MOST_OF_TENANT + 1) + [other] * (THREADS - MOST_OF_TENANT)
+    ]
+    assert len(begun) == THREADS
+    assert isinstance(looks[MOST_OF_TENANT].result, Failure)
+    looks[MOST_OF_TENANT].addErrback(lambda failure: failure.trap(Unavailable))
+    for each in begun:
+        each.callback(None)
+    looks.append(Deferred.fromCoroutine(actions.await_upload(compose, step)))
+    assert len(begun) == THREADS + 1
 
 
 @ensure_deferred
