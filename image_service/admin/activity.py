@@ -1,4 +1,4 @@
-"""What the clients of the service do, in all its processes: mounts, and requests that have failed."""
+"""The activity of clients, in all processes of the service: mounts, and requests that have failed."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ FIRMWARE_FILES = (
     "ppc/bootinfo.txt",  # ppc64le
     "boot/grub/core.elf",  # ppc64le
 )
-"""The El Torito catalog and the boot images that it lists: what firmware itself reads of the medium."""
+"""The El Torito catalog and the boot images that it lists: the files that firmware itself reads."""
 
 BOOT_LOADER_DIRECTORIES = ("EFI", "isolinux", "boot")
 """The files of boot loaders, beside those that firmware reads."""

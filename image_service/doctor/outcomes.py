@@ -19,7 +19,7 @@ _INDENT = " " * (_NAME_WIDTH + 2)
 
 
 class CheckStatus(StrEnum):
-    """What a check has found."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"

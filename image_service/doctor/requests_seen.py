@@ -54,7 +54,7 @@ class ServerView:
 
 
 def check_requests(url: ImageUrl, fetch_view: Callable[[], ServerView] | None) -> CheckOutcome:
-    """Return what the service has seen; `fetch_view` is None if its listener is not known."""
+    """Return the outcome of the check; `fetch_view` is None if the service's listener is not known."""
     (name,) = SEEN_CHECKS
     infra_env = find_infra_env(url)
     if fetch_view is None:

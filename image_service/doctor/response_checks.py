@@ -57,7 +57,7 @@ _REMEDIES = {
 
 @attrs.frozen
 class ServedFile:
-    """What the responses say about the file behind a URL.
+    """The facts of the responses about the file behind a URL.
 
     Args:
         client: sends further requests for it.
@@ -206,7 +206,7 @@ def judge_first_byte(seconds: float, profile: ClientProfile | None) -> CheckOutc
         return violation(name, Rule.FIRST_BYTE, profile, detail, remedy)
     if seconds > _LATE_SECONDS:
         source = judge(Rule.FIRST_BYTE, None).source
-        return warned(name, f"{detail}, close to what firmware waits for ({source})", remedy)
+        return warned(name, f"{detail}, close to the time-out of firmware ({source})", remedy)
     return passed(name, detail)
 
 

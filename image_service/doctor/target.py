@@ -69,7 +69,7 @@ class ImageUrl:
 
     @property
     def target(self) -> str:
-        """What a request names: path and query."""
+        """The target of a request: path and query."""
         return f"{self.path}?{self.query}" if self.query else self.path
 
     @property
@@ -81,7 +81,7 @@ class ImageUrl:
 
     @property
     def shown(self) -> str:
-        """The URL without what may be a credential: origin and last segment."""
+        """The URL without parts that may be a credential: origin and last segment."""
         directory, _, last = self.path.rpartition("/")
         last = last if len(last) <= _MAX_SHOWN else "…"
         return f"{self.origin}/{'…/' if directory else ''}{last}{'?…' if self.query else ''}"

@@ -53,7 +53,7 @@ class WebReply:
 
     @property
     def content_length(self) -> int | None:
-        """What the header says; None: nothing valid."""
+        """The value of Content-Length; None: there is no valid one."""
         value = self.fields.get("content-length", "")
         return int(value) if _LENGTH.fullmatch(value) else None
 
@@ -67,7 +67,7 @@ class WebClient:
     """Sends requests to one server, over one connection while that is possible.
 
     Args:
-        url: what all requests are for.
+        url: of all requests.
 
     Attributes:
         slowest_seconds: the longest time from a request to the first byte of its response.

@@ -32,7 +32,7 @@ class BootImage:
     is_iso: bool = True  # firmware boots it as a medium
     is_public: bool = False  # it is the same for everyone
     content_type: str = "application/octet-stream"
-    areas: tuple[BootArea, ...] = ()  # of an ISO: what a machine reads of it while it boots
+    areas: tuple[BootArea, ...] = ()  # of an ISO: its parts that a machine reads while it boots
 
     @property
     def size(self) -> int:

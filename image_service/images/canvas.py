@@ -52,7 +52,7 @@ class Canvas:
     arguments: str  # the kernel arguments to start from
     has_arguments: bool  # its areas contain them already
     name: str  # of the base, for messages
-    areas: tuple[BootArea, ...] = ()  # what a machine reads of it while it boots
+    areas: tuple[BootArea, ...] = ()  # its parts that a machine reads while it boots
 
 
 def full_canvas(base: BaseImage) -> Canvas:

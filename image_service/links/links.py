@@ -126,7 +126,7 @@ class Links:
         wall_clock: seconds since 1970.
     """
 
-    def __init__(  # noqa: PLR0913 - what links are made of, and two clocks
+    def __init__(  # noqa: PLR0913 - the parts of links, and two clocks
         self,
         repository: LinkRepository,
         cipher: Callable[[], SnapshotCipher],

@@ -43,7 +43,7 @@ _PERCENT = 100
 
 @attrs.define(eq=False)
 class MountRecord:
-    """What a client has read of an image, in all processes.
+    """The reads of a client of an image, in all processes.
 
     Times are the clock's seconds.
 

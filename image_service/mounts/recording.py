@@ -1,6 +1,6 @@
-"""Records what clients read, in the process that serves them.
+"""Records the reads of clients, in the process that serves them.
 
-    PendingReads    what one client has read of one image since the last collection
+    PendingReads    the reads of one client of one image since the last collection
     ReadRecorder    finds them, and collects those that have changed
 
 A range changes a few numbers alone. A `MountBoard`, of this process or of the supervisor, merges the records
@@ -37,12 +37,12 @@ HEAD = 8
 """The header fields alone."""
 
 CollectedReads: TypeAlias = dict[str, Any]
-"""What `PendingReads.collect` returns; JSON can represent it."""
+"""The result of `PendingReads.collect`; JSON can represent it."""
 
 
 @attrs.frozen(cache_hash=True)
 class MountKey:
-    """A client and what it reads.
+    """A client, and the image that it reads.
 
     Args:
         infra_env: identifier; None: a boot artifact, which all infra-envs share.
@@ -60,7 +60,7 @@ class MountKey:
 
 
 class PendingReads:
-    """What a client has read of an image since the last collection.
+    """The reads of a client of an image since the last collection.
 
     Args:
         key: client and image.
@@ -202,7 +202,7 @@ class ReadRecorder:
         self._pending: WeakValueDictionary[tuple[MountKey, int], PendingReads] = WeakValueDictionary()
 
     def find(self, key: MountKey, image: BootImage) -> PendingReads:
-        """Return what a client has read of an image."""
+        """Return the pending reads of a client of an image."""
         pending = self._pending.get((key, image.size))
         if pending is None:
             pending = self._pending[key, image.size] = PendingReads(key, image, self)

@@ -59,7 +59,12 @@ _IMAGES: tuple[tuple[str, str, str, tuple[QueryParameter, ...]], ...] = (
         "the iPXE script that boots the kernel and the initrd of an infra-env",
         (_VERSION, _ARCHITECTURE, *_CREDENTIALS),
     ),
-    ("/s/{file}", "Link", "what a short link stands for: CODE.iso, CODE.img, CODE.ipxe or CODE.vmlinuz", ()),
+    (
+        "/s/{file}",
+        "Link",
+        "a file of a short link: CODE.iso, CODE.img, CODE.ipxe or CODE.vmlinuz",
+        (),
+    ),
     (
         "/boot-artifacts/{artifact}",
         "Artifact",

@@ -47,7 +47,7 @@ class RangeStream:
         mount: what the ranges are of.
         size: of the image, bytes.
         fields: of all responses.
-        reads: what the client has read.
+        reads: of the client.
         is_allowed: returns False once the reader's short link has ended.
     """
 

@@ -89,7 +89,7 @@ class ImageRequestHandler:
         images: finds or composes images.
         digests: computes their digests.
         unready: returns why no image can be served; empty if some can.
-        reads: records what clients read.
+        reads: records the reads of clients.
         base_path: the path of the service's base URL.
         links: opens short links.
         scripts: makes iPXE scripts.

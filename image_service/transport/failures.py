@@ -86,7 +86,7 @@ class FailureList:
         """Number of the latest."""
 
     def merge(self, collected: Iterable[Iterable[object]]) -> None:
-        """Add what `RecentFailures.collect` returned."""
+        """Add the result of `RecentFailures.collect`."""
         for fields in collected:
             self.revision += 1
             self._failures.append((self.revision, Failure(*fields)))  # type: ignore[arg-type]  # by `collect`

@@ -34,7 +34,7 @@ class SeenMount:
     latest: dict[str, Any] = attrs.field(factory=dict)
 
     def add(self, mount: dict[str, Any]) -> None:
-        """Add what a poll has found."""
+        """Add the result of a poll."""
         self.latest = mount
         if not self.stages or self.stages[-1] != mount["stage"]:
             self.stages.append(mount["stage"])

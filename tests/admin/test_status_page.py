@@ -1,4 +1,4 @@
-"""The files of the status page, and what they may load; an acceptance test drives it with a browser."""
+"""The files of the status page, and the files that they load; an acceptance test drives it with a browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = sorted(file.name for file in STATIC.iterdir())
 
 
 def references(text: str) -> list[str]:
-    """Return what a page loads, and the modules that a module imports."""
+    """Return the files that a page loads, and the modules that a module imports."""
     return re.findall(r'(?:src|href)="([^"#]+)"', text) + re.findall(r'from "([^"]+)"', text)
 
 

@@ -1,4 +1,4 @@
-"""What the list of recent failures has of requests."""
+"""The requests in the list of recent failures."""
 
 from __future__ import annotations
 

@@ -164,12 +164,12 @@ class Supervisor(ProcessService):
         return self._pages.join("page", render_page)
 
     async def _collect_activity(self) -> Sequence[Collected]:
-        """Have each worker send what it has recorded; `activity_received` gets it."""
+        """Have each worker send its records; `activity_received` gets it."""
         await gatherResults([slot.collect_activity() for slot in self._worker_slots])
         return ()
 
     def activity_received(self, collected: Collected) -> None:
-        """Add what a worker has recorded, even if it comes late."""
+        """Add the records of a worker, even if they come late."""
         self._activity.merge(collected)
 
     def status_received(self, text: str) -> None:

@@ -133,7 +133,7 @@ class WorkerSlot:
         return self.counts.collect(lambda: self.send("collect")) if self.is_serving else succeed(None)
 
     def collect_activity(self) -> Deferred[None]:
-        """Have the worker send what it has recorded; fires when it has, or does not respond in time."""
+        """Have the worker send its records; fires when it has, or when it does not respond in time."""
         if not self.is_serving:
             return succeed(None)
         self._activity = Deferred(lambda activity: activity.callback(None))

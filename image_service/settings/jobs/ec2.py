@@ -1,4 +1,4 @@
-"""Settings of EC2's API: access keys, imports, exports, and what a tenant may use."""
+"""Settings of EC2's API: access keys, imports, exports, and limits of a tenant."""
 
 from __future__ import annotations
 

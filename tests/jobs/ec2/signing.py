@@ -19,7 +19,7 @@ HOST = "images.example.com:8091"
 CREDENTIAL = Ec2Credential("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "42", ("*",), ("*",))
 
 
-def signed_request(  # noqa: PLR0913 - what a signature covers
+def signed_request(  # noqa: PLR0913 - the parts that a signature covers
     form: Mapping[str, str] | bytes,
     *,
     path: str = "/",

@@ -187,7 +187,7 @@ async def test_boto3_shows_the_codes_of_errors(reactor: EPollReactor) -> None:
 
 
 def run_awscli(port: int, *arguments: str) -> Any:
-    """Return what awscli prints."""
+    """Return the output of awscli."""
     environment = {
         "PATH": os.environ["PATH"],
         "AWS_ACCESS_KEY_ID": CREDENTIAL.access_key,
