@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 import attrs
 
-from image_service.jobs.model import Artifact, Json, alias_digits
+from image_service.jobs.image_ids import instance_alias, volume_alias
+from image_service.jobs.model import Artifact, Json  # noqa: TC001 - same
 
 
 class DiskLayout(StrEnum):
@@ -52,9 +53,9 @@ class CatalogImage:
     @property
     def instance_alias(self) -> str:
         """The id under which EC2's API exports it."""
-        return f"i-{alias_digits(self.id)}"
+        return instance_alias(self.id)
 
     @property
     def volume_alias(self) -> str:
         """The id of its volume in EC2's API."""
-        return f"vol-{alias_digits(self.id)}"
+        return volume_alias(self.id)

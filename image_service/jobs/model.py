@@ -11,6 +11,8 @@ from uuid import UUID, uuid5
 
 import attrs
 
+from image_service.jobs.image_ids import instance_alias
+
 Json: TypeAlias = "Mapping[str, object]"
 """A JSON object."""
 
@@ -19,12 +21,6 @@ DEFAULT_TENANT = ""
 
 _NOTHING: Json = MappingProxyType({})
 _BASE_IMAGES = UUID("6f0cbe4c-8c5c-4e0b-9b0c-3d0f3c7c5b8e")  # the namespace of their ids
-_ALIAS_DIGITS = 17
-
-
-def alias_digits(image_id: str) -> str:
-    """Return the digits of the aliases ``i-…`` and ``vol-…`` of an image in EC2's API."""
-    return image_id.replace("-", "")[:_ALIAS_DIGITS]
 
 
 def tenant_of_name(name: str) -> str:
@@ -203,7 +199,7 @@ class ComposeBase:
     @property
     def instance_alias(self) -> str:
         """The id under which EC2's API exports a disk image."""
-        return f"i-{alias_digits(self.image_id)}"
+        return instance_alias(self.image_id)
 
 
 @attrs.frozen

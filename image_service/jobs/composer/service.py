@@ -15,6 +15,7 @@ from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.composer.errors import WRONG_STATE
 from image_service.jobs.composer.requests import check_available
+from image_service.jobs.image_ids import INSTANCE
 from image_service.jobs.model import Compose, ComposeState, ImageType, UploadResult
 from image_service.jobs.plans.plan import UploadPlace, make_plan
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
-_ALIAS = "i-"  # of an image of the catalog
 _DISK_TYPES = tuple(image_type for image_type in ImageType if image_type.is_disk)
 
 
@@ -120,7 +120,7 @@ class ComposeService:
 
     async def _find_base(self, tenant: str, request: ComposeRequest) -> ComposeBase | CatalogImage:
         """Return the base of an image: a disk of the catalog by its alias, or that of a distribution."""
-        if request.distribution.startswith(_ALIAS):
+        if request.distribution.startswith(INSTANCE):
             image = await self._in_thread(partial(self._catalog.find, tenant, request.distribution))
             if image is not None:
                 check_available(request, {request.distribution: {image.architecture: _DISK_TYPES}})

@@ -18,10 +18,10 @@ from image_service.jobs.conversion_tasks.import_requests import parse_import_ins
 from image_service.jobs.conversion_tasks.replies import (
     describe_conversion_task,
     describe_export_task,
-    image_id,
 )
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 from image_service.jobs.exports.target import parse_export_target
+from image_service.jobs.image_ids import INSTANCE, alias_digits, imported_image_id
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.metadata.tasks import TaskRecord
 from image_service.jobs.model import (
@@ -30,7 +30,6 @@ from image_service.jobs.model import (
     ComposeState,
     UploadResult,
     UploadTarget,
-    alias_digits,
 )
 from image_service.jobs.plans.export_plan import make_export_plan
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
@@ -57,7 +56,6 @@ _IMPORTS = (TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE)
 _EXPORTS = (TaskKind.EXPORT_INSTANCE,)
 _UNKNOWN_IMPORT = "InvalidConversionTaskId"
 _UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
-_INSTANCE = "i-"
 _MAX_DESCRIPTION_CHARACTERS = 255  # of an export, as on EC2: filters compare it
 _REFUSAL = "Refusal"  # in the place of an output: code and detail of an error
 _log = Logger()
@@ -266,8 +264,8 @@ class TaskOperations:
         return given
 
     async def _find_image(self, tenant: str, name: str) -> CatalogImage | ComposeBase:
-        if not name.startswith(_INSTANCE):
-            raise Ec2Error("InvalidInstanceID.Malformed", f"InstanceId must begin with {_INSTANCE}")
+        if not name.startswith(INSTANCE):
+            raise Ec2Error("InvalidInstanceID.Malformed", f"InstanceId must begin with {INSTANCE}")
         image = await self._in_thread(partial(self._catalog.find, tenant, name))
         if image is None:
             raise Ec2Error("InvalidInstanceID.NotFound", f"there is no image {name!a:.100}")
@@ -289,7 +287,7 @@ class TaskOperations:
                 disk.volume_bytes,
                 {
                     **shared,
-                    "id": image_id(compose_id, number),
+                    "id": imported_image_id(compose_id, number),
                     "name": disk.description or request.description or task_id,
                     "description": disk.description or request.description,
                     "source": f"import:{task_id}" + (f"/{number + 1}" if number else ""),

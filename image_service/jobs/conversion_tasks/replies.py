@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid5
 
 from image_service.http.dates import format_rfc3339
 from image_service.jobs.conversion_task import TaskKind
 from image_service.jobs.conversion_tasks.states import converted_bytes, state_of, state_of_volume
-from image_service.jobs.model import JobType, alias_digits
+from image_service.jobs.image_ids import imported_image_id, instance_alias, volume_alias
+from image_service.jobs.model import JobType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
     from image_service.jobs.metadata.tasks import TaskRecord
     from image_service.jobs.model import Job
-
-
-def image_id(compose_id: str, number: int) -> str:
-    """Return the id of an image that an import makes; `number` counts its disks from 0."""
-    return compose_id if number == 0 else str(uuid5(UUID(compose_id), str(number)))
 
 
 def describe_conversion_task(record: TaskRecord, now: datetime) -> dict[str, Any]:
@@ -45,7 +40,7 @@ def describe_conversion_task(record: TaskRecord, now: datetime) -> dict[str, Any
         of_volume = state_of_volume(record, jobs[number], now) if jobs else state
         volumes.append({**volume, "Status": of_volume.name, "StatusMessage": of_volume.message})
     instance = {
-        "InstanceId": f"i-{alias_digits(record.compose.id)}",
+        "InstanceId": instance_alias(record.compose.id),
         "Platform": request["Platform"],
         "Description": request.get("Description", ""),
         "Volumes": volumes,
@@ -58,7 +53,7 @@ def _describe_volume(
 ) -> dict[str, Any]:
     image = parameters["Image"]
     zone_id = parameters.get("AvailabilityZoneId")
-    volume_id = f"vol-{alias_digits(image_id(record.compose.id, number))}"
+    volume_id = volume_alias(imported_image_id(record.compose.id, number))
     return {
         "AvailabilityZone": parameters.get("AvailabilityZone", ""),
         **({"AvailabilityZoneId": zone_id} if zone_id else {}),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from image_service.jobs.image_ids import INSTANCE, VOLUME, alias_digits
 from image_service.jobs.metadata.statements import IMAGES_IN_USE, delete_image, utc_now
 from image_service.jobs.metadata.tables import IMAGES
 from image_service.jobs.metadata.values import IMAGE_COLUMNS, row_of, to_image
-from image_service.jobs.model import alias_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,9 +48,9 @@ class ImageRepository:
 
     def find(self, tenant: str | None, name: str) -> CatalogImage | None:
         """Return an image by its id or an alias; None: there is none, or it is of another tenant."""
-        prefix, _, digits = name.partition("-")
-        is_alias = prefix in {"i", "vol"}
-        images = self._find(tenant, IMAGES.c.alias == digits if is_alias else IMAGES.c.id == name)
+        is_alias = name.startswith((INSTANCE, VOLUME))
+        wanted = IMAGES.c.alias == name.partition("-")[2] if is_alias else IMAGES.c.id == name
+        images = self._find(tenant, wanted)
         return images[0] if images else None
 
     def find_page(self, tenant: str, offset: int, limit: int) -> tuple[list[CatalogImage], int]:

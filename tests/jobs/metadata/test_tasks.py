@@ -17,8 +17,9 @@ from image_service.jobs.conversion_task import (
     TaskKind,
     TaskLimits,
 )
+from image_service.jobs.image_ids import alias_digits
 from image_service.jobs.metadata.tasks import TaskRecord
-from image_service.jobs.model import ComposeOrigin, ComposeState, alias_digits
+from image_service.jobs.model import ComposeOrigin, ComposeState
 from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
 
 if TYPE_CHECKING:
