@@ -61,7 +61,7 @@ class MountRecord:
         reached: last stage so far; None: it does not boot from the image as a medium.
         samples: times, and bytes sent until then, of the last `RATE_SECONDS`.
         reported: its stage, True if it was stalled, and bytes sent, when it was reported last.
-        shown: its stage at the latest check, and True if it was stalled then.
+        shown: its stage at the latest check, True if it was stalled then, and True if it had a rate.
         is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
         asks_often: it has done so while it read, as some file systems over HTTP do.
         revision: number of its latest change, among those of all mounts.
@@ -80,7 +80,7 @@ class MountRecord:
     reached: Stage | None = None
     samples: deque[tuple[float, int]] = attrs.field(factory=deque)
     reported: tuple[Stage | None, bool, int] | None = None
-    shown: tuple[Stage | None, bool] = (None, False)
+    shown: tuple[Stage | None, bool, bool] = (None, False, False)
     is_reopened: bool = False
     asks_often: bool = False
     revision: int = 0
@@ -244,7 +244,8 @@ class MountBoard:
         now = self._seconds()
         for key, record in list(self._records.items()):
             pause = now - record.last_read
-            shown = record.stage(now, self._stall_seconds), record.is_stalled(now, self._stall_seconds)
+            stage = record.stage(now, self._stall_seconds)
+            shown = stage, record.is_stalled(now, self._stall_seconds), record.rate(now) > 0
             if shown != record.shown:
                 record.shown = shown
                 self._change(record)

@@ -285,6 +285,16 @@ def test_end_of_a_boot_is_a_change(site: Site) -> None:
     assert list(site.board.changes(revision)) == []
 
 
+def test_rate_that_falls_to_nothing_is_a_change(site: Site) -> None:
+    site.client().read(32768)
+    site.now += 1
+    site.collect()
+    revision = site.board.revision
+    site.now += 11
+    site.collect()
+    assert [mount["rate"] for _, mount in site.board.changes(revision)] == [0]
+
+
 def test_quiet_mount_is_forgotten_and_the_number_is_limited(site: Site) -> None:
     site.client().read(0)
     site.collect()
