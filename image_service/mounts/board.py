@@ -65,6 +65,7 @@ class MountRecord:
         is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
         asks_often: it has done so while it read, as some file systems over HTTP do.
         revision: number of its latest change, among those of all mounts.
+        described: its description after that change, for all streams of events; None: none was sent yet.
     """
 
     key: MountKey
@@ -84,6 +85,7 @@ class MountRecord:
     is_reopened: bool = False
     asks_often: bool = False
     revision: int = 0
+    described: dict[str, Any] | None = None
 
     @property
     def may_boot(self) -> bool:
@@ -270,6 +272,7 @@ class MountBoard:
     def _change(self, record: MountRecord) -> None:
         self.revision += 1
         record.revision = self.revision
+        record.described = None
 
     def describe_all(self) -> list[dict[str, Any]]:
         """Return the mounts, the latest first."""
@@ -281,7 +284,9 @@ class MountBoard:
         now = self._seconds()
         changed = [record for record in self._records.values() if record.revision > after]
         for record in sorted(changed, key=lambda record: record.revision):
-            yield record.revision, self._describe(record, now)
+            if record.described is None:
+                record.described = self._describe(record, now)
+            yield record.revision, record.described
 
     def stages(self) -> list[str]:
         """Return the stage of each mount that is not quiet, or `READ_AS_FILE`."""

@@ -271,6 +271,19 @@ def test_only_changed_mounts_are_changes(site: Site) -> None:
     assert (mount["address"], revision) == ("192.0.2.1", site.board.revision)
 
 
+def test_streams_share_the_description_of_a_change(site: Site) -> None:
+    client = site.client()
+    client.read(0)
+    site.collect()
+    ((_, first),) = site.board.changes(0)
+    ((_, second),) = site.board.changes(0)
+    assert first is second
+    client.read(32768)
+    site.collect()
+    ((_, third),) = site.board.changes(0)
+    assert third is not first
+
+
 def test_end_of_a_boot_is_a_change(site: Site) -> None:
     client = minimal(site)
     client.boot_until_ignition()
