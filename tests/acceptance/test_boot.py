@@ -171,7 +171,7 @@ def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
     assert report.config_digest == hashlib.sha256(config).hexdigest()
 
 
-@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("is_link", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_ipxe_boots_by_its_script(host: Host, tmp_path: Path, *, is_link: bool) -> None:
     ramdisk = make_ramdisk(RAMDISK_TEXT)
     infra_env_id = host.service.register(DERIVED, CONFIG, APPENDED, ramdisk=ramdisk)
@@ -188,7 +188,7 @@ def test_ipxe_boots_by_its_script(host: Host, tmp_path: Path, *, is_link: bool) 
     assert report.rootfs_digest == host.rootfs_digest(DERIVED)
 
 
-@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("is_link", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_uefi_boots_over_http(host: Host, tmp_path: Path, *, is_link: bool) -> None:
     """Independently of the path's suffix: the media type identifies an ISO."""
     infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 TENANTS = ("1", "2")
-WORKERS = 2
-"""Of each tenant."""
 TARGET = {"type": "aws.s3", "upload_options": {"region": REGION}}
 POLLS = {"/jobs", "/jobs/{token}/artifacts/{name}"}
 MOST_BYTES = 512 * 2**20
@@ -77,9 +75,11 @@ def _parent(process: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "number", [2, pytest.param(100, marks=pytest.mark.soak)], ids=["few", "hundred-each"]
+    ("number", "workers"),
+    [(2, 1), pytest.param(100, 2, marks=pytest.mark.soak)],
+    ids=["few", "hundred-each"],
 )
-def test_composes_of_two_tenants_end(number: int, tmp_path: Path) -> None:
+def test_composes_of_two_tenants_end(number: int, workers: int, tmp_path: Path) -> None:
     with ExitStack() as stack:
         s3 = stack.enter_context(running_s3_server(tmp_path / "s3"))
         variables = {**s3.environment, "UPLOAD_S3_URL": f"s3://{BUCKET}/made", "JOBS_WORKER_SLOTS": "0"}
@@ -88,7 +88,7 @@ def test_composes_of_two_tenants_end(number: int, tmp_path: Path) -> None:
             list(pool.map(lambda tenant: queue(role, tenant, number), TENANTS))
         toolkit = real_toolkit(tmp_path)
         for tenant in TENANTS:
-            for worker in range(WORKERS):
+            for worker in range(workers):
                 directory = tmp_path / f"worker-{tenant}-{worker}"
                 directory.mkdir()
                 running = running_worker(

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from botocore.loaders import Loader
-from botocore.model import ServiceModel
 from hypothesis import strategies as st
+
+from image_service.jobs.ec2.api import ec2_model
 
 if TYPE_CHECKING:
     from botocore.model import OperationModel, Shape
 
 # XML can represent them, and a parser of XML keeps them.
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"]), max_size=20)
-
-
-@cache
-def ec2_model() -> ServiceModel:
-    """Return the model."""
-    return ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
 
 
 def operation_model(name: str) -> OperationModel:
