@@ -47,10 +47,12 @@ class Tasks:
         task = self.ec2.import_volume(AvailabilityZone="here", **upload.parameters)
         return task["ConversionTask"]["ConversionTaskId"], upload
 
-    def start_export(self) -> str:
+    def start_export(self, description: str) -> str:
+        """Start an export; two with one description, in one second, would be one request and one task."""
         task = self.ec2.create_instance_export_task(
             InstanceId=base_disk(self.role)["instance_id"],
             TargetEnvironment="vmware",
+            Description=description,
             ExportToS3Task={"S3Bucket": BUCKET, "S3Prefix": "exports/"},
         )
         return str(task["ExportTask"]["ExportTaskId"])
@@ -121,11 +123,11 @@ def test_task_is_cancelled_in_every_state(tmp_path: Path) -> None:
             tasks.cancel(running)
         assert not upload.is_deleted()
 
-        exported = tasks.start_export()
+        exported = tasks.start_export("queued")
         tasks.wait_for(exported, "conversion pending")
         tasks.cancel(exported)
 
-        exported = tasks.start_export()
+        exported = tasks.start_export("running")
         with tasks.worker_with_a_job():
             tasks.wait_for(exported, "converting")
             tasks.cancel(exported)
