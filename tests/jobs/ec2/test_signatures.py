@@ -10,7 +10,7 @@ from botocore.auth import SigV4Auth
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from image_service.files.reloaded import prepare_changed
+from image_service.files import reloaded
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.operations import Ec2Caller
 from image_service.jobs.ec2.signatures import SignatureVerifier
@@ -59,7 +59,10 @@ def test_callers_have_what_their_access_key_has() -> None:
     assert (other.may_call("DescribeExportTasks"), other.may_call("CancelExportTask")) == (True, False)
 
 
-def test_changed_access_keys_are_in_force_without_a_restart(tmp_path: Path) -> None:
+def test_changed_access_keys_are_in_force_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reloaded, "CHECK_SECONDS", 0)  # a reload of all files would reload other tests' too
     path = tmp_path / "keys.json"
 
     def write(credential: Ec2Credential) -> None:
@@ -77,7 +80,6 @@ def test_changed_access_keys_are_in_force_without_a_restart(tmp_path: Path) -> N
     verifier = SignatureVerifier.of_file(path)
     assert (is_known(CREDENTIAL), is_known(OTHER_KEY)) == (True, False)
     write(OTHER_KEY)
-    prepare_changed()()
     assert (is_known(CREDENTIAL), is_known(OTHER_KEY)) == (False, True)
 
 
