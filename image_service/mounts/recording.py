@@ -86,6 +86,7 @@ class PendingReads:
         "_previous",
         "_recorder",
         "_rootfs",
+        "_seconds",
         "_sent",
         "_touches",
         "client",
@@ -95,6 +96,7 @@ class PendingReads:
     def __init__(self, key: MountKey, image: BootImage, recorder: ReadRecorder) -> None:
         self._key = key
         self._recorder = recorder
+        self._seconds = recorder.seconds
         self.client = None
         self.user_agent = ""
         self._boot_map = BootMap(image.areas)
@@ -114,51 +116,56 @@ class PendingReads:
         Args:
             start: offset of the first byte.
             count: bytes that the kernel has accepted.
-            requested: bytes of the range, if they are more.
+            requested: bytes of the range; 0: those that were sent.
         """
-        if count > 0:
-            self.add(start, count)
-            self._mark_range(start, start + count, max(count, requested))
-
-    def record_head(self) -> None:
-        """Record that a client was sent the header fields alone."""
-        self._marks |= HEAD
-        if not self._sent:
-            self._first_read = self._last_read = self._recorder.seconds()
-        self._change()
-
-    def add(self, start: int, count: int) -> None:
-        """Record that a client was sent more bytes, of a range that has begun before."""
-        self._coverage.add(start, start + count)
-        now = self._recorder.seconds()
-        if not self._sent:
-            self._first_read = now
-        self._sent += count
-        self._last_read = now
-        self._change()
-
-    def _change(self) -> None:
-        if not self._is_changed:
-            self._is_changed = True
-            self._recorder.changed.append(self)
-
-    def _mark_range(self, start: int, stop: int, requested: int) -> None:
-        coverage, distance, self._previous = self._coverage, self._previous - start, start
+        if count <= 0:
+            return
+        self.add(start, count)
+        stop, coverage, distance, self._previous = (
+            start + count,
+            self._coverage,
+            self._previous - start,
+            start,
+        )
         if distance > _JUMP_BYTES or (
             distance > 2 << coverage.shift and coverage.has(start) and coverage.has(stop - 1)
         ):
             self._marks |= RETURNED
         if start < BEGINNING_BYTES:
             self._marks |= BEGINNING
+        requested = requested or count
         if requested > MAX_BOOT_BYTES or requested >= coverage.size:
             return
         file_start, file_stop, touch = self._file
         if file_start <= start and stop < file_stop:
-            self._touches.last[touch] = self._last_read
+            if touch is not None:
+                self._touches.last[touch] = self._last_read
         else:
             self._marks |= SMALL
             self._touches.add(self._boot_map.find_touches(start, stop), self._last_read)
             self._file = self._boot_map.find_file(start)
+
+    def record_head(self) -> None:
+        """Record that a client was sent the header fields alone."""
+        self._marks |= HEAD
+        if not self._sent:
+            self._first_read = self._last_read = self._seconds()
+        if not self._is_changed:
+            self._change()
+
+    def add(self, start: int, count: int) -> None:
+        """Record that a client was sent more bytes, of a range that has begun before."""
+        self._coverage.add(start, start + count)
+        self._last_read = self._seconds()
+        if not self._sent:
+            self._first_read = self._last_read
+        self._sent += count
+        if not self._is_changed:
+            self._change()
+
+    def _change(self) -> None:
+        self._is_changed = True
+        self._recorder.changed.append(self)
 
     def collect(self) -> CollectedReads:
         """Return the records, and clear them."""

@@ -81,8 +81,10 @@ _BEGUN = {
 _ENDED = {BootPart.INITRD: Touch.INITRD_END, BootPart.IGNITION: Touch.IGNITION_END}
 
 
-NO_FILE = (0, 0, Touch.FIRMWARE)
+NO_FILE: tuple[int, int, Touch | None] = (0, 0, None)
 """In which no range begins."""
+_END = 1 << 63
+"""Of a gap after which there is no file."""
 
 
 class BootMap:
@@ -114,15 +116,18 @@ class BootMap:
                 found.append(Touch.ROOTFS_INSIDE)
         return found
 
-    def find_file(self, start: int) -> tuple[int, int, Touch]:
+    def find_file(self, start: int) -> tuple[int, int, Touch | None]:
         """Return start and stop of the file in which a range begins, and the part for which the range counts.
 
-        Ranges that begin and end in it count for that alone.
+        Ranges that begin and end in it count for that alone. Between two files it is the gap, and no part.
         """
-        index = bisect_left(self._stops, start + 1)
-        if index == len(self._areas) or start < self._areas[index][0]:
-            return NO_FILE
-        area_start, area_stop, begun, _ = self._areas[index]
+        areas, index = self._areas, bisect_left(self._stops, start + 1)
+        gap_start = areas[index - 1][1] if index else 0
+        if index == len(areas):
+            return gap_start, _END, None
+        area_start, area_stop, begun, _ = areas[index]
+        if start < area_start:
+            return gap_start, area_start, None
         if begun is not Touch.ROOTFS:
             return area_start, area_stop, begun
         inside = area_start + MAX_READ_AHEAD_BYTES
