@@ -24,7 +24,7 @@ Boot: TypeAlias = "tuple[list[BootArea], list[tuple[int, int]]]"
 def boots(draw: st.DrawFn) -> Boot:
     """Parts of an ISO with gaps or without, and the offsets and lengths of ranges at and between them."""
     areas, start = [], 64 * KIB
-    for part in draw(st.permutations(BootPart)):
+    for part in draw(st.permutations(list(BootPart))):
         start += draw(st.sampled_from([0, SECTOR, 40 * KIB, MIB]))
         length = draw(st.sampled_from([SECTOR, 30 * KIB, 2 * MIB]))
         areas.append(BootArea(part, start, start + length))
