@@ -255,15 +255,15 @@ async def test_imported_image_survives_its_compose_until_its_own_retention(
     rows.clock.advance(30 * DAY)
     await keeping.expire()
     assert rows.composes.find(compose.id) is None
-    assert rows.images.find_all(None) == [image]
+    assert rows.images.find_page("org-1", 0, 9) == ([image], 1)
     assert store.read_at(artifact.key, 0, 9) == b"disk"
     reader, _ = rows.add(make_compose(source_image=image.id))
     expiring = make_expiry(rows, workers, store, DAY, image_seconds=DAY)
     await expiring.expire()
-    assert rows.images.find_all(None) == [image]
+    assert rows.images.find_page("org-1", 0, 9) == ([image], 1)
     rows.composes.finish(reader.id, ComposeState.FAILURE)
     await expiring.expire()
-    assert rows.images.find_all(None) == []
+    assert rows.images.find_page("org-1", 0, 9) == ([], 0)
     with pytest.raises(NotFound):
         store.read_at(artifact.key, 0, 9)
 
@@ -282,4 +282,4 @@ async def test_compose_is_kept_while_its_image_is_exported(rows: Rows, tmp_path:
     rows.composes.finish(export.id, ComposeState.SUCCESS)
     await expiry.expire()
     assert rows.composes.find(compose.id) is None
-    assert rows.images.find_all(None) == []
+    assert rows.images.find_page("org-1", 0, 9) == ([], 0)

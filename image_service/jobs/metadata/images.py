@@ -50,8 +50,11 @@ class ImageRepository:
         """Return an image by its id or an alias; None: there is none, or it is of another tenant."""
         is_alias = name.startswith((INSTANCE, VOLUME))
         wanted = IMAGES.c.alias == name.partition("-")[2] if is_alias else IMAGES.c.id == name
-        images = self._find(tenant, wanted)
-        return images[0] if images else None
+        select = _SELECT.where(wanted)
+        if tenant is not None:
+            select = select.where(IMAGES.c.tenant == tenant)
+        row = self._database.transact(lambda connection: connection.execute(select).mappings().first())
+        return None if row is None else to_image(row)
 
     def find_page(self, tenant: str, offset: int, limit: int) -> tuple[list[CatalogImage], int]:
         """Return images of a tenant, oldest first, and how many it has in all."""
@@ -64,10 +67,6 @@ class ImageRepository:
             return images, connection.execute(count).scalar_one()
 
         return self._database.transact(work)
-
-    def find_all(self, tenant: str | None) -> list[CatalogImage]:
-        """Return the images of a tenant, oldest first; None: of all."""
-        return self._find(tenant)
 
     def find_imported(self, before: datetime, limit: int) -> list[str]:
         """Return ids of images that were imported before that time and are not in use, oldest first."""
@@ -85,10 +84,3 @@ class ImageRepository:
         return self._database.transact(
             lambda connection: delete_image(self._database, connection, now, IMAGES.c.id == image_id)
         )
-
-    def _find(self, tenant: str | None, *conditions: sa.ColumnElement[bool]) -> list[CatalogImage]:
-        select = _SELECT.where(*conditions)
-        if tenant is not None:
-            select = select.where(IMAGES.c.tenant == tenant)
-        rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
-        return [to_image(row) for row in rows]

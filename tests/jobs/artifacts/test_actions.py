@@ -139,7 +139,7 @@ async def test_image_is_registered_once(artifacts: Artifacts, tmp_path: Path) ->
     for _ in range(2):
         result = await artifacts.actions.register_image(compose, compose.plan.steps[-1])
         assert result.value == {"images": [compose.id]}
-    (image,) = artifacts.images.find_all(compose.tenant)
+    (image,), _ = artifacts.images.find_page(compose.tenant, 0, 9)
     assert (image.format, image.virtual_size, image.artifact) == ("raw", 8192, artifact)
     assert (image.source, image.name) == (f"compose:{compose.id}", "rhcos-4.19 aws")
     assert artifacts.images.find(compose.tenant, image.instance_alias) == image
@@ -151,7 +151,7 @@ async def test_image_of_another_format_is_refused(artifacts: Artifacts, tmp_path
     compose, _ = finish_convert(artifacts, b"no qcow2" * 100, ImageType.GUEST_IMAGE)
     with pytest.raises(FormatError):
         await artifacts.actions.register_image(compose, compose.plan.steps[-1])
-    assert artifacts.images.find_all(compose.tenant) == []
+    assert artifacts.images.find_page(compose.tenant, 0, 9) == ([], 0)
 
 
 @ensure_deferred

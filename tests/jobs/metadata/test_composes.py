@@ -180,7 +180,7 @@ def test_deleted_compose_leaves_only_objects_to_delete(rows: Rows) -> None:
     assert not rows.composes.delete(compose.id)
     assert rows.composes.find(compose.id) is None
     assert rows.jobs.find(jobs["customize"]) is None
-    assert images.find_all(None) == []
+    assert images.find_page("org-1", 0, 9) == ([], 0)
     assert rows.jobs.find_discarded(10) == [image.key]
     rows.jobs.forget_discarded([image.key])
     assert rows.jobs.find_discarded(10) == []

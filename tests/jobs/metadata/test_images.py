@@ -31,7 +31,7 @@ def test_source_has_one_image(rows: Rows) -> None:
     images.add(image)
     images.add(image)
     images.add(attrs.evolve(image, id=str(uuid4())))
-    assert images.find_all(None) == [image]
+    assert images.find_page("org-1", 0, 9) == ([image], 1)
 
 
 def test_images_of_a_tenant_are_listed_oldest_first(rows: Rows) -> None:
@@ -39,8 +39,8 @@ def test_images_of_a_tenant_are_listed_oldest_first(rows: Rows) -> None:
     second, first, foreign = make_image(2), make_image(1), make_image(3, "org-2")
     for image in (second, first, foreign):
         images.add(image)
-    assert images.find_all("org-1") == [first, second]
-    assert images.find_all(None) == [first, second, foreign]
+    assert images.find_page("org-1", 0, 9) == ([first, second], 2)
+    assert images.find_page("org-2", 0, 9) == ([foreign], 1)
 
 
 def test_workers_are_known_until_they_are_silent(rows: Rows) -> None:

@@ -200,7 +200,7 @@ def test_import_that_registers_its_image_is_not_cancelled(rows: Rows) -> None:
     assert rows.tasks.cancel(record.task, "", TaskAnswer("cancel", {})) is None
     (found,) = rows.tasks.find("org-1", list(TaskKind))
     assert found.compose.state is ComposeState.REGISTERING
-    assert len(rows.images.find_all("org-1")) == 1
+    assert rows.images.find_page("org-1", 0, 9)[1] == 1
 
 
 def test_volume_counts_once_while_its_import_ends(rows: Rows) -> None:
@@ -214,5 +214,5 @@ def test_volume_counts_once_while_its_import_ends(rows: Rows) -> None:
 def test_import_without_success_leaves_no_image(rows: Rows) -> None:
     record, artifact = add_with_image(rows)
     rows.composes.finish(record.compose.id, ComposeState.FAILURE)
-    assert rows.images.find_all(None) == []
+    assert rows.images.find_page("org-1", 0, 9) == ([], 0)
     assert rows.jobs.find_discarded(9) == [artifact.key]
