@@ -22,6 +22,7 @@ LONG_BYTES = 24_000
 CREDENTIALS = 2_000
 """Kept, they are 46 MiB."""
 GROWTH_BYTES = 24 * 1024 * 1024
+ROUNDS = 3
 CLIENTS = 8
 
 
@@ -54,11 +55,18 @@ def test_long_credentials_cost_no_memory(site: Site) -> None:
     def ask(number: int) -> int:
         return site.service.get(iso_of(infra_env_id), bearer(f"{number:0{LONG_BYTES}}"), "HEAD").status
 
+    statuses: set[int] = set()
+    growths: list[int] = []
     with ThreadPoolExecutor(CLIENTS) as pool:
-        list(pool.map(ask, range(CREDENTIALS // 10)))
-        before = sum(map(resident_bytes, pids))
-        statuses = set(pool.map(ask, range(CREDENTIALS // 10, CREDENTIALS)))
-    assert sum(map(resident_bytes, pids)) < before + GROWTH_BYTES
+        statuses.update(pool.map(ask, range(CREDENTIALS // 10)))
+        for round_ in range(1, ROUNDS + 1):
+            before = sum(map(resident_bytes, pids))
+            statuses.update(pool.map(ask, range(round_ * CREDENTIALS, (round_ + 1) * CREDENTIALS)))
+            growths.append(sum(map(resident_bytes, pids)) - before)
+            if growths[-1] < GROWTH_BYTES:
+                break
+    # Kept credentials grow in each round; the heap of a worker that warms up does not.
+    assert min(growths) < GROWTH_BYTES
     assert statuses == {431}
 
 
