@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from image_service.jobs.metrics.jobs_metrics import COMPOSER, WORKER, JobsMetrics, MeasuredRequest
+from image_service.jobs.metrics.jobs_metrics import COMPOSER, EC2, WORKER, JobsMetrics, MeasuredRequest
 from image_service.jobs.model import Job, JobState, JobType
 from tests.acceptance.clients import run_client
 from tests.packaging.conftest import CHECKOUT
@@ -49,8 +49,9 @@ def of_all(query: str) -> str:
 def series() -> Series:
     """Every series of a role that has answered, and done a job."""
     metrics = JobsMetrics()
-    for api in (COMPOSER, WORKER):
-        metrics.record_request(api, MeasuredRequest("POST", "/compose", 201, "", 0.1))
+    for api in (COMPOSER, WORKER, EC2):
+        metrics.record_request(api, MeasuredRequest("POST", "/compose", 503, "", 0.1))
+    metrics.record_refused_request("AuthFailure")
     now = datetime.now(UTC)
     job = Job(
         "1", "2", "", "s", JobType.CONVERT, "x86_64", JobState.RUNNING, 1, queued_at=now, started_at=now
@@ -60,6 +61,7 @@ def series() -> Series:
     metrics.pending_jobs.values = metrics.running_jobs.values = {("convert", ""): 1}
     metrics.active_workers.values = {("", "x86_64"): 1}
     metrics.composes.values = {("pending",): 1}
+    metrics.tasks.values = {("import-vol", "pending"): 1}
     page = metrics.render()[0].decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     return [(sample.name, sample.labels) for sample in samples]
@@ -113,6 +115,7 @@ def test_each_metric_is_documented(series: Series) -> None:
     shown = {re.sub("_(bucket|sum|count|created)$", "", name) for name in shown} - {
         "composer_request",
         "worker_request",
+        "ec2_request",
     }
     table = DOCUMENT.partition("## Metrics\n")[2].partition("## Alerts")[0]
     assert shown <= set(re.findall(r"`(\w+)`", table))
@@ -124,6 +127,8 @@ HEALTHY = {
     'image_builder_worker_pending_jobs{type="convert",tenant=""}': "0x400",
     'image_builder_worker_running_jobs{type="convert",tenant=""}': "1x400",
     'image_builder_worker_active_workers{tenant="",arch="x86_64"}': "1x400",
+    'image_builder_ec2_request_count{path="DescribeConversionTasks",code="200"}': "0+10x400",
+    'image_builder_ec2_request_count{path="DescribeConversionTasks",code="503"}': "0x400",
     "image_builder_composer_total_compose_requests": "0+10x400",
     "image_builder_composer_total_failed_compose_requests": "0x400",
     'image_builder_composer_http_duration_seconds_bucket{path="/compose",le="0.2"}': "0+10x400",
@@ -152,6 +157,14 @@ FAULTS: dict[str, tuple[dict[str, str], set[tuple[str, str]]]] = {
     "waiting": (
         {'image_builder_worker_pending_jobs{type="convert",tenant=""}': "3x400"},
         {("ImageJobsWait", "warning")},
+    ),
+    "kind-without-workers": (
+        {'image_builder_worker_pending_jobs{type="upload",tenant=""}': "1x400"},
+        {("ImageJobsWait", "warning")},
+    ),
+    "ec2-requests": (
+        {'image_builder_ec2_request_count{path="DescribeConversionTasks",code="503"}': "0+1x400"},
+        {("ImageJobsEc2RequestsFail", "warning")},
     ),
     "requests": (
         {"image_builder_composer_total_failed_compose_requests": "0+8x400"},

@@ -20,7 +20,13 @@ def start_metrics(
     metrics = JobsMetrics()
     metrics.watch_engine(lambda: engine.connection.is_available)
     counts = RowCounts(
-        metrics, rows.composes, rows.jobs, rows.workers, heartbeat_seconds, parts.in_thread_pool(1, "metrics")
+        metrics,
+        rows.composes,
+        rows.jobs,
+        rows.workers,
+        rows.tasks,
+        heartbeat_seconds,
+        parts.in_thread_pool(1, "metrics"),
     )
     parts.call_every(SAMPLE_SECONDS, counts.sample, now=True)
     return metrics

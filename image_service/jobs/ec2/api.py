@@ -61,7 +61,7 @@ class Ec2Api:
         verifier: finds the senders of requests.
         handlers: by operation; other operations of EC2 are unsupported.
         metrics: record the requests with a valid signature, by operation, except those whose clients have
-            disconnected.
+            disconnected; the others by their error.
     """
 
     paths: frozenset[str] = frozenset({"/", "/services/compute", "/services/compute/"})
@@ -89,7 +89,11 @@ class Ec2Api:
         """
         if request.method != "POST":
             raise MethodNotAllowed("this resource only allows POST", fields=(("Allow", "POST"),))
-        caller = self._verifier.verify(request)
+        try:
+            caller = self._verifier.verify(request)
+        except Ec2Error as error:
+            self._metrics.record_refused_request(error.error_code)
+            raise
         begun = self._seconds()
         operation = OTHER
         try:

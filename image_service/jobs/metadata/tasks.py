@@ -8,6 +8,7 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.errors import TaskLimitReached
+from image_service.jobs.conversion_task import TaskKind
 from image_service.jobs.metadata.statements import UNFINISHED, lock_tenant, utc_now
 from image_service.jobs.metadata.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.metadata.values import (
@@ -22,17 +23,11 @@ from image_service.jobs.metadata.values import (
 from image_service.jobs.model import ComposeState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
     from image_service.database.database import Database
-    from image_service.jobs.conversion_task import (
-        ConversionTask,
-        ImportSource,
-        TaskAnswer,
-        TaskKind,
-        TaskLimits,
-    )
+    from image_service.jobs.conversion_task import ConversionTask, ImportSource, TaskAnswer, TaskLimits
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose, Job, Json
 
@@ -163,6 +158,13 @@ class TaskRepository:
             ]
 
         return self._database.transact(work)
+
+    def count(self) -> Mapping[tuple[TaskKind, ComposeState], int]:
+        """Return how many tasks there are by their kinds and the states of their composes."""
+        kind = (TASKS.c.kind, COMPOSES.c.state)
+        count = sa.select(*kind, sa.func.count()).join(COMPOSES, COMPOSES.c.id == TASKS.c.compose_id)
+        rows = self._database.transact(lambda connection: connection.execute(count.group_by(*kind)).all())
+        return {(TaskKind(kind), ComposeState(state)): number for kind, state, number in rows}
 
     def forget_answers(self, before: datetime) -> None:
         """Delete answers that were given before that time."""

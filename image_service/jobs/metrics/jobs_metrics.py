@@ -103,6 +103,10 @@ class JobsMetrics:
             "worker_active_workers", "Workers seen within the heartbeat limit.", "tenant", "arch"
         )
         self.composes = gauge("composes", "Composes by state.", "state")
+        self.tasks = gauge("ec2_tasks", "Imports and exports by kind and state.", "kind", "state")
+        self._refused_requests = count(
+            "ec2_refused_requests", "Requests without a valid signature, by EC2's error code.", "code"
+        )
         self._ended_jobs = count("worker_total_jobs", "Jobs that ended.", "type", "status", "tenant", "arch")
         self._job_seconds = histogram(
             "worker_job_duration_seconds",
@@ -138,6 +142,10 @@ class JobsMetrics:
         self._compose_requests.increment()
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self._failed_compose_requests.increment()
+
+    def record_refused_request(self, code: str) -> None:
+        """Record a request to `EC2` without a valid signature, by EC2's code of the error."""
+        self._refused_requests.increment(code)
 
     def record_job_start(self, job: Job) -> None:
         """Record that a worker got an attempt of a job; only the first has waited since it was queued."""

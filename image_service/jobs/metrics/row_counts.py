@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from image_service.concurrency.parts import InThread
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.tasks import TaskRepository
     from image_service.jobs.metadata.workers import WorkerRepository
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 
@@ -23,7 +24,7 @@ SAMPLE_SECONDS = 15.0
 
 @attrs.frozen(eq=False)
 class RowCounts:
-    """Counts composes, jobs and workers; its owner calls `sample` every `SAMPLE_SECONDS`.
+    """Counts composes, jobs, workers and EC2's tasks; its owner calls `sample` every `SAMPLE_SECONDS`.
 
     Args:
         metrics: show the counts, and none while the database does not answer.
@@ -35,17 +36,21 @@ class RowCounts:
     composes: ComposeRepository
     jobs: JobRepository
     workers: WorkerRepository
+    tasks: TaskRepository
     heartbeat_seconds: float
     in_thread: InThread
 
     async def sample(self) -> None:
         """Count now."""
         metrics = self.metrics
-        gauges = metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers
+        gauges = (
+            *(metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers),
+            metrics.tasks,
+        )
         try:
             counts = await self.in_thread(self._count)
         except StoreFailed:
-            counts = ({}, {}, {}, {})
+            counts = ({},) * len(gauges)
         for gauge, values in zip(gauges, counts, strict=True):
             gauge.values = values
 
@@ -60,4 +65,5 @@ class RowCounts:
             {**by_state[JobState.QUEUED]},
             {**by_state[JobState.RUNNING]},
             dict(self.workers.count(seen_since).items()),
+            dict(self.tasks.count().items()),
         )

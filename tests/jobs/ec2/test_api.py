@@ -51,10 +51,14 @@ class Operations:
     def __init__(self, error: Exception | None = None) -> None:
         self.calls: list[tuple[str, str, Mapping[str, Any]]] = []
         self.requests: list[tuple[str, MeasuredRequest]] = []
+        self.refused: list[str] = []
         self._error = error
 
     def record_request(self, api: str, request: MeasuredRequest) -> None:
         self.requests.append((api, request))
+
+    def record_refused_request(self, code: str) -> None:
+        self.refused.append(code)
 
     async def describe(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         self.calls.append(("describe", caller.tenant, parameters))
@@ -185,10 +189,11 @@ def test_errors_of_operations(
     assert (error_of(response), response.fields) == (expected, retry)
 
 
-def test_requests_without_a_valid_signature_are_not_measured() -> None:
+def test_requests_without_a_valid_signature_are_counted_by_their_errors() -> None:
     operations = Operations()
     nobody = attrs.evolve(CREDENTIAL, access_key="nobody")
     assert send(operations, CANCEL, credential=nobody).check(SignatureRefused)
+    assert operations.refused == ["AuthFailure"]
     response: list[Any] = []
     request = attrs.evolve(signed_request(CANCEL), method="GET")
     Deferred.fromCoroutine(operations.api.respond(request)).addErrback(response.append)

@@ -61,6 +61,13 @@ def test_requests_have_their_route_and_tenant(api: str) -> None:
     assert (value(metrics, "composer_total_requests") == 1) is (api == COMPOSER)
 
 
+def test_refused_requests_have_the_code_of_their_error() -> None:
+    metrics = JobsMetrics()
+    for code in ("AuthFailure", "SignatureDoesNotMatch", "AuthFailure"):
+        metrics.record_refused_request(code)
+    assert value(metrics, "ec2_refused_requests", code="AuthFailure") == 2
+
+
 def test_counts_are_there_before_the_first_event() -> None:
     assert value(JobsMetrics(), "composer_total_failed_compose_requests") == 0
 

@@ -7,11 +7,14 @@ import pytest
 from twisted.internet.defer import Deferred, execute
 
 from image_service.errors import StoreFailed
+from image_service.jobs.conversion_task import TaskKind
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.metrics.row_counts import RowCounts
+from image_service.jobs.model import ComposeState
 from tests.jobs.metadata.composing import Rows, make_compose
+from tests.jobs.metadata.test_tasks import add, make_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,13 +29,16 @@ def rows(tmp_path: Path) -> Iterator[Rows]:
 
 
 def sample(rows: Rows, in_thread: Callable[[Callable[[], Any]], Deferred[Any]]) -> list[dict[Any, float]]:
-    """Return composes, pending jobs, running jobs and workers."""
+    """Return composes, pending jobs, running jobs, workers and tasks."""
     metrics = JobsMetrics()
-    gauges = metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers
+    gauges = (
+        *(metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers),
+        metrics.tasks,
+    )
     for gauge in gauges:
         gauge.values = {("of", "before"): 1}
     workers = WorkerRepository(rows.database)
-    counts = RowCounts(metrics, rows.composes, rows.jobs, workers, 120, in_thread)
+    counts = RowCounts(metrics, rows.composes, rows.jobs, workers, rows.tasks, 120, in_thread)
     Deferred.fromCoroutine(counts.sample())
     return [dict(gauge.values) for gauge in gauges]
 
@@ -50,11 +56,25 @@ def test_rows_are_counted(rows: Rows) -> None:
         {("customize", "org-1"): 1, ("customize", "org-2"): 1},
         {("customize", "org-2"): 1},
         {("org-2", "aarch64"): 1},
+        {},
     ]
+
+
+def test_tasks_are_counted_by_kind_and_state(rows: Rows) -> None:
+    kinds = (TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_VOLUME, TaskKind.EXPORT_INSTANCE)
+    records = [make_record(kind) for kind in kinds]
+    for record in records:
+        add(rows, record)
+    rows.composes.finish(records[0].compose.id, ComposeState.FAILURE)
+    assert sample(rows, execute)[-1] == {
+        ("import-vol", "failure"): 1,
+        ("import-vol", "pending"): 1,
+        ("export-i", "pending"): 1,
+    }
 
 
 def test_nothing_is_shown_while_the_database_does_not_answer(rows: Rows) -> None:
     def fail(_: Callable[[], Any]) -> Deferred[Any]:
         raise StoreFailed("down")
 
-    assert sample(rows, fail) == [{}, {}, {}, {}]
+    assert sample(rows, fail) == [{}] * 5
