@@ -25,7 +25,7 @@ from tests.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.acceptance
 
 SPLICED, DERIVED = "spliced", "derived"
 """One ISO for two versions of OpenShift: the later one needs nmstatectl beside a ramdisk."""

@@ -76,7 +76,6 @@ def compared(
             yield service, reader
 
 
-@pytest.mark.timeout(300)
 def test_base_of_60_gib_is_served_from_nginx_and_s3(tmp_path: Path, certificate: Certificate) -> None:
     """Ready once the boot files are local, which are some MiB; the rest is read on demand."""
     for name in ("nginx", "s3", "service"):

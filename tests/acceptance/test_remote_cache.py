@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.acceptance.service import Service
     from tests.nginx import Nginx
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.acceptance
 
 BUDGET_BYTES = 128 * MIB
 ALLOWED = 1.05

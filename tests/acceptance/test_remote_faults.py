@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.acceptance.service import Service
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.acceptance
 
 MEGABYTES = 8
 NEWCOMER = "127.0.0.2"

@@ -45,7 +45,6 @@ def start(*arguments: str | Path, before: tuple[str, ...] = ()) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
-@pytest.mark.timeout(400)
 def test_kill_at_each_step_loses_nothing(origin: Origin, tmp_path: Path) -> None:
     url = serve(origin, iso(0, 0.1))
     outputs = start("every-step", tmp_path / "data", url)
@@ -53,7 +52,6 @@ def test_kill_at_each_step_loses_nothing(origin: Origin, tmp_path: Path) -> None
     assert len(outputs) > 50  # one for each step, and the last one, which was not killed, for itself
 
 
-@pytest.mark.timeout(400)
 def test_repeated_kills_are_resumed(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 1), drip=8192) for number in (1, 2)]
     outputs = start("random-steps", tmp_path / "data", *urls)
@@ -63,7 +61,6 @@ def test_repeated_kills_are_resumed(origin: Origin, tmp_path: Path) -> None:
     assert len(origin.requests) <= 2 * 32
 
 
-@pytest.mark.timeout(400)
 def test_kills_on_a_full_disk_lose_nothing(origin: Origin, tmp_path: Path) -> None:
     urls = [serve(origin, iso(number, 2), drip=8192) for number in (1, 2)]
     outputs = start("full-disk", tmp_path, *urls, before=private_mounts())

@@ -28,7 +28,7 @@ DISTRIBUTION = "rhcos-4.17"
 """Of the samples."""
 
 LOCAL = {"type": "local", "upload_options": {}}
-_TIMEOUT_SECONDS = 100
+_TIMEOUT_SECONDS = 300
 _POLL_SECONDS = 0.1
 
 

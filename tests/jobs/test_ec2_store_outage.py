@@ -24,7 +24,7 @@ from tests.s3_server import BUCKET, running_s3_server
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
 
 OUTAGE_SECONDS = 60
 TASKS = 6

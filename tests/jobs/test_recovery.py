@@ -32,7 +32,6 @@ def wait_until_building(role: RunningRole, compose_id: str) -> None:
     wait_until(is_building, lambda: role.log)
 
 
-@pytest.mark.timeout(300)  # three starts of the role
 def test_lost_rows_or_plans_harm_no_new_compose(tmp_path: Path) -> None:
     with running_role(tmp_path, JOBS_WORKER_SLOTS="0") as role:
         without_row = role.start("minimal-raw", config=CONFIG)
@@ -60,7 +59,6 @@ def images_of(role: RunningRole) -> list[str]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 def test_role_that_is_killed_at_any_moment_ends_each_compose_once(tmp_path: Path) -> None:
     composes = []
     for kill in range(KILLS):
@@ -80,7 +78,6 @@ def test_role_that_is_killed_at_any_moment_ends_each_compose_once(tmp_path: Path
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 def test_database_that_is_killed_at_any_moment_costs_no_compose(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(secrets.token_hex(32))
     with running_postgres() as postgres:

@@ -23,7 +23,7 @@ from tests.s3_server import running_s3_server
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
 
 OUTAGE_SECONDS = 60
 RANDOM_BYTES = 170 * 1024**2

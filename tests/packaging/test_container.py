@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(600)
-
 IMAGE = "localhost/image-service:test"
 # Ports that are free: the container shares the network of the machine.
 VARIABLES = {"DRAIN_DELAY": "0", "STANDALONE_LISTEN": "127.0.0.1:0"}

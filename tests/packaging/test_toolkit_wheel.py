@@ -98,7 +98,6 @@ def test_requirements_are_those_of_the_service_and_its_extra() -> None:
     assert required - of_extra <= requirements(service["options"]["install_requires"])
 
 
-@pytest.mark.timeout(300)
 def test_there_is_no_twisted(environment: Path) -> None:
     status, _ = run(environment / "python", "-c", "import twisted")
     assert status == 1
@@ -106,14 +105,12 @@ def test_there_is_no_twisted(environment: Path) -> None:
     assert (status, output) == (0, f"image-toolkit {__version__}\n")
 
 
-@pytest.mark.timeout(300)
 def test_list_describes_every_verb(environment: Path) -> None:
     verbs = {verb["name"]: verb for verb in report_of(environment, "list")["verbs"]}
     assert verbs.keys() == {"inspect", "validate", "convert", "customize", "fetch", "publish"}
     assert all(verb["available"] for verb in verbs.values())
 
 
-@pytest.mark.timeout(300)
 def test_inspect_and_validate(environment: Path, disk: Path) -> None:
     assert report_of(environment, "inspect", disk)["safe"] is True
     status, output = run(environment / "image-toolkit", "validate", disk, "--for", "baremetal", "--json")
@@ -122,7 +119,6 @@ def test_inspect_and_validate(environment: Path, disk: Path) -> None:
     assert verdicts["image-safe"] == "ok"
 
 
-@pytest.mark.timeout(300)
 def test_customize_and_convert(environment: Path, disk: Path, config: Path, tmp_path: Path) -> None:
     made = tmp_path / "made.ova"
     customized = tmp_path / "customized.raw"
@@ -134,7 +130,6 @@ def test_customize_and_convert(environment: Path, disk: Path, config: Path, tmp_
     assert (tmp_path / "again.ova").read_bytes() == made.read_bytes()
 
 
-@pytest.mark.timeout(300)
 def test_publish_and_fetch(environment: Path, disk: Path, tmp_path: Path) -> None:
     manifest, fetched = tmp_path / "manifest.xml", tmp_path / "fetched.raw"
     with running_s3_server(tmp_path / "s3") as server:
@@ -145,7 +140,6 @@ def test_publish_and_fetch(environment: Path, disk: Path, tmp_path: Path) -> Non
     assert fetched.read_bytes() == disk.read_bytes()
 
 
-@pytest.mark.timeout(300)
 def test_completion_is_printed(environment: Path) -> None:
     status, output = run(environment / "image-toolkit", "completion", "bash")
     assert status == 0

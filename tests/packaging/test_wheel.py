@@ -62,27 +62,23 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)
 def test_twistd_finds_the_plugin(installed: Path, tmp_path: Path) -> None:
     assert "\n    image-service " in run(installed / "twistd", "--help", cwd=tmp_path)
     assert "--standalone" in run(installed / "twistd", "image-service", "--help", cwd=tmp_path)
 
 
-@pytest.mark.timeout(300)
 def test_console_script_starts(installed: Path, tmp_path: Path) -> None:
     assert "serve" in run(installed / "image-service", "--help", cwd=tmp_path)
     assert "customize" in run(installed / "image-service", "completion", "bash", cwd=tmp_path)
     assert run(installed / "python", "-m", "image_service", "--version", cwd=tmp_path) == VERSION
 
 
-@pytest.mark.timeout(300)
 def test_installed_program_writes_the_examples(installed: Path, tmp_path: Path) -> None:
     run(installed / "image-service", "examples", "written", cwd=tmp_path)
     written = {path.name: path.read_bytes() for path in (tmp_path / "written").iterdir()}
     assert written == {path.name: path.read_bytes() for path in EXAMPLES}
 
 
-@pytest.mark.timeout(300)
 def test_requirements_are_declared(installed: Path, contents: set[str], tmp_path: Path) -> None:
     """The modules of the jobs role need its extra; no other does."""
     modules = [name.removesuffix(".py").replace("/", ".") for name in contents if name.endswith(".py")]
@@ -94,7 +90,6 @@ def test_requirements_are_declared(installed: Path, contents: set[str], tmp_path
     run(installed / "python", "-c", f"import {imported}", cwd=tmp_path)
 
 
-@pytest.mark.timeout(300)
 def test_jobs_role_without_its_extra_names_it(installed: Path, tmp_path: Path) -> None:
     environment = {**bare_environment(), "DATA_DIR": str(tmp_path)}
     command = (installed / "image-service", "jobs")
@@ -103,7 +98,6 @@ def test_jobs_role_without_its_extra_names_it(installed: Path, tmp_path: Path) -
     assert "needs temporalio, jwt, jsonschema; install image-service[jobs]" in done.stderr
 
 
-@pytest.mark.timeout(300)
 def test_requirements_of_the_jobs_role_are_declared(wheel: Path, contents: set[str], tmp_path: Path) -> None:
     programs = install_wheel(wheel, tmp_path / "environment", "[jobs]")
     modules = [name.removesuffix(".py").replace("/", ".") for name in contents if name.endswith(".py")]

@@ -113,7 +113,6 @@ def refused(client: Mount) -> bool:
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(400)
 def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
     with running_site(2, RELEASE_BEFORE) as site, ThreadPoolExecutor(8) as threads:
         one, two = site.replicas
