@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
+from image_service.errors import EngineUnavailable
 from image_service.jobs.engine.connection import EngineConnection
 from image_service.jobs.engine.engine import StepResult, queue_name
 from image_service.jobs.engine.temporal_engine import JobLimits, TemporalEngine
@@ -104,9 +105,10 @@ class Driver:
         address: str,
         settings: EngineSettings | None = None,
         *,
-        heartbeat_seconds: float = 2.0,
-        job_seconds: float = 60.0,
+        heartbeat_seconds: float = 60.0,
+        job_seconds: float = 600.0,
     ) -> None:
+        """Make a driver; by default, its jobs survive an outage of the engine."""
         self.loop = asyncio.new_event_loop()
         self.actions = RecordingActions()
         self.connection = EngineConnection(address, settings or EngineSettings(), self.loop)
@@ -146,10 +148,11 @@ class Driver:
         return compose
 
     def take(self, queue: str) -> Task:
-        """Return the next task of a queue, however long that takes."""
+        """Return the next task of a queue, however long that takes; ask again as workers do."""
         while True:
-            if task := self.call(self.engine.poll(queue, "worker", 2.0)):
-                return task
+            with suppress(EngineUnavailable):  # on a slow machine, the end of an empty poll comes too late
+                if task := self.call(self.engine.poll(queue, "worker", 2.0)):
+                    return task
 
     def finish(self, queue: str, error: JobError | None = None) -> None:
         """Do the next task of a queue."""

@@ -12,8 +12,6 @@ from image_service.jobs.model import JobError, JobType, Step
 from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, IMPORT, UPLOAD, Driver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.jobs.engine.servers import EngineServer
 
 pytestmark = pytest.mark.acceptance
@@ -25,13 +23,6 @@ LONE = Step("customize", JobType.CUSTOMIZE)
 UPLOADS = (Step("upload", JobType.UPLOAD), Step("upload-2", JobType.UPLOAD))
 FULL = JobError(11, "the bucket is full")
 REFUSED = JobError(4, "the image is unsafe")
-
-
-@pytest.fixture
-def hasty(engine_server: EngineServer) -> Iterator[Driver]:
-    """With the shortest limits that the engine keeps."""
-    with Driver(engine_server.address, heartbeat_seconds=1, job_seconds=3).running() as driver:
-        yield driver
 
 
 def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
@@ -108,37 +99,40 @@ def test_deleted_compose_ends_its_plan(driver: Driver) -> None:
     assert driver.actions.calls[compose.id] == [("begin",)]
 
 
-def test_zombie_changes_nothing(hasty: Driver) -> None:
-    compose = hasty.begin(LONE)
-    zombie = hasty.take(CUSTOMIZE)
-    task = hasty.take(CUSTOMIZE)  # which the engine hands out after the limit
-    assert (task.job_id, task.attempt) == (zombie.job_id, 2)
-    assert hasty.call(hasty.engine.heartbeat(zombie.token)) is AttemptState.ENDED
-    assert not hasty.call(hasty.engine.complete(zombie.token, StepResult({"by": "zombie"})))
-    assert not hasty.call(hasty.engine.complete(zombie.token, StepResult({}, FULL)))
-    assert hasty.call(hasty.engine.complete(task.token, StepResult({"by": "heir"})))
-    assert not hasty.call(hasty.engine.complete(task.token, StepResult({"by": "heir"})))
-    assert hasty.end(compose) == (None, False)
-    assert hasty.actions.jobs["customize"].value == {"by": "heir"}
+def test_zombie_changes_nothing(engine_server: EngineServer) -> None:
+    with Driver(engine_server.address, heartbeat_seconds=6).running() as driver:  # the heir must end in time
+        compose = driver.begin(LONE)
+        zombie = driver.take(CUSTOMIZE)
+        task = driver.take(CUSTOMIZE)  # which the engine hands out after the limit
+        assert (task.job_id, task.attempt) == (zombie.job_id, 2)
+        assert driver.call(driver.engine.heartbeat(zombie.token)) is AttemptState.ENDED
+        assert not driver.call(driver.engine.complete(zombie.token, StepResult({"by": "zombie"})))
+        assert not driver.call(driver.engine.complete(zombie.token, StepResult({}, FULL)))
+        assert driver.call(driver.engine.complete(task.token, StepResult({"by": "heir"})))
+        assert not driver.call(driver.engine.complete(task.token, StepResult({"by": "heir"})))
+        assert driver.end(compose) == (None, False)
+        assert driver.actions.jobs["customize"].value == {"by": "heir"}
 
 
-def test_job_that_loses_three_workers_fails(hasty: Driver) -> None:
-    compose = hasty.begin(LONE)
-    assert [hasty.take(CUSTOMIZE).attempt for _ in range(3)] == [1, 2, 3]
-    error, is_cancelled = hasty.end(compose)
-    assert error
-    assert (error.id, is_cancelled) == (27, False)
-    assert error.reason.startswith("step customize: its worker has stopped")
+def test_job_that_loses_three_workers_fails(engine_server: EngineServer) -> None:
+    with Driver(engine_server.address, heartbeat_seconds=1).running() as driver:
+        compose = driver.begin(LONE)
+        assert [driver.take(CUSTOMIZE).attempt for _ in range(3)] == [1, 2, 3]
+        error, is_cancelled = driver.end(compose)
+        assert error
+        assert (error.id, is_cancelled) == (27, False)
+        assert error.reason.startswith("step customize: its worker has stopped")
 
 
-def test_deadline_ends_a_job_that_beats(hasty: Driver) -> None:
-    compose = hasty.begin(LONE)
-    task = hasty.take(CUSTOMIZE)
-    while hasty.call(hasty.engine.heartbeat(task.token)) is AttemptState.RUNNING:
-        hasty.wait(0.3)
-    error, _ = hasty.end(compose)
-    assert error == JobError(27, "step customize: exceeded its deadline of 3 s")
-    assert not hasty.call(hasty.engine.complete(task.token, StepResult({})))
+def test_deadline_ends_a_job_that_beats(engine_server: EngineServer) -> None:
+    with Driver(engine_server.address, job_seconds=3).running() as driver:
+        compose = driver.begin(LONE)
+        task = driver.take(CUSTOMIZE)
+        while driver.call(driver.engine.heartbeat(task.token)) is AttemptState.RUNNING:
+            driver.wait(0.3)
+        error, _ = driver.end(compose)
+        assert error == JobError(27, "step customize: exceeded its deadline of 3 s")
+        assert not driver.call(driver.engine.complete(task.token, StepResult({})))
 
 
 def test_failed_upload_is_tried_again(driver: Driver) -> None:

@@ -15,7 +15,6 @@ from tests.jobs.engine.driver import CUSTOMIZE, Driver
 from tests.jobs.engine.servers import EngineServer, running_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from image_service.jobs.engine.engine import Task
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.acceptance
 
 FETCH = Step("fetch", "fetch-base")
 JOB = Step("customize", JobType.CUSTOMIZE)
-
-
-@pytest.fixture
-def patient(engine_server: EngineServer) -> Iterator[Driver]:
-    """With a heartbeat limit that is longer than an outage."""
-    with Driver(engine_server.address, heartbeat_seconds=30).running() as driver:
-        yield driver
 
 
 def revive(server: EngineServer, driver: Driver) -> None:
@@ -59,18 +51,18 @@ def can_begin(driver: Driver) -> bool:
     return driver.end(compose) == (None, False)
 
 
-def test_engine_is_killed_between_all_calls(engine_server: EngineServer, patient: Driver) -> None:
-    compose = patient.begin(FETCH, JOB)
-    revive(engine_server, patient)
-    task = patient.take(CUSTOMIZE)
-    revive(engine_server, patient)
-    assert patient.call(patient.engine.heartbeat(task.token)) is AttemptState.RUNNING
-    revive(engine_server, patient)
-    assert patient.call(patient.engine.complete(task.token, StepResult({})))
-    revive(engine_server, patient)
-    assert not patient.call(patient.engine.complete(task.token, StepResult({})))
-    assert patient.end(compose) == (None, False)
-    assert patient.actions.calls[compose.id].count(("finish_job", "customize")) == 1
+def test_engine_is_killed_between_all_calls(engine_server: EngineServer, driver: Driver) -> None:
+    compose = driver.begin(FETCH, JOB)
+    revive(engine_server, driver)
+    task = driver.take(CUSTOMIZE)
+    revive(engine_server, driver)
+    assert driver.call(driver.engine.heartbeat(task.token)) is AttemptState.RUNNING
+    revive(engine_server, driver)
+    assert driver.call(driver.engine.complete(task.token, StepResult({"by": "first"})))
+    revive(engine_server, driver)
+    assert not driver.call(driver.engine.complete(task.token, StepResult({"by": "second"})))
+    assert driver.end(compose) == (None, False)
+    assert driver.actions.jobs["customize"].value == {"by": "first"}
 
 
 @pytest.mark.soak  # after the loss the SDK waits for ten seconds before it polls again
@@ -89,18 +81,18 @@ def test_lost_database_of_the_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine_server", [pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True)
-def test_database_of_the_engine_is_killed(engine_server: EngineServer, patient: Driver) -> None:
+def test_database_of_the_engine_is_killed(engine_server: EngineServer, driver: Driver) -> None:
     postgres = engine_server.postgres
     assert postgres
-    compose = patient.begin(JOB)
-    task = patient.take(CUSTOMIZE)
+    compose = driver.begin(JOB)
+    task = driver.take(CUSTOMIZE)
     postgres.stop("immediate")
     with pytest.raises(EngineUnavailable):
-        patient.call(patient.engine.complete(task.token, StepResult({})))
+        driver.call(driver.engine.complete(task.token, StepResult({})))
     postgres.start()
-    patient.wait_until(lambda: is_over(patient, task))
-    assert patient.end(compose) == (None, False)
-    assert patient.actions.calls[compose.id].count(("finish_job", "customize")) == 1
+    driver.wait_until(lambda: is_over(driver, task))
+    assert driver.end(compose) == (None, False)
+    assert driver.actions.calls[compose.id].count(("finish_job", "customize")) == 1
 
 
 def is_over(driver: Driver, task: Task) -> bool:
@@ -112,28 +104,28 @@ def is_over(driver: Driver, task: Task) -> bool:
     return True
 
 
-def test_another_replica_continues_the_plan(engine_server: EngineServer, patient: Driver) -> None:
-    patient.actions.hangs = True
-    compose = patient.begin(FETCH)
-    patient.wait_until(lambda: ("act", "fetch") in patient.actions.calls[compose.id])
-    patient.call(patient.connection.stop())
+def test_another_replica_continues_the_plan(engine_server: EngineServer, driver: Driver) -> None:
+    driver.actions.hangs = True
+    compose = driver.begin(FETCH)
+    driver.wait_until(lambda: ("act", "fetch") in driver.actions.calls[compose.id])
+    driver.call(driver.connection.stop())
     with Driver(engine_server.address).running() as heir:
         assert heir.end(compose) == (None, False)
 
 
-def test_replica_stops_while_the_engine_is_unavailable(engine_server: EngineServer, patient: Driver) -> None:
+def test_replica_stops_while_the_engine_is_unavailable(engine_server: EngineServer, driver: Driver) -> None:
     engine_server.kill()
-    patient.wait(0.5)
-    patient.call(patient.connection.stop())
+    driver.wait(0.5)
+    driver.call(driver.connection.stop())
     engine_server.start()
 
 
 def test_aborted_polls_lose_no_job(engine_server: EngineServer) -> None:
     randomness = random.Random(19)  # noqa: S311 - the same each time
-    # The limit is longer than all polls take: a job that three of them lost would fail.
-    with Driver(engine_server.address, heartbeat_seconds=4).running() as driver:
+    with Driver(engine_server.address, heartbeat_seconds=6).running() as driver:
         composes = [driver.begin(JOB) for _ in range(5)]
-        for _ in range(30):
+        end = driver.loop.time() + 3  # before the limit: a job that three polls lost would fail
+        while driver.loop.time() < end:
             aborted = Deferred.fromCoroutine(driver.engine.poll(CUSTOMIZE, "worker", 2.0))
             aborted.addErrback(lambda _: None)
             driver.wait(randomness.uniform(0, 0.1))
