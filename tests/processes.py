@@ -8,7 +8,7 @@ from pathlib import Path
 
 def children_of(pid: int) -> list[int]:
     """Return the children of a process that its main thread has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in _read(f"{pid}/task/{pid}/children").split()]
 
 
 def exists(pid: int) -> bool:
@@ -24,4 +24,12 @@ def descendants(pid: int, command: str) -> list[int]:
     """Return the processes below a process whose command lines contain a text."""
     children = children_of(pid)
     below = [found for child in children for found in descendants(child, command)]
-    return [child for child in children if command in Path(f"/proc/{child}/cmdline").read_text()] + below
+    return [child for child in children if command in _read(f"{child}/cmdline")] + below
+
+
+def _read(path: str) -> str:
+    """Return a file of a process; "": the process has ended."""
+    try:
+        return Path("/proc", path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

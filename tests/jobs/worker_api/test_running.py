@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-SETTINGS = {"JOBS_WORKER_SLOTS": "0", "JOBS_POLL_TIMEOUT": "3", "JOBS_HEARTBEAT_TIMEOUT": "3"}
+SETTINGS = {"JOBS_WORKER_SLOTS": "0", "JOBS_POLL_TIMEOUT": "3", "JOBS_HEARTBEAT_TIMEOUT": "10"}
 
 
 @pytest.fixture(scope="module")
