@@ -112,7 +112,7 @@ def test_task_is_cancelled_in_every_state(tmp_path: Path) -> None:
 
         queued, upload = tasks.start_import("queued")
         upload.put()
-        tasks.wait_for(queued, "conversion pending")
+        tasks.wait_for(queued, "conversion pending: no worker is connected")
         tasks.cancel(queued)
         assert not upload.is_deleted()
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.api import Ec2Api
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-    from image_service.settings.jobs.ec2 import Ec2Settings
     from image_service.settings.jobs.role import JobsRoleSettings
 
 _S3_THREADS = 4
@@ -50,20 +49,22 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
     verifier = SignatureVerifier.of_file(settings.ec2.credentials_file)
     operations = TaskOperations(
         rows.tasks,
+        rows.workers,
         catalog,
         ExportBuckets(settings.s3),
         plans,
         rows.in_thread,
         parts.in_thread_pool(_S3_THREADS, "buckets"),
-        _task_options(settings.ec2),
+        _task_options(settings),
     )
     return Ec2Api(verifier, operations.handlers, metrics)
 
 
-def _task_options(settings: Ec2Settings) -> TaskOptions:
+def _task_options(settings: JobsRoleSettings) -> TaskOptions:
     """Return the options of tasks, which workers of this machine's architecture do."""
     return TaskOptions(
-        allowed_object_stores(settings),
-        TaskLimits(settings.max_tasks, settings.max_bytes),
+        allowed_object_stores(settings.ec2),
+        TaskLimits(settings.ec2.max_tasks, settings.ec2.max_bytes),
         platform.machine(),
+        settings.jobs.heartbeat_seconds,
     )

@@ -28,6 +28,7 @@ from image_service.jobs.model import (
     Compose,
     ComposeOrigin,
     ComposeState,
+    JobState,
     UploadResult,
     UploadTarget,
 )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
     from image_service.jobs.exports.buckets import ExportBuckets
     from image_service.jobs.metadata.tasks import TaskRepository
+    from image_service.jobs.metadata.workers import WorkerRepository
     from image_service.jobs.model import ComposeBase, ComposePlan, Json
     from image_service.transfer.origins import AllowedOrigins
 
@@ -69,11 +71,13 @@ class TaskOptions:
         origins: of imports; none: they are refused.
         limits: of a tenant.
         architecture: of the workers that convert, by its RPM name; that of images which name none.
+        heartbeat_seconds: a worker without a request for longer is not connected.
     """
 
     origins: AllowedOrigins
     limits: TaskLimits
     architecture: str
+    heartbeat_seconds: float
 
 
 @attrs.frozen(eq=False)
@@ -84,6 +88,7 @@ class TaskOperations:
 
     Args:
         tasks: rows.
+        workers: rows.
         catalog: images to export.
         buckets: to export to.
         plans: starts and cancels the plans of tasks.
@@ -94,6 +99,7 @@ class TaskOperations:
     """
 
     _tasks: TaskRepository
+    _workers: WorkerRepository
     _catalog: ImageCatalog
     _buckets: ExportBuckets
     _plans: ComposePlans
@@ -161,7 +167,7 @@ class TaskOperations:
         ids, now = parameters.get("ConversionTaskIds"), self._now()
 
         def describe() -> Json:
-            found = self._find(caller, _IMPORTS, ids, _UNKNOWN_IMPORT)
+            found = self._with_workers(self._find(caller, _IMPORTS, ids, _UNKNOWN_IMPORT))
             return {"ConversionTasks": [describe_conversion_task(record, now) for record in found]}
 
         return await self._in_thread(describe)
@@ -204,7 +210,7 @@ class TaskOperations:
         ids, now = parameters.get("ExportTaskIds"), self._now()
 
         def describe() -> Json:
-            found = self._find(caller, _EXPORTS, ids, _UNKNOWN_EXPORT)
+            found = self._with_workers(self._find(caller, _EXPORTS, ids, _UNKNOWN_EXPORT))
             tasks = [describe_export_task(record, now) for record in found]
             return {"ExportTasks": select_tasks(tasks, parameters.get("Filters", ()))}
 
@@ -247,6 +253,17 @@ class TaskOperations:
         for task_id in sorted(set(ids or ()).difference(record.task.id for record in found)):
             raise Ec2Error(unknown, f"there is no task {task_id!a:.100}")
         return found
+
+    def _with_workers(self, records: list[TaskRecord]) -> list[TaskRecord]:
+        """Return tasks, each with whether a worker is connected that its queued jobs wait for. Blocks."""
+        if not any(job.state is JobState.QUEUED for record in records for job in record.jobs):
+            return records
+        seen_since = self._now() - timedelta(seconds=self._options.heartbeat_seconds)
+        architectures = {architecture for _, architecture in self._workers.count(seen_since)}
+        return [
+            attrs.evolve(record, has_worker=record.compose.architecture in architectures)
+            for record in records
+        ]
 
     async def _cancel(
         self, caller: Ec2Caller, kinds: Sequence[TaskKind], task_id: str, unknown: str, reason: str = ""

@@ -25,6 +25,8 @@ CANCEL_TIME = timedelta(minutes=2)
 """The longest time for which a task is ``cancelling``."""
 
 _AWAITED, _PENDING, _CONVERTING = "image upload awaited", "conversion pending", "converting"
+_UPLOAD_PENDING, _UPLOADING = "upload pending", "uploading"
+_NO_WORKER = "no worker is connected"
 _PHASES = ("download", "convert", "digest", "send")
 """The phases in which the job of an import reports progress, in their order."""
 
@@ -62,7 +64,7 @@ def state_of_volume(record: TaskRecord, job: Job, now: datetime) -> TaskState:
     state = state_of(record, now)
     if state.name != ACTIVE:
         return state
-    return TaskState(ACTIVE, _describe_job(job))
+    return TaskState(ACTIVE, _describe_job(record, job))
 
 
 def converted_bytes(job: Job, image_bytes: int) -> int:
@@ -88,15 +90,17 @@ def _describe_work(record: TaskRecord) -> str:
     """Return the message about a task that has not ended: that of its first job that has not."""
     for job in record.jobs:
         if job.state is not JobState.FINISHED:
-            return _describe_job(job)
+            return _describe_job(record, job)
     if record.jobs:
         return _CONVERTING
     return _PENDING if record.task.kind is TaskKind.EXPORT_INSTANCE else _AWAITED
 
 
-def _describe_job(job: Job) -> str:
-    if job.type is JobType.UPLOAD:
-        return "uploading"
+def _describe_job(record: TaskRecord, job: Job) -> str:
     if job.type is JobType.IMPORT and job.state is JobState.WAITING:
         return _AWAITED
-    return _CONVERTING if job.state is JobState.RUNNING else _PENDING
+    is_upload = job.type is JobType.UPLOAD
+    if job.state is JobState.RUNNING:
+        return _UPLOADING if is_upload else _CONVERTING
+    pending = _UPLOAD_PENDING if is_upload else _PENDING
+    return f"{pending}: {_NO_WORKER}" if job.state is JobState.QUEUED and not record.has_worker else pending

@@ -34,11 +34,19 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class TaskRecord:
-    """A task with the rows that do its work."""
+    """A task with the rows that do its work.
+
+    Args:
+        task: itself.
+        compose: that does it.
+        jobs: of the compose.
+        has_worker: a worker for the jobs is connected, or the task does not wait for one.
+    """
 
     task: ConversionTask
     compose: Compose
     jobs: tuple[Job, ...] = ()
+    has_worker: bool = True
 
 
 class TaskRepository:

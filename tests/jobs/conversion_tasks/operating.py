@@ -71,12 +71,13 @@ class Operating:
         origins = AllowedOrigins(frozenset(map(parse_origin, stores)), setting="EC2_OBJECT_STORES")
         self.operations = TaskOperations(
             rows.tasks,
+            rows.workers,
             ImageCatalog(rows.images, bases),
             buckets,
             ComposePlans(rows.composes, engine, at_once),
             at_once,
             at_once,
-            TaskOptions(origins, limits, "x86_64"),
+            TaskOptions(origins, limits, "x86_64", heartbeat_seconds=120),
             rows.clock,
         )
         self._numbers = count()

@@ -47,6 +47,10 @@ def test_stored_image_is_exported_and_stays_until_the_end(operating: Operating) 
     rows.start(convert.id)
     assert operating.describe(task_id)["StatusMessage"] == "converting"
     rows.jobs.finish(convert.id)
+    rows.jobs.mark_queued(upload.id)
+    assert operating.describe(task_id)["StatusMessage"] == "upload pending: no worker is connected"
+    rows.workers.add("w1", "org-1", "x86_64")
+    assert operating.describe(task_id)["StatusMessage"] == "upload pending"
     rows.start(upload.id)
     assert operating.describe(task_id)["StatusMessage"] == "uploading"
     operating.call("CancelExportTask", {"ExportTaskId": task_id})

@@ -178,7 +178,12 @@ def test_import_is_described_until_it_is_completed(operating: Operating) -> None
     rows.composes.set_state(record.compose.id, ComposeState.BUILDING)
     assert operating.describe(task_id)["StatusMessage"] == "image upload awaited"
     rows.jobs.mark_queued(job.id)
+    rows.workers.add("w1", "org-1", "aarch64")
+    assert operating.describe(task_id)["StatusMessage"] == "conversion pending: no worker is connected"
+    rows.workers.add("w2", "org-1", "x86_64")
     assert operating.describe(task_id)["StatusMessage"] == "conversion pending"
+    rows.clock.advance(121)
+    assert operating.describe(task_id)["StatusMessage"] == "conversion pending: no worker is connected"
     rows.start(job.id)
     seen = []
     for progress in (

@@ -13,6 +13,7 @@ from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.metadata.jobs import JobRepository
 from image_service.jobs.metadata.tasks import TaskRepository
+from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import (
     Artifact,
     Compose,
@@ -133,6 +134,11 @@ class Rows:
     def tasks(self) -> TaskRepository:
         """The repository of EC2's tasks."""
         return TaskRepository(self.database, self.composes, self.clock)
+
+    @property
+    def workers(self) -> WorkerRepository:
+        """The repository of workers."""
+        return WorkerRepository(self.database, self.clock)
 
     def add(self, compose: Compose | None = None) -> tuple[Compose, dict[str, str]]:
         """Add a compose; return it, and the ids of its jobs."""
