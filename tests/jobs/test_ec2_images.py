@@ -235,6 +235,35 @@ def test_imported_partition_is_exported_as_a_disk(role: RunningRole, s3: S3Serve
     assert (table["label"], content) == ("gpt", partition.read_bytes())
 
 
+def test_instance_has_disks_of_several_formats(
+    role: RunningRole, s3: S3Server, disk: Path, tmp_path: Path
+) -> None:
+    second = make_disk(tmp_path / "second.raw", 6)
+    vhd = converted(second, "raw", "vpc", *VHD_DYNAMIC)
+    client, ec2 = s3_client(s3), ec2_client(role.url)
+    uploads = [ImageUpload(client, disk, "RAW", "disk-1"), ImageUpload(client, vhd, "VHD", "disk-2")]
+    for upload in uploads:
+        upload.put()
+    task = ec2.import_instance(Platform="Linux", DiskImages=[upload.parameters for upload in uploads])
+    (task,) = wait_for_import(ec2, task["ConversionTask"]["ConversionTaskId"])
+    instance = task["ImportInstance"]
+    ids = [volume["Volume"]["Id"].replace("vol-", "i-") for volume in instance["Volumes"]]
+    assert ids[0] == instance["InstanceId"]
+    tasks = [
+        ec2.create_instance_export_task(
+            InstanceId=alias,
+            TargetEnvironment="citrix",
+            ExportToS3Task={"S3Bucket": BUCKET, "DiskImageFormat": "RAW"},
+        )["ExportTask"]
+        for alias in ids
+    ]
+    wait_for_export(ec2, *(task["ExportTaskId"] for task in tasks))
+    for task, original in zip(tasks, (disk, second), strict=True):
+        path = download(s3, task["ExportToS3Task"]["S3Key"], tmp_path)
+        assert path.read_bytes() == original.read_bytes()
+    assert all(upload.is_deleted() for upload in uploads)
+
+
 def aws(role: RunningRole, *arguments: str) -> Any:
     """Run awscli, and return its output."""
     environment = {
