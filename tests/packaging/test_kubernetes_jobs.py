@@ -14,6 +14,7 @@ import yaml
 from image_service.settings.jobs.jobs import UnixAddress
 from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.variables import groups_of, variables_of
+from tests.imaging.transfer.bundles import RsaKey
 from tests.packaging.manifests import Manifest, parse_manifests
 from tests.packaging.test_kubernetes import (
     CHART,
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 JOBS = yaml.safe_load((CONF / "helm" / "jobs.yaml").read_text())
 VALUES = merged(values_of("three-replicas"), JOBS)
 TEMPLATE = (CHART / "templates" / "jobs.yaml").read_text()
+EC2_VALUES = {
+    "jobs": {
+        "ec2Secret": "image-service-ec2",
+        "bundleSecret": "image-service-bundles",
+        "settings": {"EC2_OBJECT_STORES": "https://s3.example.com"},
+    }
+}
+EC2_KEYS = [
+    {"access_key": "AKIATEST", "secret_key": "s" * 20, "tenant": "42", "operations": ["*"], "buckets": ["*"]}
+]
 HELPERS = (CHART / "templates" / "_helpers.tpl").read_text()
 # Those of the byte server's values, which the jobs role shares, and those that need a Secret of their own.
 NOT_OF_JOBS = {
@@ -88,9 +99,12 @@ def test_each_variable_of_the_role_is_a_value_or_set_by_the_chart() -> None:
 
 
 @pytest.fixture
-def manifests() -> list[Manifest]:
-    """The objects of the chart with the jobs role; needs helm."""
-    return parse_manifests(render("three-replicas", "--values", str(CONF / "helm" / "jobs.yaml")))
+def manifests(tmp_path: Path) -> list[Manifest]:
+    """The objects of the chart with the jobs role and EC2's API; needs helm."""
+    ec2 = tmp_path / "ec2.json"
+    ec2.write_text(json.dumps(EC2_VALUES))
+    values = ("--values", str(CONF / "helm" / "jobs.yaml"), "--values", str(ec2))
+    return parse_manifests(render("three-replicas", *values))
 
 
 def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:
@@ -111,6 +125,25 @@ def test_objects_are_valid(manifests: list[Manifest]) -> None:
         assert not images["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
 
 
+@pytest.mark.parametrize("name", ["jobs", "worker"])
+def test_files_that_variables_name_are_mounted(manifests: list[Manifest], name: str) -> None:
+    pod = find(manifests, "Deployment", f"image-service-{name}")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounted.keys() == volumes.keys()
+    files = {
+        f"{mounted[volume]}/{item['path']}"
+        for volume, source in volumes.items()
+        for item in source.get("secret", source.get("configMap", {})).get("items", ())
+    }
+    words = [*container["args"], *(entry.get("value", "") for entry in container["env"])]
+    named = set(re.findall(r"/etc/image-service/\S+", "\n".join(words)))
+    assert named - files <= {"/etc/image-service/os-images/os-images.json"}
+    assert ("/etc/image-service/ec2/credentials" in named) is (name == "jobs")
+    assert "/etc/image-service/bundles/key" in named
+
+
 def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path) -> None:
     pod = find(manifests, "Deployment", "image-service-jobs")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -122,7 +155,17 @@ def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path)
     for entry in container["env"]:
         if "value" in entry:
             environ[entry["name"]] = entry["value"].replace("$(POD_IP)", "192.0.2.1")
-    files = {"ADMIN_TOKEN_FILE": secret, "INSTANCE_SECRET_FILE": secret, "JWT_ACL_FILE": rules}
+    ec2_keys = tmp_path / "credentials"
+    ec2_keys.touch(mode=0o600)
+    ec2_keys.write_text(json.dumps(EC2_KEYS))
+    bundle_key = RsaKey.make(tmp_path, "bundles").key
+    files = {
+        "ADMIN_TOKEN_FILE": secret,
+        "INSTANCE_SECRET_FILE": secret,
+        "JWT_ACL_FILE": rules,
+        "EC2_CREDENTIALS_FILE": ec2_keys,
+        "BUNDLE_KEY_FILE": bundle_key,
+    }
     images = next(each["data"] for each in manifests if each["kind"] == "ConfigMap")["os-images.json"]
     environ |= {name: str(path) for name, path in files.items()}
     environ |= {"OS_IMAGES": images, "DATA_DIR": str(tmp_path), "JOBS_PLAIN_HTTP": "true"}
@@ -131,4 +174,5 @@ def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path)
     settings = JobsRoleSettings.from_environment(environ)
     assert settings.tenants.is_enabled
     assert settings.worker_slots == 0
+    assert settings.ec2.object_stores == {"https://s3.example.com"}
     assert not any(isinstance(address, UnixAddress) for address in settings.jobs.listen)
