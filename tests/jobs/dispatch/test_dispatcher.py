@@ -19,6 +19,8 @@ from tests.jobs.dispatch.dispatching import ARCHITECTURE
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.jobs.dispatch.handout import HandedJob
@@ -31,6 +33,11 @@ def wanted(tenant: str | None = "", *types: JobType, architecture: str = ARCHITE
 
 def start(dispatching: Dispatching, poll: WorkerPoll) -> Deferred[HandedJob | None]:
     return Deferred.fromCoroutine(dispatching.dispatcher.poll(poll))
+
+
+async def until(reactor: EPollReactor, condition: Callable[[], object]) -> None:
+    while not condition():
+        await deferLater(reactor, 0.01)
 
 
 @ensure_deferred
@@ -127,7 +134,8 @@ async def test_a_tenant_runs_at_most_so_many_jobs(open_dispatching: OpenDispatch
 
 
 @ensure_deferred
-async def test_ten_waiting_workers_do_not_each_ask_the_engine(dispatching: Dispatching) -> None:
+async def test_ten_waiting_workers_do_not_each_ask_the_engine(open_dispatching: OpenDispatching) -> None:
+    dispatching = open_dispatching(poll_seconds=3)
     first = dispatching.add("org-1")
     await dispatching.actions.queue_job(first.id, "customize")  # the engine does not have it yet
     polls = [start(dispatching, wanted(None)) for _ in range(10)]
@@ -188,13 +196,12 @@ async def test_a_job_for_a_client_that_has_left_goes_to_the_next(
     compose = dispatching.add("org-1")
     await dispatching.actions.queue_job(compose.id, "customize")
     left = start(dispatching, wanted("org-1"))
-    await deferLater(reactor, 0.1)  # it asks the engine
+    await until(reactor, lambda: dispatching.engine.polls)
     left.cancel()
     with pytest.raises(CancelledError):
         await left
     dispatching.engine.queue(dispatching.job(compose))
-    await deferLater(reactor, 0.1)
-    assert dispatching.job(compose).state is JobState.RUNNING
+    await until(reactor, lambda: dispatching.job(compose).state is JobState.RUNNING)
     foreign = start(dispatching, wanted("org-2"))
     handed = await dispatching.dispatcher.poll(wanted("org-1"))
     foreign.cancel()
@@ -212,11 +219,11 @@ async def test_a_kept_job_that_has_ended_is_dropped(
     compose = dispatching.add()
     await dispatching.actions.queue_job(compose.id, "customize")
     left = start(dispatching, wanted())
-    await deferLater(reactor, 0.1)
+    await until(reactor, lambda: dispatching.engine.polls)
     left.cancel()
     left.addErrback(lambda _: None)
     attempt = dispatching.engine.queue(dispatching.job(compose))
-    await deferLater(reactor, 0.1)
+    await until(reactor, lambda: dispatching.job(compose).state is JobState.RUNNING)
     attempt.state = AttemptState.ENDED
     assert await dispatching.dispatcher.poll(wanted()) is None
 
