@@ -43,7 +43,7 @@ while not (here / "gate").exists():
     done += 1
     print(json.dumps({{"phase": "hold", "done": done, "total": 1000}}), file=sys.stderr, flush=True)
     time.sleep(0.02)
-status = int((here / "gate").read_text() or 0)
+status = int((here / "gate").read_text())
 source, out = Path(sys.argv[2]), Path(sys.argv[3])
 if status:
     print(json.dumps({{"output": None, "error": {{"reason": f"{{source}} is wrong"}}}}))
@@ -68,7 +68,9 @@ class HeldToolkit:
 
     def open(self, status: int = 0) -> None:
         """Let calls end with a status."""
-        (self.program.parent / "gate").write_text(str(status))
+        written = self.program.parent / "gate.new"
+        written.write_text(str(status))
+        written.rename(self.program.parent / "gate")  # a call sees the file with its text
 
     def calls(self) -> list[list[str]]:
         """Return process id and arguments of the calls."""
