@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-_TIMEOUT_SECONDS = 100
+_TIMEOUT_SECONDS = 300
 EXAMPLES = 5
 """Of each operation when it is fuzzed; the phase `coverage` has its own, and methods that a path lacks."""
 # No schema says which images exist: one that does not is 400 where its version is a parameter of the query,

@@ -273,7 +273,7 @@ def aws(role: RunningRole, *arguments: str) -> Any:
         "AWS_DEFAULT_REGION": REGION,
     }
     command = [sys.executable, "-m", "awscli", "ec2", "--endpoint-url", role.url, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) if done.stdout else None
 

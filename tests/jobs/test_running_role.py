@@ -114,7 +114,7 @@ def test_status_page_has_a_row_for_each_compose_and_job(
 
 def test_directory_has_one_role(role: RunningRole) -> None:
     second = {**role.environment, "JOBS_LISTEN": "127.0.0.1:0", "ADMIN_LISTEN": "127.0.0.1:0"}
-    finished = subprocess.run(JOBS, env=second, capture_output=True, text=True, check=False, timeout=100)
+    finished = subprocess.run(JOBS, env=second, capture_output=True, text=True, check=False, timeout=300)
     assert finished.returncode == os.EX_CONFIG
     assert f"DATA_DIR: {role.data_dir}/engine is in use by another process" in finished.stdout
     assert "Traceback" not in finished.stdout
@@ -161,7 +161,7 @@ def test_invalid_configuration_ends_with_78(
 ) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "DATA_DIR": str(tmp_path)}
     finished = subprocess.run(
-        JOBS, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=100
+        JOBS, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=300
     )
     assert finished.returncode == os.EX_CONFIG
     for fault in faults:

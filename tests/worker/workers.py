@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 ROOT = Path(__file__).resolve().parents[2]
-_END_SECONDS = 60
+_END_SECONDS = 300
 _REAL = f"""\
 #!/bin/sh
 exec {sys.executable} -m image_service.imaging "$@"
