@@ -321,6 +321,12 @@ class TransferFailed(ImageServiceError):
     code = "transfer-failed"
 
 
+class TransferRefused(TransferFailed):
+    """A server refuses a request, as it would the next one: the object is absent, or the URL has expired."""
+
+    code = "transfer-refused"
+
+
 class ConversionFailed(ImageServiceError):
     """A program that reads or writes a disk image failed; ``detail`` ends with its message."""
 

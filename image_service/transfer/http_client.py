@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.errors import FormatError, TransferFailed
+from image_service.errors import FormatError, TransferFailed, TransferRefused
 from image_service.transfer.origins import public_url
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ServerAway(TransientFailure):
     """A connection failed or stalled, or the server says by its status that it cannot answer now."""
 
 
-class RedirectRefused(TransferFailed):
+class RedirectRefused(TransferRefused):
     """A server names another place, which is not followed."""
 
 
@@ -123,7 +123,7 @@ class ReceivedResponse:
         if HTTPStatus.MULTIPLE_CHOICES <= self.status < HTTPStatus.BAD_REQUEST:
             return RedirectRefused(f"{text}; redirects are not followed")
         is_away = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status in _TRANSIENT_STATUSES
-        return ServerAway(text) if is_away else TransferFailed(text)
+        return ServerAway(text) if is_away else TransferRefused(text)
 
 
 class TransferClient:

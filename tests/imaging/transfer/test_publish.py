@@ -406,7 +406,7 @@ def test_fetch_waits_for_parts_that_come_later(
     part = store.directory / parse_import_manifest(manifest.read_bytes()).parts[1].key
     part.rename(part.with_name("away"))
     absent = toolkit("fetch", manifest, out, *allow(store))
-    assert absent.status == 4
+    assert absent.status == 6
     assert "status 404" in absent.reason
     with subprocess.Popen(["sh", "-c", f"sleep 1; mv '{part.with_name('away')}' '{part}'"]):
         done = toolkit("fetch", manifest, out, *allow(store), "--wait", "60")
