@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from image_service.cli import (
 from image_service.cli.composer import compose
 from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.command_line import completion
-from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser
+from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser, write_output
 from image_service.errors import ImageServiceError, describe_os_error
 
 if TYPE_CHECKING:
@@ -32,20 +31,22 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``image-service`` and return its exit status; `arguments` lack the program's name."""
-    options = build_parser().parse_args(arguments)
+    status = 0
+    fault: ImageServiceError | OSError | None = None
     try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-    except ImageServiceError as error:
-        return _fail(error.detail)
-    except BrokenPipeError:
-        # Python flushes standard output again at exit, and would report the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return STATUS_OF_SIGNALS + signal.SIGPIPE
-    except OSError as error:
-        return _fail(describe_os_error(error))
+        options = build_parser().parse_args(arguments)
+        status = options.run(options)
+    except (ImageServiceError, OSError) as error:
+        fault = error
     except KeyboardInterrupt:
-        return STATUS_OF_SIGNALS + signal.SIGINT
+        status = STATUS_OF_SIGNALS + signal.SIGINT
+    except SystemExit as error:  # --help, invalid arguments, or a signal
+        status = int(error.code or 0)
+    fault = write_output() or fault
+    if isinstance(fault, BrokenPipeError):
+        return STATUS_OF_SIGNALS + signal.SIGPIPE
+    if fault:
+        return _fail(describe_os_error(fault) if isinstance(fault, OSError) else fault.detail)
     return status
 
 

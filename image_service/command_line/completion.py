@@ -36,6 +36,12 @@ def add(add_parser: AddParser, root: argparse.ArgumentParser) -> argparse.Argume
 
 def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Print the script."""
+    print(render(root, options.shell))  # noqa: T201 - the command's output
+    return 0
+
+
+def render(root: argparse.ArgumentParser, shell: str) -> str:
+    """Return the script for a shell."""
     import shtab  # noqa: PLC0415 - no other command needs it
 
     for action in _actions(root):
@@ -43,8 +49,8 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             action.complete = shtab.FILE  # type: ignore[attr-defined] # where shtab looks
         elif action.metavar == "DIR":
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined] # same
-    print(shtab.complete(root, options.shell))  # noqa: T201
-    return 0
+    script: str = shtab.complete(root, shell)
+    return script
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

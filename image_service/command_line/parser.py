@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from contextlib import contextmanager
@@ -85,6 +86,20 @@ class CommandParser(argparse.ArgumentParser):
 def _suggest(word: str, words: Iterable[str]) -> str:
     nearest = get_close_matches(word, words, n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def write_output(text: str = "") -> OSError | None:
+    """Print the end of the output; return why standard output cannot be written.
+
+    What is left of the output is discarded then: Python would write it again at exit, and report the failure.
+    """
+    try:
+        print(text, end="", flush=True)  # noqa: T201 - the command's output
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        error.filename = "standard output"
+        return error
+    return None
 
 
 def exit_on_signals() -> None:

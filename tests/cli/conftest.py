@@ -34,10 +34,7 @@ def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
     handled = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
 
     def run_here(*arguments: object) -> CommandResult:
-        try:
-            status = main([str(argument) for argument in arguments])
-        except SystemExit as exit_:
-            status = int(str(exit_.code))
+        status = main([str(argument) for argument in arguments])
         output, errors = capfdbinary.readouterr()
         return CommandResult(status, output, errors.decode())
 

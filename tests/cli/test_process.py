@@ -97,23 +97,37 @@ def test_missing_xorriso_names_the_package(base: Path, out: Path) -> None:
     assert list(out.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [("customize", "--karg-append", "a", "-o", "-"), ("inspect",)])
-def test_closed_pipe_exits_silently_with_141(base: Path, arguments: Sequence[str]) -> None:
+PRINTING = (
+    "inspect BASE",
+    "inspect BASE --json",
+    "doctor http://127.0.0.1:1/a.iso",
+    "completion zsh",
+    "--help",
+)
+
+
+@pytest.mark.parametrize("line", ["customize BASE --karg-append a -o -", *PRINTING])
+def test_closed_pipe_exits_silently_with_141(base: Path, line: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [*COMMAND, arguments[0], str(base), *arguments[1:]]
+    command = [*COMMAND, *line.replace("BASE", str(base)).split()]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=writing, stderr=PIPE) as process:
         os.close(writing)
         assert finish(process) == (141, b"", b"")
 
 
-def test_full_disk_behind_standard_output_is_an_error(base: Path) -> None:
-    command = [*COMMAND, "extract", str(base), "rootfs", "-o", "-"]
+@pytest.mark.parametrize("line", ["extract BASE rootfs -o -", *PRINTING])
+def test_full_disk_behind_standard_output_is_an_error(base: Path, line: str) -> None:
+    command = [*COMMAND, *line.replace("BASE", str(base)).split()]
     with (
         Path("/dev/full").open("wb") as full,
         subprocess.Popen(command, env=ENVIRONMENT, stdout=full, stderr=PIPE) as process,
     ):
-        assert finish(process) == (1, b"", b"image-service: standard output: No space left on device\n")
+        status, _, errors = finish(process)
+    assert status == 1
+    assert errors.startswith(b"image-service: ")
+    assert errors.endswith(b"No space left on device\n")
+    assert errors.count(b"\n") == 1
 
 
 def test_standard_output_is_appended_to(base: Path, out: Path, live_iso: bytes) -> None:

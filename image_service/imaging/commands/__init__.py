@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import signal
 import sys
 import traceback
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from image_service.command_line.parser import (
     CommandParser,
     exit_on_signals,
     printable,
+    write_output,
 )
 from image_service.errors import (
     BaseImageError,
@@ -105,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = CallReport()
     status, reason = EXIT_FAILURE, None
     try:
+        exit_on_signals()
         options = _parse(words)
         report.verb = options.verb
-        exit_on_signals()
         status = options.run(options, report)
     except _UsageError as error:
         status, reason = EXIT_USAGE, str(error).strip()
@@ -142,6 +143,8 @@ def _is_progress_json(words: Sequence[str]) -> bool:
 def _status_of_os_error(error: OSError) -> int:
     if error.errno in _FULL:
         return _EXIT_NO_ROOM
+    if isinstance(error, BrokenPipeError):
+        return STATUS_OF_SIGNALS + signal.SIGPIPE
     return _EXIT_INPUT if isinstance(error, _UNREADABLE) else EXIT_FAILURE
 
 
@@ -150,23 +153,23 @@ def _status_of(error: ImageServiceError) -> int:
 
 
 def _print(report: CallReport, words: Sequence[str], status: int, reason: str | None) -> int:
-    """Print the report; --progress json leaves standard error to the progress."""
-    try:
-        if "--json" in words and report.verb != "completion":
-            print(report.render(status, reason))  # noqa: T201
-        else:
-            if report.text:
-                print(_printable(report.text))  # noqa: T201
-            if reason is not None:
-                stream = sys.stdout if _is_progress_json(words) else sys.stderr
-                message = reason if reason.startswith("image-toolkit") else f"image-toolkit: {reason}"
-                print(_printable(message), file=stream)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes standard output again at exit, and would report the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return STATUS_OF_SIGNALS + signal.SIGPIPE
+    """Print the report and return the exit status; --progress json leaves standard error to the progress."""
+    output, fault = _printable(report.text), reason
+    if "--json" in words and report.verb != "completion":
+        output, fault = report.render(status, reason), None
+    elif reason is not None and _is_progress_json(words):
+        output, fault = "\n".join(filter(None, (output, _name_program(reason)))), None
+    if lost := write_output(f"{output}\n" if output else ""):
+        status = _status_of_os_error(lost)
+        is_silent = isinstance(lost, BrokenPipeError) or _is_progress_json(words)
+        fault = None if is_silent else describe_os_error(lost)
+    if fault is not None:
+        print(_name_program(fault), file=sys.stderr)  # noqa: T201
     return status
+
+
+def _name_program(reason: str) -> str:
+    return _printable(reason if reason.startswith("image-toolkit") else f"image-toolkit: {reason}")
 
 
 def _printable(text: str) -> str:
@@ -190,5 +193,11 @@ def build_parser(verb: str = "") -> CommandParser:
     for module in [_VERBS[verb]] if verb in _VERBS else _VERBS.values():
         import_module(f"{__name__}.{module}").add(verbs.add_parser)
     completing = completion.add(verbs.add_parser, parser)
-    completing.set_defaults(run=lambda options, _report: completion.run(parser, options))
+    completing.set_defaults(run=partial(_complete, parser))
     return parser
+
+
+def _complete(parser: CommandParser, options: argparse.Namespace, report: CallReport) -> int:
+    """Print the completion of the arguments."""
+    report.text = completion.render(parser, options.shell)
+    return 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +17,6 @@ from image_service.imaging import dependencies
 from image_service.imaging.commands import main
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from image_service.imaging.dependencies import Dependency
 
 
@@ -139,6 +140,60 @@ def test_help_names_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     helped = capsys.readouterr().out
     named = {line.split()[0] for line in helped.splitlines() if line.startswith("    ") and line[4] != " "}
     assert named >= {"list", "inspect", "validate", "convert", "customize", "fetch", "publish", "run"}
+
+
+PRINTING = (
+    "list",
+    "list --json",
+    "inspect disk.raw --json",
+    "inspect nosuch --json",
+    "completion zsh",
+    "--help",
+)
+
+
+@pytest.mark.parametrize("line", PRINTING)
+@pytest.mark.parametrize(
+    ("reader", "status", "errors"),
+    [
+        ("full", 7, b"image-toolkit: standard output: No space left on device\n"),
+        ("closed", 141, b""),
+    ],
+)
+def test_output_that_nobody_takes_is_no_internal_error(
+    tmp_path: Path, line: str, reader: str, status: int, errors: bytes
+) -> None:
+    (tmp_path / "disk.raw").write_bytes(bytes(512))
+    reading, writing = os.pipe()
+    os.close(reading)
+    if reader == "full":
+        os.dup2(full := os.open("/dev/full", os.O_WRONLY), writing)
+        os.close(full)
+    done = subprocess.run(
+        [sys.executable, "-m", "image_service.imaging", *line.split()],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "PYTHONUNBUFFERED": ""},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (status, errors)
+
+
+def test_signal_while_the_verb_is_imported_has_a_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_name: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("image_service.imaging.commands.import_module", end)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the reactor's of the tests
+    try:
+        assert main(["convert", "in", "out", "--json"]) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert json.loads(capsys.readouterr().out)["error"] == {"reason": "ended by signal 15"}
 
 
 def test_verb_imports_nothing_that_only_others_need() -> None:
