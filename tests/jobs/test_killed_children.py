@@ -29,7 +29,7 @@ IN_EVERY_RUN = {("engine", "customized")}
 
 @pytest.fixture(scope="module")
 def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
-    with running_role(tmp_path_factory.mktemp("jobs"), JOBS_HEARTBEAT_TIMEOUT="5") as running:
+    with running_role(tmp_path_factory.mktemp("jobs"), JOBS_HEARTBEAT_TIMEOUT="15") as running:
         yield running
 
 

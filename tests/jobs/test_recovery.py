@@ -34,16 +34,7 @@ def wait_until_building(role: RunningRole, compose_id: str) -> None:
 
 def test_lost_rows_or_plans_harm_no_new_compose(tmp_path: Path) -> None:
     with running_role(tmp_path, JOBS_WORKER_SLOTS="0") as role:
-        without_row = role.start("minimal-raw", config=CONFIG)
-        wait_until_building(role, without_row)
-    for path in role.data_dir.glob("jobs.sqlite*"):
-        path.unlink()
-    with running_role(tmp_path) as role:
-        assert role.get(f"/composes/{without_row}").status == 404
-        made = role.start("minimal-raw", config=CONFIG)
-        assert role.wait_until_ended(made)["status"] == "success"
-        queue = [role.start("minimal-raw", config=CONFIG) for _ in range(4)]
-        without_plan = queue[-1]  # one slot: its turn comes much later
+        without_plan = role.start("minimal-raw", config=CONFIG)
         wait_until_building(role, without_plan)
     shutil.rmtree(role.data_dir / "engine")
     with running_role(tmp_path) as role:
@@ -51,6 +42,15 @@ def test_lost_rows_or_plans_harm_no_new_compose(tmp_path: Path) -> None:
         assert role.wait_until_ended(made)["status"] == "success"
         lost: Any = role.wait_until_ended(without_plan)
         assert lost["image_status"]["error"]["reason"] == "the job engine has lost this compose"
+        queue = [role.start("minimal-raw", config=CONFIG) for _ in range(4)]
+        without_row = queue[-1]  # one slot: its turn comes much later
+        wait_until_building(role, without_row)
+    for path in role.data_dir.glob("jobs.sqlite*"):
+        path.unlink()
+    with running_role(tmp_path) as role:
+        assert role.get(f"/composes/{without_row}").status == 404
+        made = role.start("minimal-raw", config=CONFIG)
+        assert role.wait_until_ended(made)["status"] == "success"
 
 
 def images_of(role: RunningRole) -> list[str]:

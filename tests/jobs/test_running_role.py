@@ -125,13 +125,13 @@ def test_socket_is_for_owner_and_group(role: RunningRole) -> None:
 
 
 def test_killed_role_restarts_with_its_composes(tmp_path: Path) -> None:
-    with running_role(tmp_path) as role:
+    with running_role(tmp_path, JOBS_HEARTBEAT_TIMEOUT="15") as role:
         made = role.start("minimal-raw", config=CONFIG)
         role.wait_until_ended(made)
         interrupted = role.start("minimal-raw", config=CONFIG)
         role.process.send_signal(signal.SIGKILL)
         role.process.wait()
-    with running_role(tmp_path, JOBS_HEARTBEAT_TIMEOUT="5") as role:
+    with running_role(tmp_path, JOBS_HEARTBEAT_TIMEOUT="15") as role:
         assert role.status(made)["status"] == "success"
         assert role.get(f"/composes/{made}/download").status == 200
         assert role.wait_until_ended(interrupted)["status"] == "success"

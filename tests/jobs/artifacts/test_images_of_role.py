@@ -17,7 +17,7 @@ from tests.catalog.origin import Origin, Reply, running
 from tests.coreos.miniso_builder import live_iso_with_minimal
 from tests.coreos.streams import stream, text
 from tests.imaging.coreos_disk import read_boot_file
-from tests.jobs.running_role import API, RunningRole, running_role
+from tests.jobs.running_role import API, RunningRole, running_role, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +84,7 @@ def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
             COREOS_STREAMS=json.dumps([source]),
             OS_IMAGES=json.dumps(offer_malicious_disks(directory)),
         ) as started:
+            wait_until(lambda: "stable" in started.get("/distributions").json(), lambda: started.log)
             yield started
 
 
