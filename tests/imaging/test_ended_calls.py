@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -160,8 +161,12 @@ def descriptors() -> list[str]:
     return sorted(path for path in found if path.startswith("/"))
 
 
-def children() -> list[str]:
-    return [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+def children() -> set[str]:
+    found: set[str] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread of another test has ended
+            found.update(path.read_text().split())
+    return found
 
 
 def groups() -> list[Path]:
