@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
-from twisted.internet.task import deferLater
+import pytest
+from twisted.internet.task import Clock
 
-from image_service.concurrency import circuit_breaker
-from image_service.concurrency.circuit_breaker import CircuitBreaker
+from image_service.concurrency.circuit_breaker import PAUSE_SECONDS, CircuitBreaker
 from image_service.settings.upstream import SnapshotSettings
 from image_service.snapshots.build import open_repository
 from image_service.snapshots.encryption import SnapshotCipher
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    import pytest
     from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
 
-PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 
 
@@ -49,36 +47,38 @@ async def threads(reactor: EPollReactor) -> AsyncIterator[CountingThreads]:
     threads.stop()
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 @async_fixture
-async def archive(
-    reactor: EPollReactor, tmp_path: Path, threads: CountingThreads, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[SealedRepository]:
-    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", PAUSE_SECONDS)
-    to_read, to_write = CircuitBreaker(threads, reactor), CircuitBreaker(threads, reactor)
+async def archive(tmp_path: Path, threads: CountingThreads, clock: Clock) -> AsyncIterator[SealedRepository]:
+    to_read, to_write = CircuitBreaker(threads, clock), CircuitBreaker(threads, clock)
     repository = open_repository(tmp_path, to_read, to_write, SnapshotSettings())
-    yield SealedRepository(repository, SnapshotCipher(bytes(32)), run_now, reactor)
+    yield SealedRepository(repository, SnapshotCipher(bytes(32)), run_now, clock)
     await repository.close()
 
 
 @ensure_deferred
 async def test_locked_database_is_tried_once_and_stored_to_when_it_is_free(
-    archive: SealedRepository, threads: CountingThreads, reactor: EPollReactor, tmp_path: Path
+    archive: SealedRepository, threads: CountingThreads, clock: Clock, tmp_path: Path
 ) -> None:
     key, *others = OTHERS
-    known = await archive.add(KEY, None, customization("known"), after=0, at=reactor.seconds())
+    known = await archive.add(KEY, None, customization("known"), after=0, at=clock.seconds())
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        new = await archive.add(key, None, customization("new"), after=0, at=reactor.seconds())
+        new = await archive.add(key, None, customization("new"), after=0, at=clock.seconds())
         assert new.generation < 0
         assert await archive.load(new, None) is not None
         assert await archive.load_newest(KEY, known.stored_key, None) is not None, "reading goes on"
         before = threads.run
         for each in others:
-            unstored = await archive.add(each, None, customization("new"), after=0, at=reactor.seconds())
+            unstored = await archive.add(each, None, customization("new"), after=0, at=clock.seconds())
             assert unstored.generation < 0
         assert threads.run == before, "the store is left alone"
         other.execute("ROLLBACK")
-    await deferLater(reactor, 2 * PAUSE_SECONDS)
-    await archive.record_validation(new, None, reactor.seconds())
+    clock.advance(PAUSE_SECONDS)
+    await archive.record_validation(new, None, clock.seconds())
     assert new.generation > 0
     assert await archive.load_newest(key, new.stored_key, None) is not None
