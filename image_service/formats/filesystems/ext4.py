@@ -105,6 +105,11 @@ class Ext4Node:
     _seed: int
     _attributes: bytes  # after the inode's fields
 
+    @property
+    def is_inline(self) -> bool:
+        """Return True if the content is in the inode (``inline_data``), and the node has no blocks."""
+        return bool(self._flags & _INLINE)
+
     def read(self) -> bytes:
         """Return the content, at most `MAX_READ` bytes, or a symlink's target."""
         if self.size > MAX_READ:
@@ -126,7 +131,7 @@ class Ext4Node:
                 f"a directory has {self.size} bytes (inode {self.number}), more than {MAX_DIRECTORY}"
             )
         content = self._read_part(0, self.size)
-        if self._flags & _INLINE:
+        if self.is_inline:
             listing = parse_inline_directory(content)
         else:
             superblock = self._volume.superblock
@@ -145,7 +150,7 @@ class Ext4Node:
             raise self._damaged(f"it has {self.size} bytes, and none at {stop}")
         if self._flags & _ENCRYPTED:
             raise FormatError(f"inode {self.number} is encrypted")
-        if self._flags & _INLINE:
+        if self.is_inline:
             stored = self._map + self._find_inline_rest()
             if len(stored) < self.size:
                 raise self._damaged(f"{len(stored)} of {self.size} bytes are stored")

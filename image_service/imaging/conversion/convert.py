@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import ConversionFailed, UnsafeImage, UnusableOutput
+from image_service.errors import ConversionFailed, Unprocessable, UnsafeImage, UnusableOutput
+from image_service.formats.disk.model import DiskFormat
 from image_service.imaging.conversion.growth import grow
 from image_service.imaging.conversion.ova import write_ova
 from image_service.imaging.conversion.qemu_img import run_qemu_img
 from image_service.imaging.conversion.wrapping import wrap_partition
+from image_service.imaging.disks.detection import detect_others
 from image_service.imaging.disks.digest import sha256_beside, sha256_of
-from image_service.imaging.disks.opening import open_image
+from image_service.imaging.disks.opening import OVA, open_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,13 +68,16 @@ def convert(  # noqa: PLR0913 - properties of a conversion
         virtual_size: bytes of the new disk, zeros at its end; None: those of the image.
 
     Raises:
-        Unprocessable: the disk has no such form, is larger than `virtual_size`, or is no partition to wrap.
+        Unprocessable: the disk has no such form, is larger than `virtual_size`, or is no partition to wrap;
+            as a raw file it would be read as an archive.
         UnusableOutput: `out` is the image, or no file can be made there.
         NoRoom, TimedOut: a limit is exceeded, or the bytes that are needed can never fit.
         ConversionFailed: qemu-img failed, or the result is not what was asked for.
     """
     if wraps_partition:
         image = wrap_partition(image, workspace)
+    elif target.format is DiskFormat.RAW:
+        _check_raw(image)
     if virtual_size is not None:
         image = grow(image, virtual_size, workspace)
     target.check_size(image.disk.virtual_size)
@@ -91,6 +96,16 @@ def convert(  # noqa: PLR0913 - properties of a conversion
             input_sha256 = digest.result() if digest else None
         image.check_unchanged()
         return _inspect(unfinished, image.disk.virtual_size, target, workspace, input_sha256)
+
+
+def _check_raw(image: DiskImage) -> None:
+    """Raise Unprocessable if the disk has the first bytes of an archive: a raw file would be taken for it."""
+    for name in detect_others(image.disk.read_at, image.disk.virtual_size):
+        archive = "a tar archive" if name == OVA else f"a {name} file"
+        raise Unprocessable(
+            f"{image.path}: the disk begins like {archive}, and would be taken for one as a raw file:"
+            " convert it to another format"
+        )
 
 
 def _inspect(

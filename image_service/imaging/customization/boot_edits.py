@@ -107,6 +107,11 @@ def plan_edits(root: Ext4Node, customization: DiskCustomization) -> list[BootEdi
         if isinstance(edit, ChangedFile):
             if other := changed.get(edit.inode):
                 raise FormatError(f"/{other} and /{edit.path} of the boot partition are one file")
+            if _find_node(root, edit.path).is_inline:
+                raise NotCustomizable(
+                    f"/{edit.path} of the boot partition is stored in its inode, and cannot be changed there:"
+                    " make the file system without ext4's inline_data, as CoreOS does"
+                )
             changed[edit.inode] = edit.path
     return edits
 

@@ -269,6 +269,20 @@ def test_missing_qemu_img_is_named_with_its_packages(
     check_refused(run, 3, "qemu-img (Debian: qemu-utils; Fedora: qemu-img)", raw, old)
 
 
+@pytest.mark.parametrize(
+    ("head", "name"), [(bytes(257) + b"ustar", "a tar archive"), (b"\x1f\x8b\x08", "a gzip file")]
+)
+def test_disk_that_would_be_an_archive_as_a_raw_file_is_refused_as_raw_alone(
+    run: Run, old: Path, tmp_path: Path, head: bytes, name: str
+) -> None:
+    (tmp_path / "disk").write_bytes(head.ljust(MIB, b"\0"))
+    image = tmp_path / "disk.qcow2"
+    run_client("qemu-img", "convert", "-f", "raw", "-O", "qcow2", tmp_path / "disk", image)
+    check_refused(run, 6, f"the disk begins like {name}", image, old, "--format=raw")
+    assert run(image, tmp_path / "disk.vhdx", "--format=vhdx").status == 0
+    assert run(image, tmp_path / "wrapped.raw", "--format=raw", "--wrap-partition").status == 0
+
+
 def test_damage_that_only_qemu_img_finds_is_a_failed_conversion(run: Run, old: Path, tmp_path: Path) -> None:
     disk, image = tmp_path / "disk", tmp_path / "image.qcow2"
     disk.write_bytes(b"compressible" * MIB)

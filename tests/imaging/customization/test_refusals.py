@@ -84,6 +84,18 @@ def test_protection_from_mounts_of_several_machines(tmp_path: Path, refuse: Call
     assert "has the feature mmp" in refuse(disk)["error"]["reason"]
 
 
+def test_entry_in_its_inode(tmp_path: Path, refuse: CallCustomize) -> None:
+    entry = b"options ignition.platform.id=metal\nlinux /k\ninitrd /i\n"
+    disk = build_disk(
+        tmp_path,
+        features="inline_data,metadata_csum",
+        files={ENTRY: entry, "k": bytes(5000), "i": bytes(5000)},
+    )
+    report = refuse(disk)
+    assert report["exit"] == 6
+    assert "without ext4's inline_data" in report["error"]["reason"]
+
+
 @pytest.mark.parametrize("path", [ENTRY, "grub2/grub.cfg"])
 def test_one_file_under_two_names(tmp_path: Path, refuse: CallCustomize, path: str) -> None:
     disk = build_disk(
