@@ -110,6 +110,7 @@ class Resource:
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = False  # joined on close, so that no test leaves one behind
+    request_queue_size = 128  # a connection beyond it is tried again a second later
 
     def handle_error(self, *_: object) -> None:
         """Ignore clients that disconnect in the middle of a reply."""
