@@ -96,6 +96,12 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads wait for a client that reads in time, however busy the machine is."""
+    monkeypatch.setattr(sendfile_threads, "_SEND_TIMEOUT", struct.pack("@ll", 900, 0))
+
+
+@pytest.fixture
 def windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The limits of unsent bytes that senders set, in their order."""
     limits: list[int] = []
@@ -125,6 +131,7 @@ def _thread_waits(client: Client, sent: Sent) -> bool:
     return bool(sent.waiting)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("piece", [sendfile_threads.MAX_BYTES, 5 * MIB])
 @ensure_deferred
 async def test_fast_client_is_served_mostly_by_a_thread(
@@ -145,13 +152,13 @@ async def test_fast_client_is_served_mostly_by_a_thread(
     assert not os.get_blocking((await server.connection_of(client)).transport.getHandle().fileno())
 
 
+@pytest.mark.usefixtures("patient")
 @ensure_deferred
 async def test_one_thread_follows_another(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long ago the reactor had to wait for the client."""
     monkeypatch.setattr(sendfile_sender, "MAX_BYTES", 20 * MIB)
-    monkeypatch.setattr(sendfile_threads, "_SEND_TIMEOUT", struct.pack("@ll", 900, 0))
     client = await stalled_in_thread(server, sent)
     server.clock.advance(1)
     assert (await client.answer()).body == image.content
@@ -189,16 +196,19 @@ async def test_thread_of_a_stalled_client_is_freed_soon(server: Server, sent: Se
     client = await stalled_in_thread(server, sent)
     await until(server.reactor, lambda: not sent.waiting)
     assert (await client.answer()).body == image.content
+    await until(server.reactor, lambda: server.lines)
     assert sum(sent.here) + sum(sent.elsewhere) == SIZE
 
 
+@pytest.mark.usefixtures("patient")
 @ensure_deferred
 async def test_response_does_not_wait_for_a_thread(server: Server, sent: Sent) -> None:
-    await stalled_in_thread(server, sent)
+    client = await stalled_in_thread(server, sent)
     other = await server.client()
     for _ in range(20):
         assert (await other.ask("/live")).status == 200
     assert sent.waiting
+    client.reset()
 
 
 @ensure_deferred
@@ -218,7 +228,7 @@ async def test_response_is_sent_without_a_thread_if_none_is_free(
     asking = [Deferred.fromCoroutine(client.ask("/image")) for client in clients]
     for answer in asking:
         assert (await answer).body == image.content
-    await turns(server.reactor)
+    await until(server.reactor, lambda: len(server.lines) == len(clients))
     assert sum(sent.here) + sum(sent.elsewhere) == len(clients) * SIZE
 
 
@@ -286,6 +296,7 @@ async def test_shrinking_file_aborts_the_response(server: Server, sent: Sent, im
     assert line["ended"] == "the file is shorter than it was"
 
 
+@pytest.mark.usefixtures("patient")
 @ensure_deferred
 async def test_reactor_sends_if_no_thread_starts(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
@@ -301,6 +312,7 @@ async def test_reactor_sends_if_no_thread_starts(
         assert (await client.ask("/image")).body == image.content
     assert sent.elsewhere == []
     assert (await client.ask("/image")).body == image.content
+    await until(server.reactor, lambda: len(server.lines) == 2)
     assert sum(sent.elsewhere) > SIZE // 2
 
 
@@ -317,6 +329,7 @@ async def test_reactor_sends_if_no_descriptor_is_left(
     assert sent.elsewhere == []
 
 
+@pytest.mark.usefixtures("patient")
 @ensure_deferred
 async def test_threads_work_if_setpriority_is_refused(
     server: Server, sent: Sent, image: Image, monkeypatch: pytest.MonkeyPatch
@@ -329,6 +342,7 @@ async def test_threads_work_if_setpriority_is_refused(
     monkeypatch.setattr(os, "setpriority", refuse)
     client = await server.client()
     assert (await client.ask("/image")).body == image.content
+    await until(server.reactor, lambda: server.lines)
     assert sum(sent.elsewhere) > SIZE // 2
 
 
@@ -344,6 +358,7 @@ async def test_files_with_a_residency_of_their_own_are_not_sent_in_threads(
     absent.close()
 
 
+@pytest.mark.usefixtures("patient")
 @ensure_deferred
 async def test_reading_from_a_blocking_socket_never_waits(server: Server, sent: Sent) -> None:
     """Epoll may report input where there is none if the kernel is short of memory."""
@@ -352,6 +367,7 @@ async def test_reading_from_a_blocking_socket_never_waits(server: Server, sent: 
     assert os.get_blocking(handle.fileno())
     with pytest.raises(BlockingIOError):
         handle.recv(1)
+    client.reset()
 
 
 @ensure_deferred
@@ -382,6 +398,7 @@ async def test_abort_while_waiting_for_the_disk_takes_effect_at_once(
     assert len(received) < SIZE
 
 
+@pytest.mark.usefixtures("patient")
 @ensure_deferred
 async def test_thread_waits_for_the_disk(
     reactor: EPollReactor, handler: ImageHandler, sent: Sent, image: Image
