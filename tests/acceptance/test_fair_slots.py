@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from tests.acceptance.latency_client import ALLOWED_SECONDS, PROMISED_SECONDS
+from tests.acceptance.latency_client import PROMISED_SECONDS
+from tests.acceptance.standstills import ALLOWED_SECONDS, timed
 from tests.acceptance.tenants import VERSION, Site, bearer, iso_of, serving_tenants, wait_for
 from tests.formats.filesystems.iso_builder import live_files, write_sparse_iso
 
@@ -113,14 +114,17 @@ def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Pat
 def begins(site: Site, path: str, address: str) -> bool:
     """Return True if a download begins within 3 s, and what a busy machine may add."""
     netloc = urlsplit(site.service.url).netloc
-    connection = HTTPConnection(netloc, timeout=_TIMEOUT_SECONDS, source_address=(address, 0))
-    asked_at = time.monotonic()
-    connection.request("GET", path, headers=bearer(OWNER))
-    response = connection.getresponse()
-    begun = response.status == 200
-    response.read(1)
-    connection.close()
-    return begun and time.monotonic() < asked_at + PROMISED_SECONDS + ALLOWED_SECONDS
+
+    def ask() -> bool:
+        connection = HTTPConnection(netloc, timeout=_TIMEOUT_SECONDS, source_address=(address, 0))
+        with closing(connection):
+            connection.request("GET", path, headers=bearer(OWNER))
+            response = connection.getresponse()
+            response.read(1)
+            return response.status == 200
+
+    begun, seconds = timed(ask)
+    return begun and seconds < PROMISED_SECONDS + ALLOWED_SECONDS
 
 
 def test_slow_readers_on_all_slots_keep_nobody_from_downloading(site: Site) -> None:
