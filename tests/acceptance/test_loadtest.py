@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,6 +34,9 @@ VERSION = "4.17"
 TOKEN = "top-secret-of-the-api"
 TEMPLATE = f"/byid/{{infra_env}}/{VERSION}/x86_64/full.iso"
 COMMAND = (sys.executable, "-m", "image_service.cli", "loadtest")
+MOST_SECONDS = 30
+ENOUGH_REQUESTS = 60
+"""More than any server here answers correctly before its mistake."""
 
 
 @attrs.frozen
@@ -57,6 +61,15 @@ class LoadTest:
         environment = os.environ | {"STANDALONE_TOKEN": TOKEN}
         ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         return self.ran(ran.returncode, ran.stdout, ran.stderr)
+
+    def run_enough(self, *arguments: str, seconds: float = 0.5) -> Result:
+        """Run one to its end; for longer if a busy machine makes few requests meanwhile."""
+        ran = self.run(*arguments, f"--duration={seconds}s")
+        counts = ran.report["counts"]
+        requests = counts["requests"] + sum(counts["errors"].values())
+        if requests < ENOUGH_REQUESTS and seconds < MOST_SECONDS:
+            return self.run_enough(*arguments, seconds=4 * seconds)
+        return ran
 
     def ran(self, status: int, output: str, errors: str) -> Result:
         """Read what it wrote."""
@@ -86,7 +99,7 @@ def test_load_test_of_the_service_passes(load_test: LoadTest, service: Service, 
     ran = load_test.run(
         f"{service.url}{TEMPLATE}",
         *("--infra-envs=3", f"--api={service.api_url}", f"--cacert={service.ca}", f"--profile={profile}"),
-        *("--slo=errors<=0", "--slo=first-request.max<=3s", "--check=2", "--header=X-Key: top-secret-field"),
+        *("--slo=errors<=0", "--slo=first-request.max<=1m", "--check=2", "--header=X-Key: top-secret-field"),
         "--duration=4s",  # for the first requests of a new service, on a busy machine too
     )
     assert ran.status == 0, ran.output
@@ -166,7 +179,7 @@ def test_wrong_bytes_fail_the_load_test_whatever_the_objectives(
     load_test: LoadTest, mistake: Mistake, profile: str, fault: str
 ) -> None:
     with serving(mistake) as server:
-        ran = load_test.run(server.url, f"--profile={profile}")
+        ran = load_test.run_enough(server.url, f"--profile={profile}")
     assert ran.status == 1
     assert set(ran.report["verification"]["faults"]) == {fault}
     assert f"verification failed: {fault}" in ran.output
@@ -182,7 +195,7 @@ def bytes_of_the_connection(reply: Reply) -> Reply:
 
 def test_mounts_without_etags_are_verified_one_by_one(load_test: LoadTest) -> None:
     with serving(bytes_of_the_connection) as server:
-        ran = load_test.run(server.url, "--profile=boot")
+        ran = load_test.run_enough(server.url, "--profile=boot")
         assert len({reply.connection for reply in server.replies}) > 2
     assert (ran.status, ran.report["verification"]["faults"]) == (0, {})
     assert ran.report["verification"]["whole_images"][0]["outcome"] == "not-offered"
@@ -232,8 +245,9 @@ def busy(reply: Reply) -> Reply:
 def test_each_objective_fails_when_it_is_missed(
     load_test: LoadTest, mistake: Mistake, objective: str, errors: set[str]
 ) -> None:
+    run = load_test.run_enough if errors else load_test.run
     with serving(mistake) as server:
-        ran = load_test.run(server.url, f"--slo={objective}", "--slo=max<1m", "--check=0")
+        ran = run(server.url, f"--slo={objective}", "--slo=max<1m", "--check=0")
     assert ran.status == 1
     assert [told["met"] for told in ran.report["objectives"]] == [False, True]
     assert f"{objective}: missed, " in ran.output
@@ -277,7 +291,7 @@ def test_load_test_ends_although_the_server_hangs(load_test: LoadTest, timeout: 
 
 def test_retry_after_is_obeyed_and_not_counted_as_error(load_test: LoadTest) -> None:
     with serving(busy) as server:
-        ran = load_test.run(server.url, "--slo=refusals<10%", "--check=0")
+        ran = load_test.run(server.url, "--slo=refusals<10%", "--check=0", "--duration=2s")
         assert len(server.replies) == 4  # one of each client, which waits for the end then
     assert ran.status == 1
     assert ran.report["counts"]["refusals"] == 4
@@ -298,7 +312,7 @@ def test_connection_closed_between_requests_is_reopened(
     load_test: LoadTest, mistake: Mistake, is_told: object
 ) -> None:
     with serving(mistake) as server:
-        ran = load_test.run(server.url)
+        ran = load_test.run_enough(server.url)
     assert (ran.status, ran.report["counts"]["errors"]) == (0, {})
     assert (ran.report["counts"]["reconnects"] == 0) is is_told
 
@@ -326,7 +340,7 @@ def test_slow_readers_read_at_the_rate_asked_for(load_test: LoadTest) -> None:
 def test_unfinished_downloads_count_as_started(load_test: LoadTest) -> None:
     with serving() as server:
         options = ("--profile=download", "--rate=1kB/s", "--check=0", "--slo=first-byte.max<1m")
-        ran = load_test.run(server.url, *options)
+        ran = load_test.run(server.url, *options, "--duration=2s")
     assert (ran.status, ran.report["counts"]["errors"]) == (0, {})
     assert ran.report["timings"]["first-byte"]["count"] == 4
     assert ran.report["timings"]["first-request"]["count"] == 1
@@ -369,13 +383,20 @@ def test_signal_ends_the_load_test_with_a_report(load_test: LoadTest, number: si
 
 def test_terminal_shows_progress_each_second() -> None:
     ours, theirs = os.openpty()
+    shown = b""
     try:
-        with serving() as server:
-            command = (*COMMAND, "--duration=1.5s", server.url)
-            subprocess.run(command, check=True, stderr=theirs, stdout=subprocess.DEVNULL)
-        shown = os.read(ours, 65536).decode()
+        with (
+            serving() as server,
+            subprocess.Popen(
+                (*COMMAND, "--duration=100s", server.url), stderr=theirs, stdout=subprocess.DEVNULL
+            ) as process,
+        ):
+            while len(set(re.findall(rb"\r\x1b\[K([0-9]+)/100 s  ", shown))) < 2:
+                shown += os.read(ours, 65536)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        shown += os.read(ours, 65536)
     finally:
         os.close(ours)
         os.close(theirs)
-    assert "\r\x1b[K1/2 s  " in shown
-    assert shown.endswith("\r\x1b[K")
+    assert shown.endswith(b"\r\x1b[K")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+CLIENTS = 3
+MOST_SECONDS = 30
 BASE = "/api/image-builder-composer/v2"
 
 
@@ -64,13 +66,17 @@ def running(final: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             thread.join()
 
 
-def load(url: str, directory: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run a load test of some seconds; return its status and report."""
+def load(url: str, directory: Path, *arguments: str, seconds: int = 3) -> tuple[int, dict[str, Any]]:
+    """Run a load test of some seconds, of more on a busy machine; return its status and report."""
     command = [sys.executable, "-m", "image_service.cli", "loadtest", url, "--profile", "composer"]
-    options = ["--clients=3", "--duration=3s", f"--report={directory}", *arguments]
+    options = [f"--clients={CLIENTS}", f"--duration={seconds}s", f"--report={directory}", *arguments]
     ran = subprocess.run([*command, *options], check=False, capture_output=True, text=True)
     assert ran.returncode in {0, 1}, ran.stderr
-    return ran.returncode, json.loads((directory / "report.json").read_text())
+    report = json.loads((directory / "report.json").read_text())
+    ended = report["timings"]["compose"]["count"] + sum(report["counts"]["errors"].values())
+    if ended < CLIENTS and seconds < MOST_SECONDS:
+        return load(url, directory, *arguments, seconds=4 * seconds)
+    return ran.returncode, report
 
 
 @pytest.mark.acceptance
@@ -78,7 +84,7 @@ def test_composes_are_followed_to_their_end(tmp_path: Path) -> None:
     with running("success") as (url, requests):
         status, report = load(url, tmp_path, "--slo=errors<=0", "--slo=compose.max<1m")
     assert status == 0
-    assert report["timings"]["compose"]["count"] >= 3
+    assert report["timings"]["compose"]["count"] >= CLIENTS
     assert set(requests) == {
         ("POST", "/compose"),
         ("GET", "/composes/ID"),
@@ -96,6 +102,6 @@ def test_failed_composes_are_errors(tmp_path: Path) -> None:
     with running("failure") as (url, requests):
         status, report = load(url, tmp_path, "--slo=errors<5%", f"--compose={request}")
     assert status == 1
-    assert report["counts"]["errors"]["compose-failed"] >= 3
+    assert report["counts"]["errors"]["compose-failed"] >= CLIENTS
     assert report["counts"]["details"] == {"compose-failed": "no room"}
     assert ("GET", "/composes/ID/download") not in requests
