@@ -29,8 +29,15 @@ SERVE = (sys.executable, "-m", "image_service.cli", "serve")
 INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 
 CHECKOUT = Path(__file__).parents[2]
+IN_FLIGHT = r"http_requests_inflight\{.*"
+"""The requests for images in progress (see ``Service.total``)."""
+BEGUN = rf'{IN_FLIGHT}|http_request_duration_seconds_count\{{.*handler="/byid/.*'
+"""Those, and the requests that have ended."""
+
 _TIMEOUT_SECONDS = 100
 _POLL_SECONDS = 0.05
+_MOMENTARY = {503, 504}
+"""The statuses of refusals after which clients ask again."""
 
 
 @attrs.frozen
@@ -122,6 +129,14 @@ class Service:
     def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
         """Send a request for a path."""
         return fetch(self.url + path, method, headers=headers, ca=self.ca)
+
+    def get_image(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
+        """Request an image as clients do: again while it is refused for the moment, as on a busy machine."""
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while (answer := self.get(path, headers, method)).status in _MOMENTARY:
+            assert time.monotonic() < deadline, answer
+            time.sleep(_POLL_SECONDS)
+        return answer
 
     def metrics(self) -> dict[str, float]:
         """Return all samples of the service's own metrics, by name and labels."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.acceptance.clients import needs_client, run_client
-from tests.acceptance.service import SERVE, Service, os_image, run_service
+from tests.acceptance.service import BEGUN, IN_FLIGHT, SERVE, Service, os_image, run_service
+from tests.acceptance.tenants import wait_for
 from tests.acceptance.upstream import Reply, running
 from tests.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import ANY_ADDRESS, free_port
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.acceptance
 
 VERSION = "faults"
 UNREACHED = "cannot reach assisted-service"
+TTL_SECONDS = 0.1
 _WARNINGS = {"warn", "error", "critical"}
 
 
@@ -74,21 +77,35 @@ def test_sixty_failing_requests_make_few_lines_that_name_the_request(tmp_path: P
 def test_client_that_leaves_and_a_stop_log_no_warning(tmp_path: Path, certificate: Certificate) -> None:
     with running(certificate) as upstream:
         infra_env_id = upstream.register(version=VERSION)
-        with serving(tmp_path, {**upstream.environment, "SNAPSHOT_TTL": "0.1"}) as service:
-            assert service.get(iso_of(infra_env_id), {"Range": "bytes=0-9"}).status == 206
+        with serving(tmp_path, {**upstream.environment, "SNAPSHOT_TTL": str(TTL_SECONDS)}) as service:
+            assert service.get_image(iso_of(infra_env_id), {"Range": "bytes=0-9"}).status == 206
             upstream.tell(infra_env_id, Reply(after_seconds=None))
             hanging = upstream.register(Reply(after_seconds=None), VERSION)
-            command = (needs_client("curl"), "-so", "/dev/null", "--max-time", "0.5")
-            for each in (infra_env_id, hanging):
-                subprocess.run((*command, service.url + iso_of(each)), check=False, timeout=100)
-            assert upstream.count(hanging) == 1
-            subprocess.run((*command, service.url + iso_of(hanging)), check=False, timeout=100)
+            time.sleep(TTL_SECONDS)
+            with leaving(service, iso_of(infra_env_id)):
+                wait_for(lambda: upstream.count(infra_env_id) == 2)
+            for _ in range(2):  # the second client finds the call of the first
+                with leaving(service, iso_of(hanging)):
+                    wait_for(lambda: upstream.count(hanging) == 1)
             before = len(service.stdout)
         stopped = [json.loads(line) for line in service.stdout[before:].splitlines()]
         assert any(line["message"] == "shutting down" for line in stopped)
         found = [line for line in stopped if line["level"] in _WARNINGS and line["logger"] != "access"]
         assert found == []
         assert b"Traceback" not in service.output
+
+
+@contextmanager
+def leaving(service: Service, path: str) -> Iterator[None]:
+    """Ask for an image by curl; when the service has the request, run the block, at whose end curl leaves."""
+    wait_for(lambda: service.total(IN_FLIGHT) == 0)
+    before = service.total(BEGUN)
+    with subprocess.Popen((needs_client("curl"), "-so", "/dev/null", service.url + path)) as client:
+        try:
+            wait_for(lambda: service.total(BEGUN) > before)
+            yield
+        finally:
+            client.terminate()
 
 
 @contextmanager
@@ -120,7 +137,7 @@ def test_https_requests_go_through_a_proxy(tmp_path: Path, certificate: Certific
             "HTTPS_PROXY": f"http://user:s3cret@127.0.0.1:{port}",
         }
         with serving(tmp_path, environment) as service:
-            assert service.get(iso_of(infra_env_id), {"Range": "bytes=0-9"}).status == 206
+            assert service.get_image(iso_of(infra_env_id), {"Range": "bytes=0-9"}).status == 206
             assert UNREACHED.encode() not in service.output
             assert b"s3cret" not in service.output
     assert f"CONNECT {host}" in (tmp_path / "tinyproxy.log").read_text()

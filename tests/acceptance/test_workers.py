@@ -175,7 +175,7 @@ def serving(
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
         path = f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
         until(lambda: {"0", "1"} <= set(re.findall(_OPEN, service.stdout.decode())))
-        yield Served(service, path, service.get(path).body)
+        yield Served(service, path, service.get_image(path).body)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -274,7 +274,7 @@ def test_metrics_are_summed_over_workers_and_never_decrease(tmp_path: Path) -> N
         earlier = served.metrics()
         assert earlier['assisted_image_service_base_images{state="degraded"}'] == 1
         os.kill(next(iter(served.workers())), signal.SIGKILL)
-        until(lambda: served.metric("workers") == 1)
+        until(lambda: served.metric("worker_restarts_total") == 1)
         until(lambda: served.metric("workers") == 2)
         later = served.metrics()
         lasting = [name for name in earlier if re.search("_(total|count|sum|bucket)($|{)", name)]
