@@ -58,10 +58,7 @@ def image_path(infra_env: str, version: str, file: str = "full.iso") -> str:
 
 def get_ready(service: Service, path: str, method: str = "GET") -> Answer:
     """Get an image; wait until each worker that is asked has its base ready."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (answer := service.get(path, method=method)).status == 503:
-        assert time.monotonic() < deadline, answer
-        time.sleep(_RETRY_SECONDS)
+    answer = service.get_image(path, method=method)
     assert answer.status == 200, answer
     return answer
 

@@ -229,7 +229,7 @@ def test_base_image_that_shrinks_raises_alerts(tmp_path: Path, upstream: Upstrea
     write_sparse_iso(iso, live_files(rootfs=bytes(4 * MIB)), {})
     with serving(tmp_path, upstream) as service:
         path = path_of(upstream.register(version=VERSION))
-        size = len(service.get(path).body)
+        size = len(service.get_image(path).body)
         before = read_page(service)
         os.truncate(iso, size // 2)
         for _ in range(REQUESTS):

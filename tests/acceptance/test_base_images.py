@@ -44,7 +44,7 @@ def test_bad_url_of_one_base_image_does_not_affect_the_others(tmp_path: Path, or
             image = until(service, name, "ready")
             assert (image["size"], image["bytes_done"], image["sha256"]) == (len(ISO), len(ISO), SHA256)
             infra_env = service.register(name, {"ignition": {"version": "3.2.0"}})
-            assert service.get(f"/byid/{infra_env}/{name}/x86_64/full.iso").status == 200
+            assert service.get_image(f"/byid/{infra_env}/{name}/x86_64/full.iso").status == 200
         failed = until(service, "bad", "failed")
         assert failed["url"] == bad.partition("?")[0]
         assert "answered with status 404" in failed["reason"]
@@ -73,7 +73,7 @@ def test_image_is_degraded_and_served_without_xorriso(tmp_path: Path, origin: Or
         assert image["retry_at"].endswith("Z")
         assert service.get("/health").status == 200
         infra_env = service.register("a", {"ignition": {"version": "3.2.0"}})
-        assert service.get(f"/byid/{infra_env}/a/x86_64/full.iso").status == 200
+        assert service.get_image(f"/byid/{infra_env}/a/x86_64/full.iso").status == 200
         minimal = service.get(f"/byid/{infra_env}/a/x86_64/minimal.iso")
         assert (minimal.status, minimal.json()["detail"]) == (503, image["reason"])
         assert service.total(r'base_images{state="degraded"}') == 1

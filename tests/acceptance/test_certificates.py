@@ -116,7 +116,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     with run_service(tmp_path, [os_image(iso, VERSION)], certificate=volume.certificate()) as service:
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
         path = f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
-        yield Served(service, volume, path, service.get(path).body)
+        yield Served(service, volume, path, service.get_image(path).body)
 
 
 def until_shown(served: Served, leaf: trustme.LeafCert) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.expected import check_image
-from tests.acceptance.service import Certificate, Service, fetch, os_image, run_service
+from tests.acceptance.service import Certificate, Service, os_image, run_service
 from tests.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, live_files, write_sparse_iso
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def service(
 def image(service: Service, base: Path) -> Iterator[Image]:
     """Register an infra-env; check its whole image."""
     infra_env_id = service.register(VERSION, CONFIG, APPENDED)
-    url = f"{service.url}/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
+    path = f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
     expected = service.directory / "expected.iso"
-    expected.write_bytes(fetch(url, ca=service.ca).body)
+    expected.write_bytes(service.get_image(path).body)
     arguments = " ".join([KERNEL_ARGUMENTS, *APPENDED])
     check_image(expected, base, service.ignition_config(infra_env_id), arguments)
-    yield Image(url, expected, service.ca)
+    yield Image(service.url + path, expected, service.ca)
     expected.unlink()
 
 

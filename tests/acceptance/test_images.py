@@ -118,7 +118,7 @@ def test_full_iso(case: Case, site: Site, tmp_path: Path) -> None:
     image = site.download(path, tmp_path / f"{infra_env_id}-discovery.iso")
     config = site.service.ignition_config(infra_env_id)
     check_image(image, site.base(case), config, _edited(case, _default(site.base(case))))
-    line = site.service.get(f"{path}.sha256").body
+    line = site.service.get_image(f"{path}.sha256").body
     assert _checked(line, tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_boot_artifacts_equal_those_of_coreos_installer(
 
 def test_s390x_has_no_minimal_iso(site: Site) -> None:
     case = Case(NMSTATE, S390X, ramdisk=False, arguments=False)
-    answer = site.service.get(f"/byid/{site.register(case)}/{NMSTATE}/{S390X}/minimal.iso")
+    answer = site.service.get_image(f"/byid/{site.register(case)}/{NMSTATE}/{S390X}/minimal.iso")
     assert answer.status == 404
     assert "s390x" in answer.json()["detail"]
 

@@ -136,8 +136,15 @@ def code_of(url: str) -> str:
 
 
 def get(url: str, method: str = "GET", **fields: str) -> Answer:
-    """Send a request on a connection of its own, which any worker accepts."""
-    return fetch(url, method, headers=fields)
+    """Send a request on a connection of its own, which any worker accepts; again while a busy one refuses."""
+    answers: list[Answer] = []
+
+    def is_answered() -> bool:
+        answers.append(fetch(url, method, headers=fields))
+        return answers[-1].status not in {503, 504}
+
+    wait_for(is_answered)
+    return answers[-1]
 
 
 def statuses(url: str) -> set[int]:

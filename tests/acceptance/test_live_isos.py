@@ -76,7 +76,7 @@ def test_real_live_iso_without_arguments_gets_only_the_config(
 @pytest.mark.parametrize("version", WITHOUT_AREAS)
 def test_kernel_arguments_without_embed_area_are_422(version: str, service: Service) -> None:
     infra_env_id = _register(service, version, APPENDED)
-    answer = service.get(_path(infra_env_id, version))
+    answer = service.get_image(_path(infra_env_id, version))
     assert answer.status == 422
     assert answer.json()["code"] == "kernel-arguments-too-large"
 
@@ -95,8 +95,7 @@ def _register(service: Service, version: str, arguments: list[str]) -> str:
 
 def _download(service: Service, infra_env_id: str, version: str, directory: Path) -> Path:
     image = directory / "image.iso"
-    url = service.url + _path(infra_env_id, version)
-    run_client("curl", "--silent", "--show-error", "--fail", "--output", image, url)
+    image.write_bytes(service.get_image(_path(infra_env_id, version)).body)
     return image
 
 

@@ -118,7 +118,7 @@ def test_log_has_no_lines_of_libraries(tmp_path: Path, command: tuple[str, ...])
         images = [os_image(iso, "9.6")]
         with run_service(tmp_path, images, command=command, environment=environment) as service:
             url = f"{service.url}/byid/{infra_env_id}/9.6/x86_64/full.iso"
-            assert curl("--fail", "--range", "0-99", url)
+            assert curl("--fail", "--retry", "20", "--retry-delay", "1", "--range", "0-99", url)
             assert assisted.rounds == 1
     lines = [json.loads(line) for line in service.stdout.splitlines()]
     assert [line for line in lines if line.get("infra_env") == infra_env_id]

@@ -97,6 +97,7 @@ def running_site(directory: Path, **environment: str) -> Iterator[Site]:
     variables = {"ADMIN_LISTEN": f"127.0.0.1:{port}", **environment}
     command = (*SERVE, "--standalone")
     with run_service(directory, [os_image(iso, VERSION)], command=command, environment=variables) as service:
+        wait_for(lambda: all(service.get("/health").status == 200 for _ in range(10)))  # in all workers
         yield Site(service, f"http://127.0.0.1:{port}")
 
 
@@ -104,7 +105,7 @@ def running_site(directory: Path, **environment: str) -> Iterator[Site]:
 def opened(site: Site, infra_env: str, file: str) -> Iterator[Medium]:
     """Open a medium as qemu does."""
     path = f"/byid/{infra_env}/{VERSION}/x86_64/{file}"
-    image = site.service.get(path, {"User-Agent": "test", "X-Forwarded-For": "192.0.2.77"}).body
+    image = site.service.get_image(path, {"User-Agent": "test", "X-Forwarded-For": "192.0.2.77"}).body
     connection = http.client.HTTPConnection(urlsplit(site.service.url).netloc, timeout=100)
     with closing(connection):
         connection.putrequest("HEAD", path, skip_accept_encoding=True)

@@ -158,7 +158,8 @@ def test_printed_url_serves_the_sample_without_os_images(tmp_path: Path) -> None
     image = tmp_path / "image.iso"
     with run_service(tmp_path, [], command=STANDALONE["image-service"]) as service:
         url = service.wait_for(r'curl [^"]*?(http://[^"\s]+)')
-        run_client("curl", "--silent", "--show-error", "--fail", "--output", image, url)
+        retry = ("--retry", "20", "--retry-delay", "1")
+        run_client("curl", "--silent", "--show-error", "--fail", *retry, "--output", image, url)
     config = json.loads(run_client("coreos-installer", "iso", "ignition", "show", image))
     assert config["ignition"]["version"].startswith("3.")
     reset = run_client("coreos-installer", "iso", "reset", "-o", "-", image)

@@ -139,7 +139,7 @@ def test_reloads_lose_no_connection_and_no_byte_of_50_downloads(
         infra_env = service.register("first", {"ignition": {"version": "3.2.0"}})
         path = f"/byid/{infra_env}/first/x86_64/full.iso"
         until(lambda: are_ready(service))
-        expected = hashlib.sha256(service.get(path).body).hexdigest()
+        expected = hashlib.sha256(service.get_image(path).body).hexdigest()
         readers = [stack.enter_context(reading(service.url + path, ca=service.ca)) for _ in range(DOWNLOADS)]
         for reader in readers:
             reader.read_head()

@@ -104,7 +104,7 @@ def serving(
     ) as service:
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
         path = f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
-        yield Served(service, path, service.get(path).body)
+        yield Served(service, path, service.get_image(path).body)
 
 
 def until_refused(served: Served) -> None:
@@ -245,7 +245,7 @@ def test_shutdown_while_assisted_service_hangs_logs_no_failure(
             tmp_path, [os_image(iso, VERSION)], command=SERVE, environment=environment
         ) as service:
             path = f"/byid/{known}/{VERSION}/x86_64/full.iso"
-            assert service.get(path).status == 200
+            assert service.get_image(path).status == 200
             calls = assisted.count(known)
             assisted.tell(known, upstream.Reply(after_seconds=None))
             deadline = time.monotonic() + _TIMEOUT_SECONDS

@@ -52,7 +52,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
         path = f"/byid/{infra_env_id}/{VERSION}/x86_64/full.iso"
         urls = (service.url + path, f"http://127.0.0.1:{beside}{path}")
-        yield Served(service, urls, fetch(urls[0]).body)
+        yield Served(service, urls, service.get_image(path).body)
 
 
 def hold(stack: ExitStack, url: str) -> Reader:

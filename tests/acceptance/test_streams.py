@@ -166,7 +166,7 @@ def test_stream_name_is_served_as_an_openshift_version(tmp_path: Path, origin: O
     tell(origin, FIRST)
     with following(tmp_path / "service", origin) as service:
         infra_env_id = service.register("stable", {"ignition": {"version": "3.2.0"}})
-        image = service.get(f"/byid/{infra_env_id}/stable/x86_64/full.iso")
+        image = service.get_image(f"/byid/{infra_env_id}/stable/x86_64/full.iso")
         assert (image.status, len(image.body)) == (200, len(FIRST.iso))
 
 
@@ -191,7 +191,7 @@ def test_new_release_is_mirrored_when_ready_and_the_old_one_stays(tmp_path: Path
         assert download(service, tmp_path / "iso", "iso") == {"fcos-44.2-live-iso.x86_64.iso": SECOND.iso}
         infra_env_id = service.register("stable", {"ignition": {"version": "3.2.0"}})
         for version, release in (("stable", SECOND), ("44.1", FIRST)):
-            image = service.get(f"/byid/{infra_env_id}/{version}/x86_64/full.iso")
+            image = service.get_image(f"/byid/{infra_env_id}/{version}/x86_64/full.iso")
             assert image.status == 200
             assert image.body[-_LEAST_BYTES:] == release.iso[-_LEAST_BYTES:]
 
@@ -230,7 +230,7 @@ def test_failed_release_does_not_push_out_the_one_that_serves(tmp_path: Path) ->
             held = Reply(third.iso[:4096], promised=len(third.iso), hold=True)
             origin.replies[iso_url(origin, "44.3").removeprefix(origin.url(""))] = [held, Reply(third.iso)]
             wait_for_states(service, {"44.3": "downloading", "44.1": "ready"})
-            image = service.get(f"/byid/{infra_env_id}/4.17/x86_64/full.iso")
+            image = service.get_image(f"/byid/{infra_env_id}/4.17/x86_64/full.iso")
             assert image.status == 200
             assert (b"44.1" in image.body, b"44.3" in image.body) == (True, False)
             origin.released.set()
