@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 import attrs
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 from zope.interface import implementer
@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     from twisted.logger import LogEvent
     from twisted.python.failure import Failure
 
-settings.register_profile("project", deadline=None)  # time is never a test's verdict
+settings.register_profile(
+    "project",
+    deadline=None,  # time is never a test's verdict
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=True,  # no change is refused for an example that chance has found
+)
+settings.register_profile("search", settings.get_profile("project"), derandomize=False)
 settings.load_profile("project")
 
 _SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy

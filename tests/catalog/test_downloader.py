@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.catalog.download import partial_file
@@ -427,7 +427,7 @@ class Hostile:
         return file(request)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(BEHAVIORS)
 def test_hostile_origin_never_mixes_versions(origin: Origin, plan: list[tuple[str, int, int | None]]) -> None:
     path = f"/{next(PATHS)}.iso"

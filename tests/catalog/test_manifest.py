@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.catalog.storage.manifest import FileIdentity, ManifestEntry, read_manifest, write_manifest
@@ -23,7 +23,6 @@ ENTRIES = st.builds(
 VALID = {"referred": 1, "refused": None, "files": {"a": {"size": 1, "mtime_ns": 2}, "b": None}}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, ENTRIES, max_size=3))
 def test_round_trip(tmp_path: Path, entries: dict[str, ManifestEntry]) -> None:
     write_manifest(tmp_path / "manifest", entries)

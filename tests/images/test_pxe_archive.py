@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.coreos.kargs import KernelArgument, Operation
@@ -93,7 +93,6 @@ def test_tag_differs_for_each_customization_and_base(base: BaseImage) -> None:
     assert compose_pxe_archive(base, customization("a"), "x").etag == tags[1]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_ranges_make_up_the_archive(base: BaseImage, data: st.DataObject) -> None:
     image = compose_pxe_archive(base, customization(), "x.tar.xz")

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.http.head import parse_head
@@ -216,9 +216,7 @@ _TOKENS = st.sampled_from(
 )
 _STREAMS = st.lists(st.one_of(_TOKENS, _TOKENS, st.binary(max_size=20)), max_size=12).map(b"".join)
 _CUTS = st.lists(st.integers(0, 400), max_size=12)
-_NO_FIXTURE_CHECK = settings(
-    deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+_MANY = settings(max_examples=250)
 
 
 def cut(stream: bytes, cuts: Sequence[int]) -> list[bytes]:
@@ -246,7 +244,7 @@ async def exchange(
 
 
 @given(_STREAMS, _CUTS)
-@_NO_FIXTURE_CHECK
+@_MANY
 @ensure_deferred
 async def test_any_bytes_get_valid_responses_or_a_close(
     plain: Server, handler: ImageHandler, stream: bytes, cuts: list[int]
@@ -278,7 +276,7 @@ _REQUESTS = st.lists(
 
 
 @given(_REQUESTS, _CUTS)
-@_NO_FIXTURE_CHECK
+@_MANY
 @ensure_deferred
 async def test_any_pipeline_is_answered_as_if_each_came_alone(
     plain: Server,

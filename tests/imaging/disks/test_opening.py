@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.errors import UnsafeImage
@@ -256,9 +256,7 @@ def test_mutated_image_is_refused_or_read_as_qemu_reads_it(
     path, target = tmp_path / "mutated", tmp_path / "target"
     qemu_img = needs_client("qemu-img")
 
-    @settings(
-        max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
+    @settings(max_examples=examples, deadline=None)
     @given(
         changes=st.lists(
             st.tuples(

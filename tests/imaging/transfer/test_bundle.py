@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.errors import FormatError
@@ -396,7 +396,6 @@ def test_image_of_few_runs_becomes_the_image(  # noqa: PLR0913, PLR0917 - fixtur
     assert digest_of(out) == digest_of(image)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_manifest_is_a_format_error_or_values_of_what_is_signed(
     data: st.DataObject, maker: BundleMaker, tmp_path: Path

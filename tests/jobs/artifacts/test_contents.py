@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThread
@@ -332,7 +332,7 @@ async def test_download_of_a_deleted_object_is_cut_off(
 # Blocks
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 3 * BLOCK_BYTES // 2), max_size=5))
 def test_blocks_are_full_but_the_last(lengths: list[int]) -> None:
     extents = [Literal(b"x" * length) if length % 2 else Zeros(length) for length in lengths]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -58,10 +59,11 @@ class TakenJob:
 
 
 def poll(role: RunningRole) -> TakenJob | None:
-    """Ask for a job until there is one, or none in time."""
+    """Ask for a job until there is one, or none in time; after a 503, ask again as workers do."""
     body = json.dumps(REQUEST).encode()
     headers = {"Content-Type": "application/json"}
-    answer = fetch(f"{role.url}{API}/jobs", "POST", headers=headers, body=body)
+    while (answer := fetch(f"{role.url}{API}/jobs", "POST", headers=headers, body=body)).status == 503:
+        time.sleep(float(answer.headers["Retry-After"]))
     assert answer.status in {201, 204}, answer.body
     return TakenJob(role, json.loads(answer.body)) if answer.status == 201 else None
 
