@@ -94,7 +94,7 @@ class LinksApi:
                 "type": "object",
                 "required": ["url"],
                 "properties": {
-                    "url": {"type": "string", "maxLength": MAX_URL},
+                    "url": {"type": "string", "minLength": 1, "maxLength": MAX_URL},
                     "expires_in": {**seconds, "default": min(DEFAULT_SECONDS, self._max_seconds)},
                     "label": {"type": "string", "maxLength": MAX_LABEL, "default": ""},
                     "pinned": {**BOOLEAN, "default": False},

@@ -26,7 +26,9 @@ _KINDS = ("full-iso", "minimal-iso", "disconnected-iso", "full", "minimal")
 _TYPE = QueryParameter("type", "kind of image", {"enum": _KINDS}, required=True)
 _CREDENTIALS = (
     QueryParameter("api_key", "credential for assisted-service; none"),
-    QueryParameter("image_token", "credential for assisted-service; none"),
+    QueryParameter(
+        "image_token", "credential for assisted-service; none", {"type": "string", "pattern": "^[!-~]*$"}
+    ),
 )
 _OPTIONAL = (
     QueryParameter("version", "as of other images; that of the infra-env"),

@@ -20,7 +20,10 @@ _IMAGE_TYPE: Json = {"enum": [Kind.FULL_ISO.value, Kind.MINIMAL_ISO.value]}
 _KERNEL_ARGUMENT: Json = {
     "type": "object",
     "required": ["operation", "value"],
-    "properties": {"operation": {"enum": [operation.value for operation in Operation]}, "value": _TEXT},
+    "properties": {
+        "operation": {"enum": [operation.value for operation in Operation]},
+        "value": {**_TEXT, "minLength": 1},
+    },
     "additionalProperties": False,
 }
 _CHANGES: dict[str, Json] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,9 +22,13 @@ pytestmark = pytest.mark.acceptance
 _TIMEOUT_SECONDS = 300
 EXAMPLES = 5
 """Of each operation when it is fuzzed; the phase `coverage` has its own, and methods that a path lacks."""
-# No schema says which images exist: one that does not is 400 where its version is a parameter of the query,
-# and where a short link is made of it.
-UNKNOWN_TO_SCHEMAS = "positive_data_acceptance"
+UNKNOWN_TO_SCHEMAS = {
+    "makeLink": "which URLs are of this service",
+    "getInitrdAddrsize": "that no image of the sample is for s390x",
+    "RegisterInfraEnv": "what an Ignition config, a kernel argument, a keyfile and a ramdisk are",
+    "UpdateInfraEnv": "the same",
+}
+"""Operations that may refuse a request with 400 though it is of its schema, which does not say this."""
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +44,14 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ser
 def check_api(url: str, directory: Path, *options: str, config: str = "") -> None:
     """Send requests of all operations, valid and invalid ones; each response must be as the document says."""
     file = directory / "schemathesis.toml"
-    file.write_text(config)
+    lenient = [
+        f'[[operations]]\ninclude-operation-id = "{name}"\nchecks.positive_data_acceptance.enabled = false\n'
+        for name in UNKNOWN_TO_SCHEMAS
+    ]
+    file.write_text("".join([dedent(config), *lenient]))
     command = [
         *("schemathesis", "--config-file", str(file), "run", f"{url}/openapi.json", "--url", url),
         *("--max-examples", str(EXAMPLES), "--seed", "1", "--no-color", "--suppress-health-check", "all"),
-        *("--exclude-checks", UNKNOWN_TO_SCHEMAS),
         *options,
     ]
     program = Path(sys.executable).with_name(command[0])
