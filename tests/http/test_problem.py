@@ -94,6 +94,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("target-too-long", 414),
         ("timed-out", 500),
         ("transfer-failed", 500),
+        ("transfer-refused", 500),
         ("unauthorized", 401),
         ("unavailable", 503),
         ("upstream-failed", 502),
