@@ -60,7 +60,7 @@ def check_requests(url: ImageUrl, fetch_view: Callable[[], ServerView] | None) -
     if fetch_view is None:
         return skipped(name, "--admin URL asks an image service which requests it has seen")
     if infra_env is None:
-        return skipped(name, "the URL names no infra-env")
+        return skipped(name, "the URL names no infra-env; check the URL that a short link was made of")
     try:
         view = fetch_view()
     except ImageServiceError as error:

@@ -10,7 +10,6 @@ import attrs
 from image_service.doctor.outcomes import CheckOutcome, failed, passed, skipped, warned
 from image_service.doctor.ranges import total_of
 from image_service.doctor.rules import SLOWEST_RATE, ClientProfile, Rule, judge, violation
-from image_service.doctor.url_checks import SUFFIXES
 from image_service.doctor.web_client import WebClient
 from image_service.errors import InvalidArguments, TransferFailed
 
@@ -38,7 +37,9 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _SAMPLE_BYTES = 8 * 1024 * 1024
 _SAMPLE_SECONDS = 3.0
 _BEGINNING_BYTES = 64 * 1024
+# EDK2 compares the whole field with these, in any case, and the end of the path in lower case alone.
 _EFI_TYPES = {"application/vnd.efi-iso", "application/vnd.efi-img", "application/efi"}
+_EFI_SUFFIXES = (".iso", ".img", ".efi")
 _COMPRESSING = {"Accept-Encoding": "gzip, deflate, br"}
 _LATE_SECONDS, _TIMEOUT_SECONDS = 3.0, 5.0
 _SLOWEST_QEMU_RATE = 256 * 1024 / _TIMEOUT_SECONDS
@@ -176,9 +177,9 @@ def _check_etag(reply: WebReply, profile: ClientProfile | None) -> CheckOutcome:
 
 def _check_media_type(reply: WebReply, url: ImageUrl, profile: ClientProfile | None) -> CheckOutcome:
     name = "media-type"
-    media_type = reply.fields.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = reply.fields.get("content-type", "").strip()
     detail = _show(media_type) or "no Content-Type"
-    if media_type in _EFI_TYPES or url.path.lower().endswith(SUFFIXES):
+    if media_type.lower() in _EFI_TYPES or url.path.endswith(_EFI_SUFFIXES):
         return passed(name, detail)
     if profile not in {None, ClientProfile.UEFI_HTTP}:
         return skipped(name, f"{detail}; only UEFI HTTP Boot is known to look at it")

@@ -129,7 +129,10 @@ _OF_PROFILES: Mapping[ClientProfile, Mapping[Rule, Judgement]] = {
         Rule.QUERY: Judgement(_OK, _MEASURED_OVMF),
         Rule.EQUALS_SIGN: Judgement(_OK, _MEASURED_OVMF),
         Rule.DIRECTORY: Judgement(_OK, _MEASURED_OVMF),
-        Rule.SUFFIX: Judgement(_FAIL, f"{_MEASURED_OVMF}: the type comes from Content-Type, else from .iso"),
+        Rule.SUFFIX: Judgement(
+            _FAIL,
+            f"{_MEASURED_OVMF}; EDK2's HttpBootSupport.c: the type comes from Content-Type, else from .iso",
+        ),
         Rule.PLAIN_HTTP: Judgement(_WARN, "EDK2: PcdAllowHttpConnections is FALSE by default"),
         Rule.HTTPS: Judgement(_OK, "EDK2"),
         Rule.WILDCARD: Judgement(_WARN, "EDK2 before commit 4cca792399 refuses wildcard certificates"),
@@ -188,7 +191,7 @@ _OF_PROFILES: Mapping[ClientProfile, Mapping[Rule, Judgement]] = {
 
 
 def judge(rule: Rule, profile: ClientProfile | None) -> Judgement:
-    """Return a client's judgement about a violation of a rule; None: that of the strictest client known."""
+    """Return a client's judgement about a violation of a rule; None: that for any client."""
     if profile is None:
         return _GENERAL[rule]
     known = _OF_PROFILES[profile].get(rule)

@@ -235,6 +235,23 @@ def test_redirect_is_judged_for_the_client(profile: ClientProfile | None, expect
     assert outcomes["head"].status is CheckStatus.OK
 
 
+@pytest.mark.parametrize(
+    ("suffix", "media_type", "expected"),
+    [
+        (".iso", "text/plain", "ok"),
+        (".efi", "application/octet-stream", "ok"),
+        (".ISO", "application/octet-stream", "fail"),
+        ("", "Application/Vnd.EFI-ISO", "ok"),
+        ("", "application/vnd.efi-iso; charset=binary", "fail"),
+    ],
+)
+def test_type_of_an_image_is_found_as_by_edk2(suffix: str, media_type: str, expected: str) -> None:
+    path = f"/images/live{suffix}"
+    with serving(IMAGE, lambda served: served.having(Content_Type=media_type), path=path) as url:
+        outcomes = examine(url, ClientProfile.UEFI_HTTP)
+    assert outcomes["media-type"].status == expected
+
+
 def test_redirects_without_end_are_a_failure() -> None:
     def redirect(served: Served) -> Served:
         return attrs.evolve(served, status=302, body=b"").having(Location=PATH, Content_Length="0")
