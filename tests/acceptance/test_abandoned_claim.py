@@ -14,6 +14,7 @@ import pytest
 
 from image_service.snapshots.replicas.claims import CLAIM_SECONDS
 from tests.acceptance.service import SERVE, os_image, run_service
+from tests.acceptance.standstills import timed
 from tests.acceptance.tenants import VERSION, Site, Tenants, serving, wait_for
 from tests.acceptance.upstream import Reply, running
 from tests.standalone.faults import Call
@@ -63,7 +64,8 @@ def test_claim_of_a_killed_replica_is_taken_over(
                 with suppress(OSError):
                     asked.result()
             tenants.tell(infra_env, OWNER)
-            assert other.request(OWNER, infra_env).status == 504, "it waits for the claim"
+            waiting, _ = timed(lambda: other.request(OWNER, infra_env))
+            assert waiting.status == 504, "it waits for the claim"
             assert upstream.count(infra_env) == 1
             if not waits:
                 expire_claims(url)

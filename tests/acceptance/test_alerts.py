@@ -247,7 +247,9 @@ def test_full_queue_for_slots_raises_alerts(tmp_path: Path, upstream: Upstream, 
     write_sparse_iso(iso, live_files(rootfs=bytes(16 * MIB)), {})
     environment = {"MAX_CONCURRENT_REQUESTS": "1", "MIN_DOWNLOAD_RATE": "0"}
     with serving(tmp_path, upstream, environment) as service:
-        path = path_of(upstream.register(version=VERSION))
+        known = upstream.register(version=VERSION)
+        mount(service, known)
+        path = path_of(known)
         with reading(service.url + path) as holder, ThreadPoolExecutor(REQUESTS) as pool:
             holder.read_head()
             before = read_page(service)
@@ -398,9 +400,9 @@ def test_database_that_is_away_raises_alerts(
         }
         with serving(tmp_path, upstream, environment) as service:
             mount(service, upstream.register(version=VERSION))
-            assert service.total("database_unreachable") == 0
+            wait_for(lambda: service.total("database_unreachable") == 0)
             assert service.total("database_round_trip_seconds") > 0
-            assert abs(service.total("database_clock_offset_seconds")) < SAME_HOST_SECONDS
+            wait_for(lambda: abs(service.total("database_clock_offset_seconds")) < SAME_HOST_SECONDS)
             proxy.cut()
             wait_for(lambda: service.total("database_unreachable") == 1)
             page = read_page(service)

@@ -77,12 +77,12 @@ async def test_service_answers_health_metrics_and_images(reactor: EPollReactor, 
         get = ApiClient(reactor, f"{split.scheme}://{split.netloc}")
         health = await get("GET", "/health")
         assert health.status == 200
-        image = await get("GET", split.path)
+        image = await get.get_image(split.path)
         assert image.status == 200
         part = await get("GET", split.path, Range="bytes=2048-4095", Origin="https://console.example")
         assert (part.status, part.body) == (206, image.body[2048:4096])
         assert part.field("Access-Control-Allow-Origin") == "https://console.example"
-        digest = await get("GET", f"{split.path}.sha256")
+        digest = await get.get_image(f"{split.path}.sha256")
         assert digest.body.split()[0].decode() == sha256(image.body).hexdigest()
         statuses = await get("GET", "/images")
         assert [entry["state"] for entry in statuses.document["images"]] == ["ready"]
@@ -114,7 +114,7 @@ async def test_service_with_a_certificate_serves_https_and_plain_http(
         assert (await get("GET", "/health")).status == 200
         assert (await get("GET", urlsplit(url).path)).status == 404  # ISOs are served by the other one
         initrd = f"/images/{SAMPLE_ID}/pxe-initrd?version={SAMPLE_VERSION}"
-        assert (await get("GET", initrd)).status == status
+        assert (await get.get_image(initrd)).status == status
 
 
 @ensure_deferred

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from treq.client import HTTPClient
+from twisted.internet.task import deferLater
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 BASE_URL = "http://images.test:8080"
 INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 LOOPBACK = ListenAddress("127.0.0.1", 0)
+_POLL_SECONDS = 0.05
 
 
 @attrs.frozen
@@ -63,6 +65,12 @@ class ApiClient:
             reactor=self.reactor,  # type: ignore[arg-type]
         )
         return Reply(response.code, response.headers, await response.content())
+
+    async def get_image(self, path: str) -> Reply:
+        """Request an image; again while it is refused for the moment, as on a busy machine."""
+        while (reply := await self("GET", path)).status in {503, 504}:
+            await deferLater(self.reactor, _POLL_SECONDS)
+        return reply
 
     async def register(self, **fields: object) -> str:
         document = {"name": "a", "openshift_version": "4.20", **fields}
