@@ -21,7 +21,7 @@ from tests.packaging.conftest import CHECKOUT
 from tests.packaging.manifests import Installation, Manifest, parse_manifests, placed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 CONF = CHECKOUT / "conf"
@@ -221,8 +221,9 @@ def test_each_variable_is_a_value_or_set_by_the_chart() -> None:
     assert sorted(listed) == sorted(KNOWN)
 
 
-def test_rules_of_the_chart_are_those_of_prometheus() -> None:
-    assert (CHART / "prometheus-rules.yaml").resolve() == CONF / "prometheus-rules.yaml"
+@pytest.mark.parametrize("name", ["prometheus-rules.yaml", "jobs-prometheus-rules.yaml"])
+def test_rules_of_the_chart_are_those_of_prometheus(name: str) -> None:
+    assert (CHART / name).resolve() == CONF / name
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -279,10 +280,16 @@ def test_openshift_gets_a_certificate_a_route_and_monitoring(size: str) -> None:
     (rules,) = installation.of_kind("PrometheusRule")
     assert rules["spec"] == yaml.safe_load((CONF / "prometheus-rules.yaml").read_text())
     (monitor,) = installation.of_kind("ServiceMonitor")
-    services = [
-        each["spec"]["ports"]
-        for each in installation.of_kind("Service")
-        if monitor["spec"]["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
-    ]
-    assert [[port["name"] for port in ports] for ports in services] == [["admin"]]
+    (monitored,) = services_of(monitor, installation.manifests)
+    assert [port["name"] for port in monitored["spec"]["ports"]] == ["admin"]
     assert [endpoint["port"] for endpoint in monitor["spec"]["endpoints"]] == ["admin"]
+
+
+def services_of(monitor: Manifest, manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Return the Services that a ServiceMonitor selects."""
+    labels = monitor["spec"]["selector"]["matchLabels"].items()
+    return [
+        each
+        for each in manifests
+        if each["kind"] == "Service" and labels <= each["metadata"]["labels"].items()
+    ]

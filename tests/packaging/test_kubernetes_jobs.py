@@ -26,6 +26,7 @@ from tests.packaging.test_kubernetes import (
     SCHEMA,
     merged,
     render,
+    services_of,
     values_of,
 )
 
@@ -176,3 +177,16 @@ def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path)
     assert settings.worker_slots == 0
     assert settings.ec2.object_stores == {"https://s3.example.com"}
     assert not any(isinstance(address, UnixAddress) for address in settings.jobs.listen)
+
+
+def test_prometheus_reads_the_metrics_of_the_role_and_has_its_rules() -> None:
+    values = [f"--values={CONF / 'helm' / name}.yaml" for name in ("jobs", "openshift")]
+    manifests = parse_manifests(render("three-replicas", *values))
+    monitor, images = (
+        find(manifests, "ServiceMonitor", name) for name in ("image-service-jobs", "image-service")
+    )
+    (service,) = services_of(monitor, manifests)
+    assert service["metadata"]["name"] == "image-service-jobs"
+    assert monitor["spec"]["endpoints"] == images["spec"]["endpoints"]
+    rules = find(manifests, "PrometheusRule", "image-service-jobs")
+    assert rules["spec"] == yaml.safe_load((CONF / "jobs-prometheus-rules.yaml").read_text())

@@ -81,3 +81,22 @@ tolerations: {{- toYaml . | nindent 2 }}
   valueFrom: {secretKeyRef: {name: {{ . }}, key: AWS_SESSION_TOKEN, optional: true}}
 {{- end }}
 {{- end }}
+
+{{- /* How Prometheus reads the metrics of a pod: all pods have the certificate and the token of the service. */}}
+{{- define "image-service.metricsEndpoint" -}}
+path: /metrics
+{{- if .Values.secrets.tls }}
+scheme: https
+{{- if .Values.serviceMonitor.tlsConfig }}
+tlsConfig: {{- toYaml .Values.serviceMonitor.tlsConfig | nindent 2 }}
+{{- else if .Values.service.servingCertificate }}
+tlsConfig:
+  serverName: {{ .Release.Name }}.{{ .Release.Namespace }}.svc
+  ca: {configMap: {name: openshift-service-ca.crt, key: service-ca.crt}}
+{{- end }}
+{{- end }}
+{{- with .Values.secrets.admin }}
+authorization:
+  credentials: {name: {{ . }}, key: token}
+{{- end }}
+{{- end }}
