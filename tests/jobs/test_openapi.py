@@ -55,7 +55,9 @@ def fetch_base_disks(role: RunningRole) -> None:
 @pytest.mark.parametrize("path", [API, WORKER_API], ids=["composer", "worker"])
 def test_api_does_what_its_document_says(role: RunningRole, tmp_path: Path, path: str, phases: str) -> None:
     config = CONFIG if path == WORKER_API else ""
-    check_api(f"{role.url}{path}", tmp_path, "--phases", phases, config=config)
+    # Like upstream's, their documents do not say all that is checked: which ids, images and jobs exist.
+    options = ("--phases", phases, "--exclude-checks", "positive_data_acceptance")
+    check_api(f"{role.url}{path}", tmp_path, *options, config=config)
 
 
 def test_administrative_listener_does_what_its_document_says(role: RunningRole, tmp_path: Path) -> None:
