@@ -115,7 +115,7 @@ class Served:
     def check_ended_well(self, status: int = 0) -> None:
         """Wait until the supervisor and all workers have exited."""
         assert self.service.process.wait(_TIMEOUT_SECONDS) == status, self.service.output.decode()
-        assert b"Traceback" not in self.service.output
+        assert b"Traceback" not in self.service.output, self.service.output.decode()
 
 
 def _worker(pid: int) -> tuple[int, int] | None:
