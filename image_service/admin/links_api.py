@@ -155,9 +155,9 @@ def parse_link_request(body: bytes, max_seconds: int) -> LinkRequest:
         **parse_json_object(body),
     }
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "url": (_is_text(MAX_URL), f"a string of at most {MAX_URL} characters"),
+        "url": (_is_text(1, MAX_URL), f"a string of 1 to {MAX_URL} characters"),
         "expires_in": (_is_number(max_seconds), f"a whole number of seconds from 1 to {max_seconds}"),
-        "label": (_is_text(MAX_LABEL), f"a string of at most {MAX_LABEL} printable characters"),
+        "label": (_is_text(0, MAX_LABEL), f"a string of at most {MAX_LABEL} printable characters"),
         "pinned": (lambda value: isinstance(value, bool), "true or false"),
     }
     faults = [f"{name!a:.60} is not known" for name in document if name not in checks]
@@ -171,8 +171,8 @@ def parse_link_request(body: bytes, max_seconds: int) -> LinkRequest:
     return LinkRequest(**document)
 
 
-def _is_text(characters: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and len(value) <= characters and value.isprintable()
+def _is_text(minimum: int, maximum: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and minimum <= len(value) <= maximum and value.isprintable()
 
 
 def _is_number(maximum: int) -> Callable[[Any], bool]:

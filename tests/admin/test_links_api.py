@@ -58,7 +58,7 @@ def test_all_faults_are_named() -> None:
         parse({"expires_in": 1001, "label": "a\n", "pinned": "yes", "expiry": 3})
     for words in (
         "'expiry' is not known",
-        "url must be a string of at most 8192 characters",
+        "url must be a string of 1 to 8192 characters",
         "expires_in must be a whole number of seconds from 1 to 1000",
         "label must be a string of at most 200 printable characters",
         "pinned must be true or false",
