@@ -44,7 +44,7 @@ settings.register_profile(
 settings.register_profile("search", settings.get_profile("project"), derandomize=False)
 settings.load_profile("project")
 
-_SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
+SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
 
 
@@ -135,7 +135,7 @@ def _pending(reactor: EPollReactor) -> set[object]:
 def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
     """Return what the test added to the reactor and what does not settle within a moment."""
     waited_seconds = 0.0
-    while (left := _pending(reactor) - before) and waited_seconds < _SETTLE_SECONDS:
+    while (left := _pending(reactor) - before) and waited_seconds < SETTLE_SECONDS:
         blockon(deferLater(reactor, _TURN_SECONDS))
         waited_seconds += _TURN_SECONDS
     return left

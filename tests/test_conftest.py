@@ -29,6 +29,9 @@ from twisted.internet.defer import fail
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from tests import conftest
+
+conftest.SETTLE_SECONDS = 1.0
 """
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.jobs.conversion_task import TaskLimits
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.exports.buckets import ExportBuckets
 from image_service.jobs.imports.build import allowed_object_stores
+from image_service.jobs.task_model import TaskLimits
 
 if TYPE_CHECKING:
     from image_service.app.jobs.rows import JobsRows

@@ -11,10 +11,10 @@ import attrs
 from image_service.errors import FormatError, UnsafeImage
 from image_service.formats.disk.model import SECTOR_BYTES
 from image_service.jobs.catalog_image import DiskLayout
-from image_service.jobs.conversion_task import ImportSource
 from image_service.jobs.ec2.errors import invalid_value, missing_parameter
 from image_service.jobs.ec2.parameters import one_of
 from image_service.jobs.ec2.xml_text import is_representable
+from image_service.jobs.task_model import ImportSource
 from image_service.transfer.manifest import GIB, MANIFEST_FORMATS
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from twisted.logger import Logger
 
 from image_service.errors import NotFound, TaskLimitReached
 from image_service.jobs.catalog_image import CatalogImage
-from image_service.jobs.conversion_task import ConversionTask, TaskAnswer, TaskKind
 from image_service.jobs.conversion_tasks.filters import parse_tags, select_tasks
 from image_service.jobs.conversion_tasks.import_requests import parse_import_instance, parse_import_volume
 from image_service.jobs.conversion_tasks.replies import (
@@ -35,13 +34,13 @@ from image_service.jobs.model import (
 from image_service.jobs.plans.export_plan import make_export_plan
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
 from image_service.jobs.plans.plan import S3
+from image_service.jobs.task_model import ConversionTask, TaskAnswer, TaskKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
-    from image_service.jobs.conversion_task import ImportSource, TaskLimits
     from image_service.jobs.conversion_tasks.import_requests import ImportRequest
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from image_service.jobs.metadata.tasks import TaskRepository
     from image_service.jobs.metadata.workers import WorkerRepository
     from image_service.jobs.model import ComposeBase, ComposePlan, Json
+    from image_service.jobs.task_model import ImportSource, TaskLimits
     from image_service.transfer.origins import AllowedOrigins
 
 UPLOAD_TIME = timedelta(hours=168)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.jobs.conversion_task import TaskKind
 from image_service.jobs.model import ComposeState, JobState, JobType
+from image_service.jobs.task_model import TaskKind
 
 if TYPE_CHECKING:
     from datetime import datetime

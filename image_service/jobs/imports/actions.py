@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from image_service.concurrency.parts import InThread
     from image_service.jobs.artifacts.actions import ServerAction
-    from image_service.jobs.conversion_task import ImportSource
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose, Step
+    from image_service.jobs.task_model import ImportSource
     from image_service.transfer.origins import AllowedOrigins
 
 _log = Logger()

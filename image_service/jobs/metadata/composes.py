@@ -14,7 +14,6 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.errors import TooManyQueued
-from image_service.jobs.conversion_task import ImportSource
 from image_service.jobs.metadata.sealing import SecretsCipher
 from image_service.jobs.metadata.statements import (
     IMAGES_IN_USE,
@@ -29,6 +28,7 @@ from image_service.jobs.metadata.statements import (
 from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
 from image_service.jobs.metadata.values import COMPOSE_COLUMNS, row_of, to_compose, to_uploads
 from image_service.jobs.model import ComposeOrigin, ComposeState, ImageCustomization, Job, JobState, JobType
+from image_service.jobs.task_model import ImportSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

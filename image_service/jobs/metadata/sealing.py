@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from image_service.errors import StoreFailed
-from image_service.jobs.conversion_task import ImportSource
 from image_service.jobs.model import ImageCustomization
+from image_service.jobs.task_model import ImportSource
 from image_service.snapshots.encryption import decrypt, encrypt
 
 if TYPE_CHECKING:

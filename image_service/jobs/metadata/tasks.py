@@ -8,7 +8,6 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.errors import TaskLimitReached
-from image_service.jobs.conversion_task import TaskKind
 from image_service.jobs.metadata.statements import UNFINISHED, lock_tenant, utc_now
 from image_service.jobs.metadata.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.metadata.values import (
@@ -21,15 +20,16 @@ from image_service.jobs.metadata.values import (
     to_task,
 )
 from image_service.jobs.model import ComposeState
+from image_service.jobs.task_model import TaskKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
     from image_service.database.database import Database
-    from image_service.jobs.conversion_task import ConversionTask, ImportSource, TaskAnswer, TaskLimits
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose, Job, Json
+    from image_service.jobs.task_model import ConversionTask, ImportSource, TaskAnswer, TaskLimits
 
 
 @attrs.frozen

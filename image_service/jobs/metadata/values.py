@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.jobs.catalog_image import CatalogImage
-from image_service.jobs.conversion_task import ConversionTask, TaskKind
 from image_service.jobs.metadata.tables import COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.model import (
     Artifact,
@@ -25,6 +24,7 @@ from image_service.jobs.model import (
     UploadResult,
     UploadTarget,
 )
+from image_service.jobs.task_model import ConversionTask, TaskKind
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

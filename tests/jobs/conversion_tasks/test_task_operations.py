@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.conversion_task import TaskKind, TaskLimits
 from image_service.jobs.ec2.errors import Ec2Error
 from image_service.jobs.model import ComposeState, JobState
+from image_service.jobs.task_model import TaskKind, TaskLimits
 from tests.jobs.conversion_tasks.operating import GIB, Operating, volume
 from tests.jobs.conversion_tasks.refusals import refusal
 from tests.jobs.metadata.composing import make_image

@@ -11,10 +11,10 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from image_service.errors import NotFound, Unavailable
-from image_service.jobs.conversion_task import ImportSource
 from image_service.jobs.imports.actions import MOST_OF_TENANT, THREADS, TIMES, ImportActions
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
+from image_service.jobs.task_model import ImportSource
 from image_service.transfer.http_client import TransferClient
 from image_service.transfer.manifest import render_import_manifest
 from image_service.transfer.origins import AllowedOrigins, parse_origin

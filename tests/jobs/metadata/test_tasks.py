@@ -10,16 +10,16 @@ import attrs
 import pytest
 
 from image_service.errors import Conflict, NotFound, TaskLimitReached
-from image_service.jobs.conversion_task import (
+from image_service.jobs.image_ids import alias_digits
+from image_service.jobs.metadata.tasks import TaskRecord
+from image_service.jobs.model import ComposeOrigin, ComposeState
+from image_service.jobs.task_model import (
     ConversionTask,
     ImportSource,
     TaskAnswer,
     TaskKind,
     TaskLimits,
 )
-from image_service.jobs.image_ids import alias_digits
-from image_service.jobs.metadata.tasks import TaskRecord
-from image_service.jobs.model import ComposeOrigin, ComposeState
 from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
 
 if TYPE_CHECKING:

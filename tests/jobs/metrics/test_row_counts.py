@@ -7,12 +7,12 @@ import pytest
 from twisted.internet.defer import Deferred, execute
 
 from image_service.errors import StoreFailed
-from image_service.jobs.conversion_task import TaskKind
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.metrics.row_counts import RowCounts
 from image_service.jobs.model import ComposeState
+from image_service.jobs.task_model import TaskKind
 from tests.jobs.metadata.composing import Rows, make_compose
 from tests.jobs.metadata.test_tasks import add, make_record
 
