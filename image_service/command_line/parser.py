@@ -91,7 +91,7 @@ def _suggest(word: str, words: Iterable[str]) -> str:
 def write_output(text: str = "") -> OSError | None:
     """Print the end of the output; return why standard output cannot be written.
 
-    What is left of the output is discarded then: Python would write it again at exit, and report the failure.
+    The rest of the output is discarded then: Python would write it again at exit, and report the failure.
     """
     try:
         print(text, end="", flush=True)  # noqa: T201 - the command's output
