@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http import HTTPStatus
 from random import Random
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.tenants import Site, Tenants, bearer, iso_of, serving, wait_for
+from tests.acceptance.tenants import Site, Tenants, bearer, iso_of, serving
 from tests.acceptance.upstream import Reply, running
 from tests.catalog import origin
 from tests.formats.filesystems.iso_builder import build_live_iso
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.acceptance.service import Certificate
+    from tests.acceptance.service import Answer, Certificate
 
 pytestmark = pytest.mark.acceptance
 
@@ -78,30 +77,14 @@ def size(directory: Path) -> int:
     return total
 
 
-def once(ask: Callable[[], int]) -> int:
-    return ask()
-
-
-def until_served(ask: Callable[[], int]) -> int:
-    """Ask as clients do: again after a 503, because a call may get no slot in time on a busy machine."""
-    statuses: list[int] = []
-
-    def is_served() -> bool:
-        statuses.append(ask())
-        return statuses[-1] != HTTPStatus.SERVICE_UNAVAILABLE
-
-    wait_for(is_served)
-    return statuses[-1]
-
-
 def ask_with_credentials(
-    site: Site, infra_envs: list[str], asking: Callable[[Callable[[], int]], int]
+    get: Callable[[str, dict[str, str], str], Answer], infra_envs: list[str]
 ) -> list[int]:
     """Ask for images with as many credentials; return the statuses."""
 
     def ask(number: int) -> int:
         path = iso_of(infra_envs[number % len(infra_envs)])
-        return asking(lambda: site.service.get(path, bearer(f"credential {number}"), "HEAD").status)
+        return get(path, bearer(f"credential {number}"), "HEAD").status
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         return list(pool.map(ask, range(CREDENTIALS)))
@@ -121,7 +104,7 @@ def test_store_keeps_its_limit_and_the_mounts_in_progress(
         with serving(tmp_path, tenants, environment) as site:
             before = site.mount(OWNER, mounted)
             with sizes(tmp_path / "data") as found, reading_on(site, mounted):
-                assert set(ask_with_credentials(site, infra_envs, until_served)) == {200}
+                assert set(ask_with_credentials(site.service.get_image, infra_envs)) == {200}
             assert max(found) <= STORE_BYTES + OVER_BYTES
         upstream.tell(mounted, Reply(status=503))
         late = {"openshift_version": "late", "cpu_architecture": "x86_64", "version": "late"}
@@ -160,8 +143,8 @@ def test_store_keeps_64_credentials_of_an_infra_env(
         tenants = Tenants(upstream)
         infra_env_id = tenants.register(None)
         with serving(tmp_path, tenants, environment) as site:
-            assert set(ask_with_credentials(site, [infra_env_id], until_served)) == {200}
+            assert set(ask_with_credentials(site.service.get_image, [infra_env_id])) == {200}
         upstream.tell(infra_env_id, Reply(status=503))
         with serving(tmp_path, tenants, environment) as site:
-            kept = ask_with_credentials(site, [infra_env_id], once).count(200)
+            kept = ask_with_credentials(site.service.get, [infra_env_id]).count(200)
             assert 0 < kept <= CREDENTIALS_KEPT
