@@ -129,7 +129,10 @@ def postgres() -> Iterator[PostgresServer]:
 
 def _pending(reactor: EPollReactor) -> set[object]:
     readers, writers = reactor.getReaders(), reactor.getWriters()
-    return {*reactor.getDelayedCalls(), *readers, *writers}
+    calls_in_threads = {
+        ("call in a thread", number) for number, _ in enumerate(reactor.getThreadPool().working)
+    }
+    return {*reactor.getDelayedCalls(), *readers, *writers, *calls_in_threads}
 
 
 def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:

@@ -40,4 +40,4 @@ class Database(Protocol):
         """
 
     def close(self) -> None:
-        """Close all connections; the next transaction opens one again."""
+        """Close all connections; those in use, and those of later transactions, after their transactions."""

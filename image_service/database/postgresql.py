@@ -101,6 +101,7 @@ class PostgresqlDatabase:
         self._estimate, self._counted_at = 0, -inf
         self._prepared = threading.Event()
         self._preparing = threading.Lock()
+        self._is_closed = False
         self._running: dict[object, tuple[float, psycopg.Connection]] = {}
         self._engine = sa.create_engine(
             parsed,
@@ -127,6 +128,9 @@ class PostgresqlDatabase:
             reason = str(error.orig if isinstance(error, DBAPIError) else error)
             # The lines after the first, and the context, may quote rows.
             raise StoreFailed(f"{self._name}: {reason.strip().partition(_LINE_END)[0]}") from None
+        finally:
+            if self._is_closed:
+                self._engine.pool.dispose()
 
     def insert(self, table: sa.Table) -> postgresql_dialect.Insert:
         """Return PostgreSQL's insert."""
@@ -142,8 +146,9 @@ class PostgresqlDatabase:
         return self._estimate - max_bytes
 
     def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
+        """Close all connections; those in use, and those of later transactions, after their transactions."""
+        self._is_closed = True
+        self._engine.pool.dispose()  # not the engine's dispose, which would lose the pool of those in use
 
     def abort(self, running_seconds: float = 0.0) -> None:
         """Close the connections of transactions that run for so long: their threads get an error.

@@ -66,6 +66,10 @@ class _Opened:
     engine: Engine
     identity: Identity
 
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self.engine.pool.dispose()  # not the engine's dispose, which would lose the pool of those in use
+
 
 class SqliteDatabase:
     """A database in a file. See ``Database``.
@@ -95,6 +99,7 @@ class SqliteDatabase:
         self._migrations = migrations
         self._busy_seconds = busy_seconds
         self._opened: _Opened | None = None
+        self._is_closed = False
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run work in one transaction; again, on a new file, if it finds the file damaged."""
@@ -103,15 +108,12 @@ class SqliteDatabase:
             if opened is None or not self._is_at_path(opened):
                 opened = self._reopen()
             try:
-                result = _run(opened.engine, work)
+                return self._transact(opened, work)
             except _Unusable as damage:
-                opened = self._reopen(opened, str(damage))
-                result = _run(opened.engine, work)
+                return self._transact(self._reopen(opened, str(damage)), work)
         except (DBAPIError, OSError, _Unusable) as error:
             reason = error.orig if isinstance(error, DBAPIError) else error
             raise StoreFailed(f"{self._path}: {reason}") from error
-        self._limit_wal(opened.engine)
-        return result
 
     def insert(self, table: Table) -> sqlite_dialect.Insert:
         """Return SQLite's insert."""
@@ -122,10 +124,20 @@ class SqliteDatabase:
         return int(connection.exec_driver_sql(_USED_BYTES).scalar_one()) + needed_bytes - max_bytes
 
     def close(self) -> None:
-        """Close the file; the next transaction opens it again."""
+        """Close the file, after running transactions. A later one opens it, and closes it."""
+        self._is_closed = True
         opened, self._opened = self._opened, None
         if opened is not None:
-            opened.engine.dispose()
+            opened.close()
+
+    def _transact(self, opened: _Opened, work: Callable[[Connection], T]) -> T:
+        try:
+            result = _run(opened.engine, work)
+            self._limit_wal(opened.engine)
+        finally:
+            if self._is_closed or opened is not self._opened:
+                opened.close()
+        return result
 
     def _reopen(self, damaged: _Opened | None = None, reason: str = "") -> _Opened:
         """Open the file at the path; a new one, if that is still the damaged one."""
@@ -134,7 +146,8 @@ class SqliteDatabase:
                 self._move_aside(reason)
             opened = self._opened
             if opened is None or not self._is_at_path(opened):  # else another thread has opened it
-                self.close()
+                if opened is not None:
+                    opened.close()
                 try:
                     opened = self._open()
                 except _Unusable as damage:
