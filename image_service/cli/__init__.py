@@ -22,7 +22,13 @@ from image_service.cli import (
 from image_service.cli.composer import compose
 from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.command_line import completion
-from image_service.command_line.parser import EXIT_FAILURE, STATUS_OF_SIGNALS, CommandParser, write_output
+from image_service.command_line.parser import (
+    EXIT_FAILURE,
+    STATUS_OF_SIGNALS,
+    CommandParser,
+    open_missing_output,
+    write_output,
+)
 from image_service.errors import ImageServiceError, describe_os_error
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``image-service`` and return its exit status; `arguments` lack the program's name."""
+    open_missing_output()
     status = 0
     fault: ImageServiceError | OSError | None = None
     try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_STDOUT = 1
 STATUS_OF_SIGNALS = 128  # plus the signal's number, as in a shell
 
 
@@ -86,6 +87,18 @@ class CommandParser(argparse.ArgumentParser):
 def _suggest(word: str, words: Iterable[str]) -> str:
     nearest = get_close_matches(word, words, n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def open_missing_output() -> None:
+    """Open a standard output that the caller has closed, for reading, so that it reports each write as lost.
+
+    Without it, the next file that is opened would have its descriptor.
+    """
+    if sys.stdout is None:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        if descriptor != _STDOUT:  # standard input is closed too
+            os.dup2(descriptor, _STDOUT)
+        sys.stdout = open(_STDOUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - a descriptor
 
 
 def write_output(text: str = "") -> OSError | None:

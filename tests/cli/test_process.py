@@ -130,6 +130,19 @@ def test_full_disk_behind_standard_output_is_an_error(base: Path, line: str) -> 
     assert errors.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
+@pytest.mark.parametrize("line", ["extract BASE rootfs -o -", *PRINTING])
+def test_standard_output_that_is_not_open_is_an_error(base: Path, line: str, closed: str) -> None:
+    words = [*COMMAND, *line.replace("BASE", str(base)).split()]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *words]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
+        status, _, errors = finish(process)
+    assert status == 1
+    assert errors.startswith(b"image-service: ")
+    assert errors.endswith(b"Bad file descriptor\n")
+    assert errors.count(b"\n") == 1
+
+
 def test_standard_output_is_appended_to(base: Path, out: Path, live_iso: bytes) -> None:
     out.write_bytes(b"before")
     command = [*COMMAND, "customize", str(base), "--reset", "-o", "-"]

@@ -20,6 +20,7 @@ from image_service.command_line.parser import (
     STATUS_OF_SIGNALS,
     CommandParser,
     exit_on_signals,
+    open_missing_output,
     printable,
     write_output,
 )
@@ -102,6 +103,7 @@ class _ToolkitParser(CommandParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``image-toolkit`` and return its exit status; `arguments` lack the program's name."""
+    open_missing_output()
     words = sys.argv[1:] if arguments is None else list(arguments)
     report = CallReport()
     status, reason = EXIT_FAILURE, None
