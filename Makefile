@@ -16,6 +16,9 @@ export PYTHONPATH := $(CURDIR)
 # cargo installs coreos-installer into the first; Debian has administration tools in the others.
 export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
+# Some container images set it; then each process of the tests would compile all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run jobs test soak lint format docs manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
