@@ -33,10 +33,10 @@ jobs: $(VENV)/jobs ## compose images as jobs, with engine and worker as child pr
 	mkdir -p '$(DATA_DIR)/jobs'
 	DATA_DIR='$(DATA_DIR)/jobs' ADMIN_LISTEN='$(JOBS_ADMIN_LISTEN)' exec $(bin)/image-service jobs
 
-# Six processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
+# Four processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
 # modules, so that each module's fixtures are set up once; acceptance, the longest, first.
 test: $(VENV)/tools ## run all tests; ARGS="-k ranges -x" goes to pytest; -n0: in one process
-	$(bin)/python -m pytest -n 6 --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(bin)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 # One at a time: each takes the whole machine.
 soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers
