@@ -130,7 +130,7 @@ def postgres() -> Iterator[PostgresServer]:
 def _pending(reactor: EPollReactor) -> set[object]:
     readers, writers = reactor.getReaders(), reactor.getWriters()
     calls_in_threads = {
-        ("call in a thread", number) for number, _ in enumerate(reactor.getThreadPool().working)
+        f"call {number} in a thread" for number in range(len(reactor.getThreadPool().working))
     }
     return {*reactor.getDelayedCalls(), *readers, *writers, *calls_in_threads}
 

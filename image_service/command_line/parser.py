@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-_STDOUT = 1
 STATUS_OF_SIGNALS = 128  # plus the signal's number, as in a shell
+_STDOUT = 1
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -90,9 +90,9 @@ def _suggest(word: str, words: Iterable[str]) -> str:
 
 
 def open_missing_output() -> None:
-    """Open a standard output that the caller has closed, for reading, so that it reports each write as lost.
+    """Open /dev/null for reading as standard output if the caller has closed it: each write fails then.
 
-    Without it, the next file that is opened would have its descriptor.
+    Otherwise the next file to be opened would get its descriptor.
     """
     if sys.stdout is None:
         descriptor = os.open(os.devnull, os.O_RDONLY)

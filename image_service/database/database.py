@@ -40,4 +40,4 @@ class Database(Protocol):
         """
 
     def close(self) -> None:
-        """Close all connections; those in use, and those of later transactions, after their transactions."""
+        """Close all connections. A transaction that is running, or begins later, closes its own."""

@@ -146,7 +146,7 @@ class PostgresqlDatabase:
         return self._estimate - max_bytes
 
     def close(self) -> None:
-        """Close all connections; those in use, and those of later transactions, after their transactions."""
+        """Close all connections. A transaction that is running, or begins later, closes its own."""
         self._is_closed = True
         self._engine.pool.dispose()  # not the engine's dispose, which would lose the pool of those in use
 

@@ -124,7 +124,7 @@ class SqliteDatabase:
         return int(connection.exec_driver_sql(_USED_BYTES).scalar_one()) + needed_bytes - max_bytes
 
     def close(self) -> None:
-        """Close the file, after running transactions. A later one opens it, and closes it."""
+        """Close the file. A transaction that is running, or begins later, closes its own connection."""
         self._is_closed = True
         opened, self._opened = self._opened, None
         if opened is not None:

@@ -172,16 +172,7 @@ def test_output_that_nobody_takes_is_no_internal_error(
         os.close(full)
     redirection = ">&-" if reader == "not open" else ""
     done = subprocess.run(
-        [
-            "sh",
-            "-c",
-            f'exec "$@" {redirection}',
-            "sh",
-            sys.executable,
-            "-m",
-            "image_service.imaging",
-            *line.split(),
-        ],
+        ["sh", "-c", f'exec "$0" -m image_service.imaging {line} {redirection}', sys.executable],
         check=False,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "PYTHONUNBUFFERED": ""},
