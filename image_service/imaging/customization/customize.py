@@ -143,7 +143,7 @@ def customize_in_place(
             except BaseException:
                 with workspace.unlimited():  # if this fails too, the redo file stays for the next call
                     writer.write(patch.reversed())
-                    writer.repair_leaks()
+                    writer.repair_refcounts()
                 remove_redo(redo_file)
                 raise
             remove_redo(redo_file)
@@ -159,7 +159,7 @@ def _finish(
     writer = DiskWriter(descriptor, path, redo.format, workspace)
     with signals_deferred():
         writer.write(redo.patch)
-        writer.repair_leaks()
+        writer.repair_refcounts()
         remove_redo(redo_path(path))
     if redo.customization != customization.digest():
         raise NotCustomizable(

@@ -69,9 +69,14 @@ class DiskWriter:
         if patch.find_missing(self.read_disk().read_at):
             raise ConversionFailed(f"{self.path} does not contain what was written to it")
 
-    def repair_leaks(self) -> None:
-        """Free clusters that a killed qemu-io has allocated in a qcow2 image and not used."""
+    def repair_refcounts(self) -> None:
+        """Repair the refcounts of a qcow2 image after qemu-io was killed.
+
+        With lazy refcounts the image is marked as dirty: qemu-io rebuilds them when it opens it for writing.
+        Else clusters may be allocated that nothing refers to.
+        """
         if self.format is DiskFormat.QCOW2:
+            self._write_by_qemu(())
             command = ["qemu-img", "check", "-r", "leaks", self._source()]
             self.workspace.run(command, descriptors=[self.descriptor], writes=[self.path], accepts=_REPAIRED)
 

@@ -13,6 +13,8 @@ import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from image_service.imaging.workspace.process_tree import kill_programs_with_tmpdir
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -92,7 +94,10 @@ def _remove(top: Path, lock: int) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove the private directories in `parent` whose processes were killed; those in use stay."""
+    """Remove the private directories in `parent` whose processes were killed; those in use stay.
+
+    Programs of the killed processes that still run are killed.
+    """
     for top in _tops(parent):
         try:
             lock = os.open(top / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -105,6 +110,7 @@ def remove_leftovers(parent: Path) -> None:
             continue
         with signals_deferred():
             if _is_locked(lock, top):
+                kill_programs_with_tmpdir(top / _CONTENT)
                 _remove(top, lock)
             else:
                 os.close(lock)

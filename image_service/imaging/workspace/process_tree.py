@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterator
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -51,3 +51,21 @@ def signal_tree(pid: int, number: signal.Signals) -> None:
     for member in members:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(member, number)
+
+
+def kill_programs_with_tmpdir(directory: Path) -> None:
+    """Kill the processes of this user whose TMPDIR is a directory or in it.
+
+    A process that was killed while it started bwrap may leave one: bwrap's child waits without end if bwrap
+    is killed between clone(2) and its first write to the child.
+    """
+    variable = b"\0TMPDIR=" + os.fsencode(directory)
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            process = os.pidfd_open(int(path.parent.name))
+            try:
+                environment = b"\0" + path.read_bytes()
+                if variable + b"\0" in environment or variable + b"/" in environment:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)

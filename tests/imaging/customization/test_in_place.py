@@ -362,6 +362,20 @@ def test_program_of_a_killed_call_is_waited_for(
         timer.join()
 
 
+def test_program_of_a_killed_call_that_does_not_end_is_killed(
+    tmp_path: Path, arguments: list[str], customize: CallCustomize
+) -> None:
+    """Such as bwrap's child, which waits without end if bwrap is killed while it starts."""
+    disk = build_disk(tmp_path)
+    assert interrupt("SIGKILL", 5, disk, arguments) == -signal.SIGKILL
+    (leftover,) = (tmp_path / "scratch").iterdir()
+    environment = {**os.environ, "TMPDIR": str(leftover / "content")}
+    with open_for_writing(disk) as descriptor:
+        program = subprocess.Popen(["sleep", "600"], env=environment, pass_fds=[descriptor])
+    assert customize(disk)["exit"] == 0
+    assert program.wait() == -signal.SIGKILL
+
+
 @pytest.fixture
 def lazy_disk(tmp_path: Path) -> Path:
     """A qcow2 disk with a snapshot, whose refcounts on disk may be behind while it is open."""
@@ -383,6 +397,16 @@ def test_snapshot_keeps_its_content(lazy_disk: Path, customize: CallCustomize) -
     assert guest_view(lazy_disk) == before
 
 
+def check_finished(disk: Path, before: bytes, customize: CallCustomize) -> None:
+    """Check that the same call finishes what was begun, and that the snapshot keeps its content."""
+    report = customize(disk)
+    assert report["exit"] == 0, report
+    run_client("qemu-img", "check", "-f", "qcow2", disk)
+    assert not redo_path(disk).exists()
+    run_client("qemu-img", "snapshot", "-a", "before", disk)
+    assert guest_view(disk) == before
+
+
 @pytest.mark.acceptance
 @pytest.mark.parametrize("step", [4, 6, 7, 8])
 def test_killed_call_for_lazy_refcounts_is_finished(
@@ -390,11 +414,30 @@ def test_killed_call_for_lazy_refcounts_is_finished(
 ) -> None:
     before = guest_view(lazy_disk)
     assert interrupt("SIGKILL", step, lazy_disk, arguments) == -signal.SIGKILL
-    assert customize(lazy_disk)["exit"] == 0
-    run_client("qemu-img", "check", "-f", "qcow2", lazy_disk)
-    assert not redo_path(lazy_disk).exists()
-    run_client("qemu-img", "snapshot", "-a", "before", lazy_disk)
-    assert guest_view(lazy_disk) == before
+    check_finished(lazy_disk, before, customize)
+
+
+@pytest.mark.acceptance
+def test_qemu_io_that_was_killed_after_any_write_leaves_refcounts_that_are_repaired(
+    lazy_disk: Path, arguments: list[str], customize: CallCustomize
+) -> None:
+    before = guest_view(lazy_disk)
+    assert interrupt("SIGKILL", 4, lazy_disk, arguments) == -signal.SIGKILL
+    with open_for_writing(lazy_disk, wait_seconds=60):  # until the programs of the killed call have ended
+        redo = read_redo(redo_path(lazy_disk), {os.geteuid()})
+    assert redo
+    begun = {path: path.read_bytes() for path in (lazy_disk, redo_path(lazy_disk))}
+    data = lazy_disk.with_name("data")
+    for count in range(1, len(redo.patch.changes) + 1):
+        for path, content in begun.items():
+            path.write_bytes(content)
+        for change in redo.patch.changes[:count]:
+            data.write_bytes(change.after)
+            write = f"write -s {data} {change.offset} {len(change.after)}"
+            command = [needs_client("qemu-io"), "-f", "qcow2", "-c", write, "-c", "flush", "-c", "sigraise 9"]
+            killed = subprocess.run([*command, lazy_disk], capture_output=True, check=False)
+            assert killed.returncode == -signal.SIGKILL
+        check_finished(lazy_disk, before, customize)
 
 
 def test_symlink_to_a_disk_is_followed_and_the_redo_file_is_beside_the_disk(

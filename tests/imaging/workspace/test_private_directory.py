@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,6 @@ from image_service.imaging.workspace.private_directory import PrivateDirectory, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 OTHER_PROCESS = """
 import sys
@@ -66,6 +66,27 @@ def test_leftover_of_a_killed_process_is_removed(tmp_path: Path, neighbor: subpr
     assert len(list(tmp_path.rglob("file"))) == 1
     remove_leftovers(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_of_a_killed_process_are_killed_and_others_are_not(
+    tmp_path: Path, neighbor: subprocess.Popen[bytes]
+) -> None:
+    (path,) = tmp_path.glob("*/content")
+    alike = Path(f"{path}s")
+    programs = [
+        subprocess.Popen(["sleep", "600"], env={**os.environ, "TMPDIR": str(directory)})
+        for directory in (path, path / "sub", alike, tmp_path)
+    ]
+    remove_leftovers(tmp_path)
+    assert [program.poll() for program in programs] == [None] * 4
+    neighbor.kill()
+    neighbor.wait()
+    remove_leftovers(tmp_path)
+    assert [program.wait() for program in programs[:2]] == [-signal.SIGKILL] * 2
+    assert [program.poll() for program in programs[2:]] == [None] * 2
+    for program in programs[2:]:
+        program.kill()
+        program.wait()
 
 
 def test_directory_of_a_living_process_stays(tmp_path: Path, neighbor: subprocess.Popen[bytes]) -> None:
