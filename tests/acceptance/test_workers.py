@@ -8,12 +8,14 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import attrs
 import pytest
@@ -97,11 +99,14 @@ class Served:
         return next((pid for pid in self.workers() if f"socket:[{inode}]" in _descriptors(pid)), None)
 
     def refuses(self) -> bool:
-        """Return True if connections are refused."""
+        """Return True if connections are refused: no worker listens any more."""
+        address = urlsplit(self.service.url)
         try:
-            self.service.get("/live")
-        except ConnectionError:
+            socket.create_connection((address.hostname, address.port), _TIMEOUT_SECONDS).close()
+        except ConnectionRefusedError:
             return True
+        except ConnectionResetError:  # it was in the backlog of a worker that has closed its listener
+            pass
         return False
 
     def metrics(self) -> dict[str, float]:
