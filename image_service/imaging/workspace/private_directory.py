@@ -96,7 +96,7 @@ def _remove(top: Path, lock: int) -> None:
 def remove_leftovers(parent: Path) -> None:
     """Remove the private directories in `parent` whose processes were killed; those in use stay.
 
-    Programs of the killed processes that still run are killed.
+    Programs that the killed processes have started and that still run are killed too.
     """
     for top in _tops(parent):
         try:

@@ -1,4 +1,4 @@
-"""A child process with all its descendants: what they use, and their end."""
+"""A child process with all its descendants: what they use, and their end; programs of killed calls."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def signal_tree(pid: int, number: signal.Signals) -> None:
 
 
 def kill_programs_with_tmpdir(directory: Path) -> None:
-    """Kill the processes of this user whose TMPDIR is a directory or in it.
+    """Kill the processes whose TMPDIR is `directory` or in it; root finds those of all users.
 
-    A process that was killed while it started bwrap may leave one: bwrap's child waits without end if bwrap
-    is killed between clone(2) and its first write to the child.
+    The end of a call by SIGKILL ends its programs, except one: bwrap's child waits without end if bwrap is
+    killed between clone(2) and its first write to the child.
     """
     variable = b"\0TMPDIR=" + os.fsencode(directory)
     for path in Path("/proc").glob("[0-9]*/environ"):

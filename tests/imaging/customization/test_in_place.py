@@ -398,7 +398,7 @@ def test_snapshot_keeps_its_content(lazy_disk: Path, customize: CallCustomize) -
 
 
 def check_finished(disk: Path, before: bytes, customize: CallCustomize) -> None:
-    """Check that the same call finishes what was begun, and that the snapshot keeps its content."""
+    """Check that the same call finishes the customization, and that the snapshot keeps its content."""
     report = customize(disk)
     assert report["exit"] == 0, report
     run_client("qemu-img", "check", "-f", "qcow2", disk)
