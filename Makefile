@@ -52,8 +52,8 @@ format: $(VENV)/tools ## apply ruff's fixes and formatter
 	$(bin)/ruff format .
 
 docs: $(VENV)/installed ## generate docs/configuration.md, docs/metrics.md and man/ from the code
-	$(bin)/python -m image_service.settings.reference >docs/configuration.md
-	$(bin)/python -m image_service.observability.metrics >docs/metrics.md
+	$(bin)/python -m image_service.cli.settings_reference >docs/configuration.md
+	$(bin)/python -m image_service.server.observability.metrics >docs/metrics.md
 	$(bin)/python -m image_service.cli.man_pages man
 
 manifests: ## render conf/kubernetes/ from the Helm chart; needs helm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from image_service.standalone.sample import unpack_sample
+from image_service.server.standalone.sample import unpack_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable

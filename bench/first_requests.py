@@ -15,7 +15,7 @@ from bench.ports import free_port
 from bench.results import Target
 from bench.servers import SERVICE, image_path, start
 from bench.study import Figure
-from image_service.loadtest.tls import ssl_context
+from image_service.tools.loadtest.traffic.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

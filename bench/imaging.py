@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.imaging.conversion.convert import convert
-from image_service.imaging.conversion.qemu_img import qemu_options
-from image_service.imaging.conversion.target import Target, find_target
-from image_service.imaging.customization.customize import customize_disk, customize_in_place
-from image_service.imaging.customization.disk_customization import DiskCustomization
-from image_service.imaging.disks.opening import open_image
-from image_service.imaging.workspace.limits import Limits
-from image_service.imaging.workspace.progress import Progress
-from image_service.imaging.workspace.workspace import Workspace
+from image_service.toolkit.conversion.convert import convert
+from image_service.toolkit.conversion.qemu_img import qemu_options
+from image_service.toolkit.conversion.target import Target, find_target
+from image_service.toolkit.customization.customize import customize_disk, customize_in_place
+from image_service.toolkit.customization.disk_customization import DiskCustomization
+from image_service.toolkit.disks.opening import open_image
+from image_service.toolkit.workspace.limits import Limits
+from image_service.toolkit.workspace.progress import Progress
+from image_service.toolkit.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +144,7 @@ def convert_rows(directory: Path, size: int) -> Iterator[Row]:
         data_bytes,
     )
     small.write_bytes(bytes(MIB))
-    command = (sys.executable, "-m", "image_service.imaging", "convert", small, out, "--format", "raw")
+    command = (sys.executable, "-m", "image_service.toolkit", "convert", small, out, "--format", "raw")
     yield Row(
         "a disk of 1 MiB, by the command",
         lambda: _run(*command, "--scratch", directory),

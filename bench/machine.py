@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.backends.openssl import backend
 
 from bench.servers import program
-from image_service.loadtest.tls import ssl_context
+from image_service.tools.loadtest.traffic.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,8 @@ from bench.slow_readers import study_slow_readers
 from bench.study import Study
 from bench.workers import study_workers
 from bench.wrk import Traffic, run_wrk
-from image_service.loadtest.profiles import Profile, ranges
 from image_service.settings.settings import variables
+from image_service.tools.loadtest.traffic.profiles import Profile, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

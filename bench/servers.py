@@ -22,8 +22,8 @@ import attrs
 
 from bench import processes
 from bench.ports import free_port
-from image_service.loadtest.tls import ssl_context
-from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
+from image_service.server.standalone.sample import SAMPLE_OPENSHIFT_VERSION
+from image_service.tools.loadtest.traffic.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

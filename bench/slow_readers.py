@@ -22,7 +22,7 @@ from bench.replay import discard, request
 from bench.results import Target
 from bench.servers import OPEN_FILES, SERVICE
 from bench.study import Figure
-from image_service.loadtest.tls import ssl_context
+from image_service.tools.loadtest.traffic.tls import ssl_context
 
 if TYPE_CHECKING:
     import ssl

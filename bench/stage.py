@@ -10,7 +10,7 @@ import attrs
 
 from bench import base_images
 from bench.servers import CHECKOUT, NGINX, OPEN_FILES, SERVICE, Server, start_nginx, start_service
-from image_service.standalone.certificates import prepare_certificates
+from image_service.server.standalone.certificates import prepare_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

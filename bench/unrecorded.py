@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from image_service.cli import main
-from image_service.mounts.recording import PendingReads
+from image_service.server.boot_progress.recording import PendingReads
 
 
 def _record_nothing(*_: object) -> None:

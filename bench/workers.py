@@ -106,7 +106,7 @@ def _worker_pids(pid: int) -> Sequence[int]:
 
 def _is_worker(child: str) -> bool:
     with suppress(FileNotFoundError):  # it has exited
-        return b"image_service.app.workers" in Path("/proc", child, "cmdline").read_bytes()
+        return b"image_service.app.processes" in Path("/proc", child, "cmdline").read_bytes()
     return False
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from twisted.python import usage
 
+from image_service.app.processes.supervisor import Supervisor
 from image_service.app.reactor import get_reactor
 from image_service.app.service import ImageService
-from image_service.app.workers.supervisor import Supervisor
-from image_service.errors import describe_os_error
-from image_service.observability.log import log_through_observer
+from image_service.core.errors import describe_os_error
+from image_service.server.observability.log import log_through_observer
 from image_service.settings.settings import Settings, read_settings
 
 if TYPE_CHECKING:

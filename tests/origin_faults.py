@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from tests.catalog.origin import Reply
+from tests.server.catalog.origin import Reply
 
 if TYPE_CHECKING:
-    from tests.catalog.origin import ReceivedRequest, Resource
+    from tests.server.catalog.origin import ReceivedRequest, Resource
 
 Fault: TypeAlias = Callable[[Reply], Reply]
 """Takes the right reply to a range, and returns a wrong one."""

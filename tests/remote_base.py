@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tests.acceptance.media import master_live
-from tests.formats.filesystems.iso_builder import VOLUME_ID, live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import VOLUME_ID, live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

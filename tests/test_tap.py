@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.app.processes.supervisor import Supervisor
 from image_service.app.service import ImageService
-from image_service.app.workers.supervisor import Supervisor
-from image_service.concurrency.signals import UNUSED
+from image_service.common.concurrency.signals import UNUSED
 from image_service.tap import Options, makeService
 
 if TYPE_CHECKING:

@@ -9,22 +9,22 @@ from twisted.logger import Logger
 
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.upstream import connect_assisted_service
-from image_service.links.build import build_links
-from image_service.snapshots.build import build_boot_images
-from image_service.snapshots.image_builder import ImageBuilder
+from image_service.server.links.build_links import build_links
+from image_service.server.snapshots.build_snapshots import build_boot_images
+from image_service.server.snapshots.image_builder import ImageBuilder
 
 if TYPE_CHECKING:
     from image_service.app.shared_resources import SharedResources
     from image_service.app.standalone_mode import StandIn
-    from image_service.assisted.failure_log import UpstreamHealth
-    from image_service.catalog.build import BaseImages
-    from image_service.concurrency.parts import PartsStack
-    from image_service.database.monitor import DatabaseMonitor
-    from image_service.errors import ConfigurationError
-    from image_service.links.links import Links
-    from image_service.observability.metrics import Metrics
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.database.monitor import DatabaseMonitor
+    from image_service.core.errors import ConfigurationError
+    from image_service.server.assisted.failure_log import UpstreamHealth
+    from image_service.server.catalog.build_catalog import BaseImages
+    from image_service.server.links.links import Links
+    from image_service.server.observability.metrics import Metrics
+    from image_service.server.snapshots.boot_images import BootImages
     from image_service.settings.settings import Settings
-    from image_service.snapshots.boot_images import BootImages
 
 _log = Logger()
 

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.errors import describe_os_error
-from image_service.transport.tls.expiry import CHECK_SECONDS, ExpiryWarnings
+from image_service.core.errors import describe_os_error
+from image_service.server.transport.tls.expiry import CHECK_SECONDS, ExpiryWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.catalog.catalog import Catalog
-    from image_service.concurrency.parts import InThread, PartsStack
-    from image_service.files.disk_quota import DiskQuota, DiskUsage
-    from image_service.observability.metrics import Metrics
-    from image_service.serving.request_handler import ImageRequestHandler
+    from image_service.common.concurrency.parts import InThread, PartsStack
+    from image_service.common.files.disk_quota import DiskQuota, DiskUsage
+    from image_service.server.catalog.catalog import Catalog
+    from image_service.server.observability.metrics import Metrics
+    from image_service.server.serving.request_handler import ImageRequestHandler
+    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.streams.streams import Streams
+    from image_service.server.transport.admission.slots import Slots
+    from image_service.server.transport.listeners import Listeners
+    from image_service.server.transport.tls.certificate import ServerCertificate
     from image_service.settings.settings import Settings
-    from image_service.snapshots.boot_images import BootImages
-    from image_service.streams.streams import Streams
-    from image_service.transport.admission.slots import Slots
-    from image_service.transport.listeners import Listeners
-    from image_service.transport.tls.certificate import ServerCertificate
 
 SAMPLE_SECONDS = 30
 """Between two measurements of the disk."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.transport.listeners import cannot_listen, log_listening
-from image_service.transport.tcp import bind_together
+from image_service.server.transport.listeners import cannot_listen, log_listening
+from image_service.server.transport.sending.tcp import bind_together
 
 if TYPE_CHECKING:
     import socket

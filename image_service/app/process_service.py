@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from image_service.app.ports import bind_ports
 from image_service.app.reload import Configuration, Reloader, read_configuration
 from image_service.app.role_service import RoleService
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.settings import read_texts
 from image_service.settings.warnings import find_warnings
 

@@ -13,7 +13,7 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.logger import Logger
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.settings import Settings, read_texts
 

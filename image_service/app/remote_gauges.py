@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from image_service.files.block_cache.counters import CacheCounters
+from image_service.common.files.block_cache.counters import CacheCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.catalog.remote.opening import RemoteImages
-    from image_service.concurrency.parts import PartsStack
-    from image_service.observability.metrics import Metrics
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.catalog.remote.opening import RemoteImages
+    from image_service.server.observability.metrics import Metrics
 
 SAMPLE_SECONDS = 30
 """Between two measurements of the disk."""

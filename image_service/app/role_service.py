@@ -17,10 +17,10 @@ import twisted
 from image_service import __version__
 from image_service.app.service_manager import ServiceManager
 from image_service.app.shutdown import ShutdownHandler, stop_with_failure
-from image_service.concurrency.parts import PartsStack
-from image_service.concurrency.signals import UNUSED, handle_signal, ignore_signals
-from image_service.errors import ConfigurationError, ImageServiceError
-from image_service.images.composers import newest_composer
+from image_service.common.concurrency.parts import PartsStack
+from image_service.common.concurrency.signals import UNUSED, handle_signal, ignore_signals
+from image_service.core.errors import ConfigurationError, ImageServiceError
+from image_service.core.images.layouts import newest_composer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.admin.activity import ProcessActivity
-from image_service.admin.links_api import LocalLinks
 from image_service.app.administration.process_status import ProcessStatus
 from image_service.app.administration.state import ProcessState
 from image_service.app.boot_images import start_boot_images
@@ -18,18 +16,20 @@ from image_service.app.process_service import ProcessService
 from image_service.app.remote_gauges import add_remote_gauges
 from image_service.app.shared_resources import SharedResources
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
-from image_service.catalog.build import build_base_images
-from image_service.catalog.download.origin_client import OriginClient
-from image_service.catalog.lifecycle.status import count_ready
-from image_service.files.reloaded import prepare_changed
-from image_service.observability.log import set_level
-from image_service.observability.metrics import Metrics
-from image_service.serving.build import build_request_handlers
-from image_service.streams.build import start_streams
-from image_service.transport.factory import ConnectionFactory, build_transport
-from image_service.transport.listeners import Listeners
-from image_service.transport.tls.certificate import ServerCertificate
-from image_service.transport.tls.protocol import TlsFactory
+from image_service.common.files.reloaded import prepare_changed
+from image_service.server.admin.activity import ProcessActivity
+from image_service.server.admin.links_api import LocalLinks
+from image_service.server.catalog.build_catalog import build_base_images
+from image_service.server.catalog.download.origin_client import OriginClient
+from image_service.server.catalog.lifecycle.status import count_ready
+from image_service.server.observability.log import set_level
+from image_service.server.observability.metrics import Metrics
+from image_service.server.serving.build_handlers import build_request_handlers
+from image_service.server.streams.build_streams import start_streams
+from image_service.server.transport.factory import ConnectionFactory, build_transport
+from image_service.server.transport.listeners import Listeners
+from image_service.server.transport.tls.certificate import ServerCertificate
+from image_service.server.transport.tls_protocol import TlsFactory
 
 if TYPE_CHECKING:
     import socket

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.app.administration.listener import start_administration
-from image_service.concurrency.coordination import Coordination
-from image_service.observability.metrics import Metrics
-from image_service.transport.admission.counts import Counts
-from image_service.transport.admission.slot_pool import LocalSlotPool, SlotPool
+from image_service.common.concurrency.coordination import Coordination
+from image_service.server.observability.metrics import Metrics
+from image_service.server.transport.admission.counts import Counts
+from image_service.server.transport.admission.slot_pool import LocalSlotPool, SlotPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted.internet.defer import Deferred
 
-    from image_service.admin.activity import Collect
-    from image_service.admin.state import ServingState
     from image_service.app.standalone_mode import StandIn
-    from image_service.concurrency.parts import PartsStack
-    from image_service.serving.request_handler import Page
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.admin.activity import Collect
+    from image_service.server.admin.state import ServingState
+    from image_service.server.serving.request_handler import Page
     from image_service.settings.settings import Settings
 
 

@@ -9,21 +9,21 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from image_service.catalog.storage.data_dir import create_directory
-from image_service.settings.os_images import FULL_ISO, OsImage
-from image_service.standalone.sample import (
+from image_service.server.catalog.storage.data_dir import create_directory
+from image_service.server.standalone.sample import (
     SAMPLE_ARCHITECTURE,
     SAMPLE_OPENSHIFT_VERSION,
     SAMPLE_VERSION,
     unpack_sample,
 )
-from image_service.standalone.service import Standalone
+from image_service.server.standalone.service import Standalone
+from image_service.settings.os_images import FULL_ISO, OsImage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.catalog.catalog import Catalog
-    from image_service.concurrency.parts import PartsStack
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.catalog.catalog import Catalog
     from image_service.settings.settings import Settings
 
 _log = Logger()

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from image_service.assisted.check import check_upstream
-from image_service.assisted.client import AssistedService
+from image_service.server.assisted.check import check_upstream
+from image_service.server.assisted.client import AssistedService
+from image_service.server.transport.sending.observer import RefusalReason
 from image_service.settings.proxies import NO_PROXIES
-from image_service.transport.observer import RefusalReason
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.app.standalone_mode import StandIn
-    from image_service.concurrency.parts import PartsStack
-    from image_service.observability.metrics import Metrics
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.observability.metrics import Metrics
     from image_service.settings.settings import Settings
 
 _log = Logger()

@@ -21,15 +21,15 @@ from image_service.cli import (
 )
 from image_service.cli.composer import compose
 from image_service.cli.iso import customize, extract, inspect, verbs
-from image_service.command_line import completion
-from image_service.command_line.parser import (
+from image_service.common.command_line import completion
+from image_service.common.command_line.parser import (
     EXIT_FAILURE,
     STATUS_OF_SIGNALS,
     CommandParser,
     open_missing_output,
     write_output,
 )
-from image_service.errors import ImageServiceError, describe_os_error
+from image_service.core.errors import ImageServiceError, describe_os_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

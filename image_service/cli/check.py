@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
-from image_service.assisted.check import check_upstream
-from image_service.catalog.download.origin_check import check_origins
-from image_service.catalog.download.origin_client import OriginClient
-from image_service.command_line.parser import printable
-from image_service.database.check import check_database
+from image_service.common.command_line.parser import printable
+from image_service.common.database.check import check_database
+from image_service.server.assisted.check import check_upstream
+from image_service.server.catalog.download.origin_check import check_origins
+from image_service.server.catalog.download.origin_client import OriginClient
 from image_service.settings.effective import render_settings
 from image_service.settings.settings import read_settings
 from image_service.settings.warnings import find_warnings

@@ -8,16 +8,16 @@ from itertools import accumulate, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.command_line.parser import exit_on_signals
-from image_service.command_line.progress_bar import ProgressBar
-from image_service.errors import BaseImageError
-from image_service.files.base_file import BaseFile
-from image_service.formats.digest_list import BLOCK_BYTES, render_digest_list
+from image_service.common.command_line.parser import exit_on_signals
+from image_service.common.command_line.progress_bar import ProgressBar
+from image_service.common.files.base_file import BaseFile
+from image_service.core.errors import BaseImageError
+from image_service.core.formats.digest_list import BLOCK_BYTES, render_digest_list
 
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 
 def add(add_parser: AddParser) -> None:

@@ -8,15 +8,15 @@ import sys
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
-from image_service.cli.command import add_admin_arguments
-from image_service.command_line.parser import EXIT_FAILURE, exit_on_signals
-from image_service.doctor.outcomes import has_failed, render_json, render_outcome, render_summary
-from image_service.doctor.rules import ClientProfile
-from image_service.doctor.target import ImageUrl
-from image_service.errors import InvalidArguments
+from image_service.cli.shared.command import add_admin_arguments
+from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals
+from image_service.core.errors import InvalidArguments
+from image_service.tools.doctor.outcomes import has_failed, render_json, render_outcome, render_summary
+from image_service.tools.doctor.rules import ClientProfile
+from image_service.tools.doctor.target import ImageUrl
 
 if TYPE_CHECKING:
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 _EXAMPLES = """\
 examples:
@@ -59,9 +59,9 @@ def _parse_url(text: str) -> ImageUrl:
 def run(options: argparse.Namespace) -> int:
     """Print the outcome of each check; return 1 if one has failed."""
     # Imported here because no other command needs them.
-    from image_service.admin.client import AdminClient  # noqa: PLC0415
-    from image_service.doctor.examination import Examination  # noqa: PLC0415
-    from image_service.doctor.requests_seen import ServerView  # noqa: PLC0415
+    from image_service.server.admin.client import AdminClient  # noqa: PLC0415
+    from image_service.tools.doctor.examination import Examination  # noqa: PLC0415
+    from image_service.tools.doctor.requests_seen import ServerView  # noqa: PLC0415
 
     exit_on_signals()
     outcomes = []

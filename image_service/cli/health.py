@@ -10,14 +10,14 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING
 
-from image_service.errors import ConfigurationError, Unavailable
+from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.settings.network import ListenSettings, TlsSettings
 from image_service.settings.variables import read_group
 
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 TIMEOUT_SECONDS = 5
 _MAX_BODY_BYTES = 4096

@@ -12,21 +12,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.admin.client import AdminClient
-from image_service.catalog.derived.derived_files import derived_names
-from image_service.catalog.download.downloader import download_file
-from image_service.catalog.download.origin_client import OriginClient
-from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
-from image_service.catalog.lifecycle.opening import open_base_image
-from image_service.catalog.lifecycle.signature import KeyRing
-from image_service.catalog.lifecycle.status import render_statuses
-from image_service.catalog.storage.data_dir import DataDir
-from image_service.catalog.storage.digest import stored_sha256
-from image_service.catalog.storage.inventory import list_stored_images
-from image_service.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
-from image_service.command_line.progress_bar import ProgressBar
-from image_service.concurrency.interruption import Interruption
-from image_service.errors import (
+from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
+from image_service.common.command_line.progress_bar import ProgressBar
+from image_service.common.concurrency.interruption import Interruption
+from image_service.core.errors import (
     BaseImageError,
     ConfigurationError,
     ImageServiceError,
@@ -34,15 +23,26 @@ from image_service.errors import (
     Unavailable,
     describe_os_error,
 )
+from image_service.server.admin.client import AdminClient
+from image_service.server.catalog.derived.derived_files import derived_names
+from image_service.server.catalog.download.downloader import download_file
+from image_service.server.catalog.download.origin_client import OriginClient
+from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.server.catalog.lifecycle.inventory import list_stored_images
+from image_service.server.catalog.lifecycle.opening import open_base_image
+from image_service.server.catalog.lifecycle.signature import KeyRing
+from image_service.server.catalog.lifecycle.status import render_statuses
+from image_service.server.catalog.storage.data_dir import DataDir
+from image_service.server.catalog.storage.digest import stored_sha256
+from image_service.server.streams.stream import load_releases
+from image_service.server.streams.stream_state import fetch_document, load_state, save_state, state_path
 from image_service.settings.settings import Settings
-from image_service.streams.stream import load_releases
-from image_service.streams.stream_state import fetch_document, load_state, save_state, state_path
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from image_service.catalog.lifecycle.status import ImageStatus
+    from image_service.server.catalog.lifecycle.status import ImageStatus
     from image_service.settings.os_images import OsImage
     from image_service.settings.stream_sources import StreamSource
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.cli.command import add_admin_arguments
+from image_service.cli.shared.command import add_admin_arguments
 
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 
 def add(add_parser: AddParser) -> None:

@@ -7,12 +7,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.concurrency.signals import UNUSED, ignore_signals
+from image_service.common.concurrency.signals import UNUSED, ignore_signals
 
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 
 def add(add_parser: AddParser) -> None:

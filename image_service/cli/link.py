@@ -9,16 +9,16 @@ import sys
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from image_service.admin.client import AdminClient
-from image_service.cli.command import STANDARD_INPUT, add_admin_arguments
-from image_service.errors import ConfigurationError
+from image_service.cli.shared.command import STANDARD_INPUT, add_admin_arguments
+from image_service.core.errors import ConfigurationError
+from image_service.server.admin.client import AdminClient
 from image_service.settings.admin import AdminSettings
 from image_service.settings.network import TlsSettings
 from image_service.settings.parsers import Address
 from image_service.settings.variables import read_group
 
 if TYPE_CHECKING:
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 _EXAMPLES = """\
 examples:

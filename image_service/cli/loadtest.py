@@ -7,11 +7,11 @@ import os
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.command_line.parser import exit_on_signals
-from image_service.errors import ConfigurationError
+from image_service.common.command_line.parser import exit_on_signals
+from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 PROFILES = ("mount", "boot", "download", "composer")
 _EXAMPLES = """\
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     """Run a load test; return the exit status."""
     # Imported late: other commands do not need this package, nor the extra.
     try:
-        from image_service.loadtest.command import run_command  # noqa: PLC0415
+        from image_service.tools.loadtest.command import run_command  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"loadtest needs the module {error.name}: pip install 'image-service[loadtest]'"

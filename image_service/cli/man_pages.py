@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from image_service.cli import build_parser
-from image_service.command_line.man_pages import render_pages
-from image_service.imaging.commands import EXIT_STATUSES
-from image_service.imaging.commands import build_parser as build_toolkit_parser
+from image_service.common.command_line.man_pages import render_pages
+from image_service.toolkit.commands import EXIT_STATUSES
+from image_service.toolkit.commands import build_parser as build_toolkit_parser
 
 _SERVICE_STATUSES = {
     "0": "done",

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.command_line.values import parse_bytes, parse_seconds
-from image_service.errors import ConfigurationError
-from image_service.worker.calls import KINDS
-from image_service.worker.command import WorkerOptions, run_worker
-from image_service.worker.requests import ServerAddress
+from image_service.common.command_line.values import parse_bytes, parse_seconds
+from image_service.core.errors import ConfigurationError
+from image_service.jobs.worker.calls import KINDS
+from image_service.jobs.worker.command import WorkerOptions, run_worker
+from image_service.jobs.worker.requests import ServerAddress
 
 if TYPE_CHECKING:
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 _BEAT_SECONDS = 15.0
 _CACHE_BYTES = "20G"

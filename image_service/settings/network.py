@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.errors import ConfigurationError
-from image_service.files.certificates import read_private_key
+from image_service.common.files.certificates import read_private_key
+from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 

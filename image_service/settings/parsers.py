@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.coreos.names import AUTHORITY, MAX_PORT
-from image_service.errors import FormatError
-from image_service.formats.openpgp import read_key_ring
+from image_service.core.errors import FormatError
+from image_service.core.families.coreos.names import AUTHORITY, MAX_PORT
+from image_service.core.formats.openpgp import read_key_ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

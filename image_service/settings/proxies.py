@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.variables import read_group, setting
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.admin import AdminSettings
 from image_service.settings.base_images import (

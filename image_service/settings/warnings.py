@@ -8,9 +8,9 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from image_service.errors import ConfigurationError
-from image_service.files.certificates import describe_end, read_not_after
-from image_service.files.private_files import describe_exposure
+from image_service.common.files.certificates import describe_end, read_not_after
+from image_service.common.files.private_files import describe_exposure
+from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.settings.parsers import ListenAddress
 from tests.acceptance.service import INFRA_ENVS, fetch
-from tests.standalone.faults import Call, Fault, FaultyStandalone
+from tests.server.standalone.faults import Call, Fault, FaultyStandalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,7 +12,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from image_service.formats import deflate
+from image_service.core.formats import deflate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from image_service.formats.newc import Member, write_archive
+from image_service.core.formats.newc import Member, write_archive
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.debian import unpacked_package
 from tests.acceptance.media import master_live
-from tests.formats.filesystems.iso_builder import live_files
+from tests.core.formats.filesystems.iso_builder import live_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,13 +7,13 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from image_service.formats.newc import Member, write_archive
+from image_service.core.formats.newc import Member, write_archive
 from tests.acceptance.clients import needs_client
 from tests.acceptance.media import master_live
-from tests.formats.filesystems.iso_builder import live_files
-from tests.imaging.coreos_disk import build_disk
+from tests.core.formats.filesystems.iso_builder import live_files
+from tests.toolkit.coreos_disk import build_disk
 
-_DIRECTORY = Path(__file__).parents[2] / "image_service" / "standalone"
+_DIRECTORY = Path(__file__).parents[2] / "image_service/server/standalone"
 PACKED, PACKED_DISK = _DIRECTORY / "sample.iso.xz", _DIRECTORY / "sample-disk.raw.xz"
 VOLUME_ID = "fedora-coreos-sample"
 _KERNEL_ARGUMENTS = f"coreos.liveiso={VOLUME_ID} ignition.firstboot ignition.platform.id=metal"

@@ -8,16 +8,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from image_service.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from tests.acceptance.clients import needs_client
-from tests.coreos.miniso_builder import MINISO, ROOM, files_in_both, minimal_files, pack_minimal_iso
-from tests.formats.filesystems.iso_builder import CREATED
-from tests.formats.reading import reader
+from tests.core.families.coreos.miniso_builder import (
+    MINISO,
+    ROOM,
+    files_in_both,
+    minimal_files,
+    pack_minimal_iso,
+)
+from tests.core.formats.filesystems.iso_builder import CREATED
+from tests.core.formats.reading import reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.coreos.minimal_iso import CopiedFile
+    from image_service.core.families.coreos.minimal_iso import CopiedFile
 
 _DATE_SECONDS = int(CREATED.timestamp())
 

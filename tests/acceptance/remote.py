@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.acceptance.service import Answer, Service
-    from tests.catalog.origin import Origin
+    from tests.server.catalog.origin import Origin
 
 CONFIG: Mapping[str, object] = {"ignition": {"version": "3.4.0"}}
 _TIMEOUT_SECONDS = 100

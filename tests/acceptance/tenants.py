@@ -12,8 +12,8 @@ import attrs
 
 from tests.acceptance.service import SERVE, Service, os_image, run_service
 from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
-from tests.formats.filesystems.iso_builder import build_live_iso
-from tests.standalone.faults import Call
+from tests.core.formats.filesystems.iso_builder import build_live_iso
+from tests.server.standalone.faults import Call
 
 if TYPE_CHECKING:
     import http.server

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from image_service.snapshots.replicas.claims import CLAIM_SECONDS
+from image_service.server.snapshots.replicas.claims import CLAIM_SECONDS
 from tests.acceptance.service import SERVE, os_image, run_service
 from tests.acceptance.standstills import timed
 from tests.acceptance.tenants import VERSION, Site, Tenants, serving, wait_for
 from tests.acceptance.upstream import Reply, running
-from tests.standalone.faults import Call
+from tests.server.standalone.faults import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

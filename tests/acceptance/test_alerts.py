@@ -21,22 +21,22 @@ from uuid import uuid4
 import pytest
 import trustme
 
-from image_service.standalone.sample import unpack_sample
+from image_service.server.standalone.sample import unpack_sample
 from tests.acceptance.readers import reading
 from tests.acceptance.recorded import Minute, check_alerts, minute, read_page
 from tests.acceptance.service import SERVE, Certificate, Service, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
 from tests.acceptance.test_locked_store import locked
 from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
-from tests.catalog.origin import Reply as OriginReply
-from tests.catalog.origin import Resource
-from tests.catalog.origin import running as origin_running
-from tests.catalog.test_killed import private_mounts
-from tests.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.pgbouncer import running_pgbouncer
 from tests.ports import free_port
 from tests.remote_base import dense_base
 from tests.replicas.tcp_proxy import running_proxy
+from tests.server.catalog.origin import Reply as OriginReply
+from tests.server.catalog.origin import Resource
+from tests.server.catalog.origin import running as origin_running
+from tests.server.catalog.test_killed import private_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -509,7 +509,7 @@ def test_replicas_of_different_releases_raise_an_alert(
     tmp_path: Path, upstream: Upstream, healthy: Minute
 ) -> None:
     other = (
-        "import sys\nfrom image_service.images.composers import COMPOSERS\ndel COMPOSERS[max(COMPOSERS)]\n"
+        "import sys\nfrom image_service.core.images.layouts import COMPOSERS\ndel COMPOSERS[max(COMPOSERS)]\n"
     )
     start = "from image_service.cli import main\nsys.exit(main())"
     with serving(tmp_path, upstream, command=(sys.executable, "-c", other + start, "serve")) as service:

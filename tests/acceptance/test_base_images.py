@@ -10,9 +10,9 @@ import pytest
 
 from tests.acceptance.image_states import images_of, until
 from tests.acceptance.service import run_service
-from tests.catalog.origin import Origin, Reply, running
-from tests.formats.filesystems.iso_builder import build_live_iso
-from tests.formats.reading import fixture
+from tests.core.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.reading import fixture
+from tests.server.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import Service, os_image, run_service
-from tests.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from cryptography import x509
 
 from tests.acceptance.readers import reading
 from tests.acceptance.service import Certificate, Service, os_image, run_service
-from tests.formats.filesystems.iso_builder import live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

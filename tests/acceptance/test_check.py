@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.acceptance.service import CHECKOUT, SERVE, run_service
-from tests.catalog.origin import Reply, running
+from tests.server.catalog.origin import Reply, running
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,9 +24,9 @@ import pytest
 
 from tests.acceptance.assisted import Assisted, run_assisted
 from tests.acceptance.service import SERVE, Answer, Service, fetch, os_image, run_service
-from tests.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso
+from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso
 from tests.ports import free_port
-from tests.standalone.tokens import TokenSigner
+from tests.server.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import os_image, run_service
-from tests.coreos.miniso_builder import live_iso_with_minimal
+from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from image_service.doctor.examination import ALL_CHECKS
+from image_service.tools.doctor.examination import ALL_CHECKS
 from tests.acceptance.boot_iso import make_boot_iso
 from tests.acceptance.service import CHECKOUT, Certificate, fetch, os_image, run_service
 from tests.nginx import running_nginx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.formats.initrd import read_archives
+from image_service.core.formats.initrd import read_archives
 from tests.acceptance.clients import run_client
 from tests.acceptance.expected import check_image
 from tests.acceptance.make_sample import PACKED

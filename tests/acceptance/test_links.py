@@ -20,9 +20,9 @@ from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, SERVE, Answer, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
 from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
-from tests.standalone.faults import Call
+from tests.server.standalone.faults import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

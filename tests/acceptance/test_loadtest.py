@@ -18,15 +18,15 @@ import pytest
 
 from image_service import __version__
 from tests.acceptance.service import INFRA_ENVS, Service, os_image, run_service
-from tests.coreos.miniso_builder import live_iso_with_minimal
-from tests.loadtest.wrong_server import Reply, serving
+from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
+from tests.tools.loadtest.wrong_server import Reply, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.acceptance.service import Certificate
-    from tests.loadtest.wrong_server import Mistake
+    from tests.tools.loadtest.wrong_server import Mistake
 
 pytestmark = pytest.mark.acceptance
 

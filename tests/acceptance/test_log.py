@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.assisted import run_assisted
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import SERVE, TWISTD, os_image, run_service
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:

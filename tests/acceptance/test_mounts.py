@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from image_service.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from tests.acceptance.service import SERVE, Service, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
-from tests.coreos.miniso_builder import add_minimal_iso
-from tests.formats.filesystems.iso_builder import live_files
-from tests.formats.reading import reader
+from tests.core.families.coreos.miniso_builder import add_minimal_iso
+from tests.core.formats.filesystems.iso_builder import live_files
+from tests.core.formats.reading import reader
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.formats.reading import Span
+    from image_service.core.formats.reading import Span
 
 pytestmark = pytest.mark.acceptance
 

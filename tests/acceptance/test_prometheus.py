@@ -12,7 +12,7 @@ from tests.acceptance.prometheus import PATIENCE_SECONDS, scraping, shortened
 from tests.acceptance.service import SERVE, os_image, run_service
 from tests.acceptance.tenants import wait_for
 from tests.acceptance.upstream import Reply, running
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ import trustme
 from tests.acceptance.readers import reading
 from tests.acceptance.service import SERVE, Certificate, os_image, run_service
 from tests.acceptance.test_workers import until
-from tests.formats.filesystems.iso_builder import live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from tests.acceptance.service import Service

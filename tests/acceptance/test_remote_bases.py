@@ -25,12 +25,12 @@ from tests.acceptance.remote import (
     used_bytes,
 )
 from tests.acceptance.service import CHECKOUT, run_service
-from tests.catalog.full_isos import x86_64
-from tests.catalog.origin import Origin, Resource, running
 from tests.nginx import Nginx, running_nginx
 from tests.origin_faults import FaultyResource, corrupt, hold
 from tests.remote_base import ISLAND_BYTES, MIB, dense_base, noise, write_island_base
 from tests.s3_server import ACCESS_KEY, SECRET_KEY, running_s3_server
+from tests.server.catalog.full_isos import x86_64
+from tests.server.catalog.origin import Origin, Resource, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

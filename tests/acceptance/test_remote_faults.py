@@ -24,9 +24,9 @@ from tests.acceptance.remote import (
     run_all,
 )
 from tests.acceptance.service import run_service
-from tests.catalog.origin import Origin, Reply, Resource, running
 from tests.origin_faults import EXPIRED_PATH, FAULTS, FaultyResource, hold
 from tests.remote_base import MIB, dense_base
+from tests.server.catalog.origin import Origin, Reply, Resource, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.standalone.sample import unpack_sample, unpack_sample_disk
+from image_service.server.standalone.sample import unpack_sample, unpack_sample_disk
 from tests.acceptance.clients import run_client
 from tests.acceptance.make_sample import PACKED, PACKED_DISK, VOLUME_ID, make_sample
-from tests.imaging.coreos_disk import read_boot_file
+from tests.toolkit.coreos_disk import read_boot_file
 
 if TYPE_CHECKING:
     from pathlib import Path

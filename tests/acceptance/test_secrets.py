@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from image_service.standalone.sample import SAMPLE_OPENSHIFT_VERSION
+from image_service.server.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, run_service
-from tests.catalog import origin
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
+from tests.server.catalog import origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,7 +17,7 @@ from tests.acceptance import standstills
 from tests.acceptance.service import CHECKOUT, SERVE, os_image, run_service
 from tests.acceptance.tenants import VERSION, Site, Tenants, bearer, iso_of, serving, wait_for
 from tests.acceptance.upstream import running
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
 from tests.replicas.tcp_proxy import TcpProxy, running_proxy
 

@@ -26,13 +26,13 @@ from tests.acceptance.service import (
     os_image,
     run_service,
 )
-from tests.catalog import origin
-from tests.formats.filesystems.iso_builder import (
+from tests.core.formats.filesystems.iso_builder import (
     build_live_iso,
     live_files,
     write_sparse_iso,
     write_sparse_live_iso,
 )
+from tests.server.catalog import origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

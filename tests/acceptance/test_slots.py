@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.readers import Reader, reading
 from tests.acceptance.service import Service, fetch, os_image, run_service
-from tests.formats.filesystems.iso_builder import live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:

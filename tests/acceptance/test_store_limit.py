@@ -13,8 +13,8 @@ import pytest
 
 from tests.acceptance.tenants import Site, Tenants, bearer, iso_of, serving
 from tests.acceptance.upstream import Reply, running
-from tests.catalog import origin
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
+from tests.server.catalog import origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

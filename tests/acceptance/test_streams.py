@@ -17,11 +17,11 @@ import trustme
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import Service, run_service
-from tests.catalog.origin import Origin, Reply, running
-from tests.coreos.streams import fixture, metal, stream, text
-from tests.formats.filesystems.iso_builder import build_live_iso, live_files
-from tests.formats.reading import fixture as live_iso
-from tests.formats.reading import read_layout
+from tests.core.families.coreos.streams import fixture, metal, stream, text
+from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
+from tests.core.formats.reading import fixture as live_iso
+from tests.core.formats.reading import read_layout
+from tests.server.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

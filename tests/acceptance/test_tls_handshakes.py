@@ -18,7 +18,7 @@ import trustme
 
 from tests.acceptance.clients import needs_client
 from tests.acceptance.service import SERVE, Certificate, Service, os_image, run_service
-from tests.formats.filesystems.iso_builder import live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ import pytest
 from tests.acceptance.latency_client import Client
 from tests.acceptance.service import BEGUN, IN_FLIGHT, TWISTD, Service, os_image, run_service
 from tests.acceptance.upstream import CONFIG, RESET, Reply, Script, Upstream, running
-from tests.formats.filesystems.iso_builder import build_live_iso
-from tests.standalone.faults import Call
+from tests.core.formats.filesystems.iso_builder import build_live_iso
+from tests.server.standalone.faults import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

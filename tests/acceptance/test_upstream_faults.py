@@ -14,7 +14,7 @@ from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.service import BEGUN, IN_FLIGHT, SERVE, Service, os_image, run_service
 from tests.acceptance.tenants import wait_for
 from tests.acceptance.upstream import Reply, running
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import ANY_ADDRESS, free_port
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from tests.acceptance.service import (
     os_image,
     run_service,
 )
-from tests.catalog import origin
-from tests.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.ports import free_port
+from tests.server.catalog import origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -407,7 +407,7 @@ def test_shutdown_does_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
 
 def _soon_stuck() -> Sequence[str]:
     """Return the command of a supervisor that pings each second."""
-    return _serve_after("from image_service.app.workers import watchdog", "watchdog.PING_SECONDS = 1")
+    return _serve_after("from image_service.server.processes import watchdog", "watchdog.PING_SECONDS = 1")
 
 
 def _serve_after(*lines: str) -> Sequence[str]:
@@ -418,7 +418,7 @@ def _serve_after(*lines: str) -> Sequence[str]:
 def test_metrics_connection_is_closed_when_rendering_fails(tmp_path: Path) -> None:
     broken = "supervisor.render = lambda _: 1 / 0"
     with serving(
-        tmp_path, _serve_after("from image_service.app.workers import supervisor", broken)
+        tmp_path, _serve_after("from image_service.app.processes import supervisor", broken)
     ) as served:
         for _ in range(2):
             with pytest.raises((ConnectionError, http.client.HTTPException)):
@@ -478,8 +478,8 @@ def test_error_at_start_of_every_worker_ends_the_service(tmp_path: Path) -> None
 
 
 def test_fork_failure_for_every_worker_ends_the_service(tmp_path: Path) -> None:
-    none = "worker_process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
-    command = _serve_after("import os; from image_service.app.workers import worker_process", none)
+    none = "serving_process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
+    command = _serve_after("import os; from image_service.app.processes import serving_process", none)
     variables = {
         "LISTEN_PORT": "0",
         "WORKERS": "2",

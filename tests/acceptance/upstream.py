@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from tests.acceptance.service import INFRA_ENVS
-from tests.standalone.faults import Call
+from tests.server.standalone.faults import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import os
 
-from image_service.app.workers.environment import read_credentials, without_credentials, write_credentials
+from image_service.server.processes.environment import (
+    read_credentials,
+    without_credentials,
+    write_credentials,
+)
 
 CREDENTIALS = {
     "OS_IMAGES": '[{"url": "https://mirror/x?token=secret"}]',

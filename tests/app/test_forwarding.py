@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import pytest
 
-from image_service.app.workers.forwarding import QUERY, ForwardedRequests, respond_to_forwarded
-from image_service.errors import NotFound, Unavailable
-from image_service.management.messages import ApiRequest, ApiResponse, json_response
-from tests.snapshots.outcomes import Outcome, outcome
+from image_service.core.errors import NotFound, Unavailable
+from image_service.server.management.messages import ApiRequest, ApiResponse, json_response
+from image_service.server.processes.forwarding import QUERY, ForwardedRequests, respond_to_forwarded
+from tests.server.snapshots.outcomes import Outcome, outcome
 
 REQUEST = ApiRequest("POST", "/api/v1/links", body=b'{"label": "\xc3\xa4"}\x00\xff', client="192.0.2.1")
 

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from image_service.app.gauges import KNOWN_SECONDS, DiskSampler
-from image_service.files.disk_quota import DiskUsage
+from image_service.common.files.disk_quota import DiskUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

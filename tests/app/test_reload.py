@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.app.reload import Configuration, Reloader, read_configuration
 from image_service.app.service_manager import ServiceManager
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:

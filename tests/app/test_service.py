@@ -16,15 +16,15 @@ from twisted.internet.task import deferLater
 from twisted.logger import globalLogPublisher
 
 from image_service.app.service import ImageService
+from image_service.server.snapshots.boot_images import CACHES
+from image_service.server.standalone.sample import SAMPLE_VERSION, unpack_sample
+from image_service.server.standalone.service import SAMPLE_ID
+from image_service.server.transport.sending.tcp import bind
 from image_service.settings.settings import Settings
-from image_service.snapshots.boot_images import CACHES
-from image_service.standalone.sample import SAMPLE_VERSION, unpack_sample
-from image_service.standalone.service import SAMPLE_ID
-from image_service.transport.tcp import bind
-from tests.catalog import origin
-from tests.coreos.streams import stream
+from tests.core.families.coreos.streams import stream
 from tests.pytwisted import ensure_deferred
-from tests.standalone.running import ApiClient
+from tests.server.catalog import origin
+from tests.server.standalone.running import ApiClient
 
 if TYPE_CHECKING:
     import socket

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from image_service.app.workers.shared_state import (
+from image_service.common.concurrency.coordination import SharedMemoryCoordination
+from image_service.server.processes.shared_state import (
     MAX_WORKERS,
     SharedMemory,
     SharedSlotPool,
@@ -21,14 +22,13 @@ from image_service.app.workers.shared_state import (
     create_slots,
     return_resources,
 )
-from image_service.concurrency.coordination import SharedMemoryCoordination
-from image_service.transport.admission.counts import CONNECTIONS, Counts
-from image_service.transport.admission.slot_queue import Slot
-from image_service.transport.admission.slots import CHECK_SECONDS, SLOT_TIMEOUT_SECONDS, Slots
+from image_service.server.transport.admission.counts import CONNECTIONS, Counts
+from image_service.server.transport.admission.slot_queue import Slot
+from image_service.server.transport.admission.slots import CHECK_SECONDS, SLOT_TIMEOUT_SECONDS, Slots
 from tests.pytwisted import ensure_deferred
-from tests.transport.admission.waiting import acquire
-from tests.transport.null_observer import NULL_OBSERVER
-from tests.transport.reactor_turns import turns, until
+from tests.server.transport.admission.waiting import acquire
+from tests.server.transport.null_observer import NULL_OBSERVER
+from tests.server.transport.reactor_turns import turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

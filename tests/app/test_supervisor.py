@@ -11,17 +11,17 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from image_service.app.processes.serving_process import CREDENTIALS
+from image_service.app.processes.supervisor import Supervisor
 from image_service.app.reload import Configuration
-from image_service.app.workers.environment import read_credentials
-from image_service.app.workers.supervisor import Supervisor
-from image_service.app.workers.worker_process import CREDENTIALS
-from image_service.app.workers.worker_slot import RELOAD_SECONDS
-from image_service.errors import ConfigurationError
-from image_service.observability.merging import export
-from image_service.observability.metrics import Metrics
+from image_service.core.errors import ConfigurationError
+from image_service.server.observability.merging import export
+from image_service.server.observability.metrics import Metrics
+from image_service.server.processes.environment import read_credentials
+from image_service.server.processes.process_slot import RELOAD_SECONDS
+from image_service.server.snapshots.storage.model import SnapshotEvent
 from image_service.settings.network import ProcessSettings
 from image_service.settings.settings import Settings
-from image_service.snapshots.model import SnapshotEvent
 from tests.pytwisted import async_fixture
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.app.workers.worker_process import Assignment
-    from image_service.app.workers.worker_slot import Handlers
+    from image_service.app.processes.serving_process import Assignment
+    from image_service.server.processes.process_slot import Handlers
 
 WORKERS = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
-from image_service.app.workers.watchdog import MAX_UNANSWERED, PING_SECONDS, Watchdog
+from image_service.server.processes.watchdog import MAX_UNANSWERED, PING_SECONDS, Watchdog
 
 
 class Worker:

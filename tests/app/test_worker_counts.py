@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import Clock
 
-from image_service.app.workers.worker_counts import TIMEOUT_SECONDS, WorkerCounts
+from image_service.server.processes.process_counts import TIMEOUT_SECONDS, WorkerCounts
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from image_service.app.standalone_mode import StandIn
-from image_service.app.workers.worker_process import (
+from image_service.app.processes.serving_process import (
     CONTROL_IN,
     CONTROL_OUT,
     CREDENTIALS,
@@ -14,6 +13,7 @@ from image_service.app.workers.worker_process import (
     SLOTS,
     Assignment,
 )
+from image_service.app.standalone_mode import StandIn
 
 STAND_IN = StandIn("https://127.0.0.1:1", Path("/data/ca.pem"), sample=None)
 

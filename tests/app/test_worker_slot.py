@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import Clock
 
-from image_service.app.workers.watchdog import MAX_UNANSWERED, PING_SECONDS
-from image_service.app.workers.worker_slot import WorkerSlot
+from image_service.server.processes.process_slot import WorkerSlot
+from image_service.server.processes.watchdog import MAX_UNANSWERED, PING_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.admin.activity import Collected
-    from image_service.app.workers.worker_slot import Handlers
+    from image_service.server.admin.activity import Collected
+    from image_service.server.processes.process_slot import Handlers
 
 
 class RecordingObserver:

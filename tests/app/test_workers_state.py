@@ -9,16 +9,16 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.app.workers.queries import NO_RESPONSE, Queries
-from image_service.app.workers.worker_counts import TIMEOUT_SECONDS
-from image_service.app.workers.workers_state import WorkersState
-from image_service.errors import Unavailable
+from image_service.app.administration.combined_state import WorkersState
+from image_service.core.errors import Unavailable
+from image_service.server.processes.process_counts import TIMEOUT_SECONDS
+from image_service.server.processes.queries import NO_RESPONSE, Queries
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from image_service.admin.state import Page
+    from image_service.server.admin.state import Page
 
 
 STATUS = {

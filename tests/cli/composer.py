@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from tests.catalog.origin import ReceivedRequest, Reply, Resource
+from tests.server.catalog.origin import ReceivedRequest, Reply, Resource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from image_service.cli import main
-from tests.coreos.miniso_builder import live_iso_with_minimal
+from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.catalog import full_isos
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
+from tests.server.catalog import full_isos
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,33 +12,33 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.catalog.derived.derived_files import DerivedFileStore
-from image_service.catalog.lifecycle.opening import open_base_image
-from image_service.catalog.storage.data_dir import DataDir
-from image_service.concurrency.interruption import Interruption
-from image_service.coreos.kargs import KernelArgument, Operation
-from image_service.formats.newc import Member, write_archive
-from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
-from image_service.images.compose import compose
-from image_service.images.customization import Customization
+from image_service.common.concurrency.interruption import Interruption
+from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.formats.newc import Member, write_archive
+from image_service.core.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
+from image_service.core.images.compose import compose
+from image_service.core.images.customization import Customization
+from image_service.server.catalog.derived.derived_files import DerivedFileStore
+from image_service.server.catalog.lifecycle.opening import open_base_image
+from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import run_client
-from tests.catalog import full_isos
-from tests.coreos.miniso_builder import add_minimal_iso
-from tests.formats.filesystems.iso_builder import (
+from tests.core.families.coreos.miniso_builder import add_minimal_iso
+from tests.core.formats.filesystems.iso_builder import (
     IGNITION_LENGTH,
     KERNEL_ARGUMENTS,
     build_live_iso,
     live_files,
 )
-from tests.formats.reading import FIXTURES, fixture
-from tests.images.building import read
+from tests.core.formats.reading import FIXTURES, fixture
+from tests.core.images.building import read
+from tests.server.catalog import full_isos
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.images.base import BaseImage
-    from image_service.images.canvas import Canvas
+    from image_service.core.images.base import BaseImage
+    from image_service.core.images.canvas import Canvas
     from tests.cli.conftest import Run
 
 CONFIG = b'{"ignition": {"version": "3.3.0"}}\n'

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.clients import run_client
-from tests.formats.filesystems.iso_builder import build_live_iso, live_files
-from tests.formats.reading import fixture
+from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
+from tests.core.formats.reading import fixture
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.catalog.storage.data_dir import DataDir
-from image_service.concurrency.interruption import Interruption
-from tests.catalog.origin import Origin, Reply, Resource, running
-from tests.coreos.streams import stream, text
+from image_service.common.concurrency.interruption import Interruption
+from image_service.server.catalog.storage.data_dir import DataDir
+from tests.core.families.coreos.streams import stream, text
+from tests.server.catalog.origin import Origin, Reply, Resource, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.catalog.origin import Responder
     from tests.cli.conftest import CommandResult, Run
+    from tests.server.catalog.origin import Responder
 
 NAME = "rhcos-full-iso-9.6.1-x86_64.iso"
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.formats.newc import Member, write_archive
-from tests.formats.filesystems.iso_builder import (
+from image_service.core.formats.newc import Member, write_archive
+from tests.core.formats.filesystems.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
     KERNEL_ARGUMENTS,
@@ -14,7 +14,7 @@ from tests.formats.filesystems.iso_builder import (
     build_live_iso,
     live_files,
 )
-from tests.formats.reading import fixture, read_layout
+from tests.core.formats.reading import fixture, read_layout
 
 if TYPE_CHECKING:
     from pathlib import Path

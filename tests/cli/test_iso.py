@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files
+from tests.core.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files
 
 if TYPE_CHECKING:
     from pathlib import Path

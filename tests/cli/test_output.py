@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.cli.iso import output
-from image_service.cli.iso.output import choose_output, write_output
-from image_service.errors import BaseImageError
-from image_service.files.base_file import BaseFile
-from image_service.images.extents import ExtentMap, FileExtent, Literal
-from tests.files.partly_absent import PartlyAbsent
-from tests.images.building import base_file, maps_over, read
+from image_service.cli.shared import output
+from image_service.cli.shared.output import choose_output, write_output
+from image_service.common.files.base_file import BaseFile
+from image_service.core.errors import BaseImageError
+from image_service.core.images.extents import ExtentMap, FileExtent, Literal
+from tests.common.files.partly_absent import PartlyAbsent
+from tests.core.images.building import base_file, maps_over, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

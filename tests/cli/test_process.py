@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service import __version__
-from tests.formats.filesystems.iso_builder import build_live_iso, write_sparse_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso, write_sparse_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

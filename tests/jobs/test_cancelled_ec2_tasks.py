@@ -19,8 +19,8 @@ from tests.jobs.ec2_clients import (
     s3_client,
 )
 from tests.jobs.running_role import RunningRole, running_role, wait_until
+from tests.jobs.worker.workers import HeldToolkit, running_worker
 from tests.s3_server import BUCKET, running_s3_server
-from tests.worker.workers import HeldToolkit, running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from image_service.standalone.sample import unpack_sample_disk
+from image_service.server.standalone.sample import unpack_sample_disk
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import fetch
-from tests.imaging.coreos_disk import read_boot_file
 from tests.jobs.ec2_clients import (
     EC2_KEY,
     EC2_SECRET,
@@ -36,6 +35,7 @@ from tests.jobs.ec2_clients import (
 )
 from tests.jobs.running_role import RunningRole, running_role
 from tests.s3_server import BUCKET, REGION, S3Server, running_s3_server
+from tests.toolkit.coreos_disk import read_boot_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,14 +10,14 @@ import attrs
 import pytest
 from botocore.exceptions import ClientError
 
-from image_service.formats.disk.model import DiskFormat
-from image_service.transfer.manifest import render_import_manifest
-from tests.catalog.origin import Origin, Reply, running
-from tests.imaging.corpus.qcow2 import backing_file
-from tests.imaging.transfer.bundles import BundleMaker, RsaKey, tar_of
+from image_service.common.transfer.manifest import render_import_manifest
+from image_service.core.formats.disk.model import DiskFormat
+from tests.common.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
 from tests.jobs.ec2_clients import ec2_client, import_settings, raw_sha256, wait_for_import
 from tests.jobs.running_role import RunningRole, running_role, wait_until
-from tests.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
+from tests.server.catalog.origin import Origin, Reply, running
+from tests.toolkit.corpus.qcow2 import backing_file
+from tests.toolkit.transfer.bundles import BundleMaker, RsaKey, tar_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.acceptance.service import fetch
 from tests.jobs.running_role import API, RunningRole, wait_until
 from tests.jobs.tenant_clients import ask, running_with_tenants, start, token
+from tests.jobs.worker.workers import real_toolkit, running_worker
 from tests.s3_server import BUCKET, REGION, running_s3_server
-from tests.worker.workers import real_toolkit, running_worker
 
 if TYPE_CHECKING:
     from tests.acceptance.service import Answer

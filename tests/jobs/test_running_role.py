@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.standalone.sample import unpack_sample
+from image_service.server.standalone.sample import unpack_sample
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, fetch
-from tests.imaging.coreos_disk import read_boot_file
 from tests.jobs.running_role import DISTRIBUTION, JOBS, RunningRole, running_role, wait_until
 from tests.processes import children_of, exists
+from tests.toolkit.coreos_disk import read_boot_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

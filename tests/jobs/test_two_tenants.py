@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.service import fetch
 from tests.jobs.running_role import API, RunningRole, wait_until
 from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, token
-from tests.worker.workers import real_toolkit, running_worker
+from tests.jobs.worker.workers import real_toolkit, running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

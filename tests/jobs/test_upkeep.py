@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 import pytest
 
-from image_service.errors import EngineUnavailable, NotFound
+from image_service.common.objects.build import open_store
+from image_service.core.errors import EngineUnavailable, NotFound
+from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import ComposeOrigin, ComposeState, JobState
-from image_service.jobs.upkeep import Expiry, Reconciler
-from image_service.objects.build import open_store
 from image_service.settings.remote import S3Settings
 from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
 from tests.pytwisted import ensure_deferred
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.model import Compose
-    from image_service.objects.store import ObjectStorage
 
 T = TypeVar("T")
 DAY = 24 * 3600
@@ -170,7 +170,7 @@ async def test_compose_that_has_ended_stays_as_it_is(
 async def test_all_composes_are_looked_at_in_turn(
     rows: Rows, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("image_service.jobs.upkeep._LOOKS", 2)
+    monkeypatch.setattr("image_service.jobs.dispatch.upkeep._LOOKS", 2)
     for _ in range(5):
         rows.composes.mark_started(rows.add()[0].id)
     for left in (3, 1, 0, 0):

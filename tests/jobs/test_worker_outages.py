@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.jobs.running_role import RunningRole, running_role, wait_until
-from tests.worker.workers import HeldToolkit, real_toolkit, running_worker
+from tests.jobs.worker.workers import HeldToolkit, real_toolkit, running_worker
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tests.worker.workers import WorkerProcess
+    from tests.jobs.worker.workers import WorkerProcess
 
 pytestmark = pytest.mark.acceptance
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 import yaml
 
-from image_service.admin.monitoring import PROBES
+from image_service.server.admin.monitoring import PROBES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
-from image_service.observability.declarations import Declarations
-from image_service.observability.families import PREFIX, Gauge, GaugeByLabel, ReadCounters
-from image_service.observability.metrics import Metrics
-from image_service.snapshots.replicas.observer import ClaimOutcome
+from image_service.server.observability.declarations import Declarations
+from image_service.server.observability.families import PREFIX, Gauge, GaugeByLabel, ReadCounters
+from image_service.server.observability.metrics import Metrics
+from image_service.server.snapshots.replicas.observer import ClaimOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

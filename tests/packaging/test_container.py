@@ -15,8 +15,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from image_service import __version__
-from image_service.coreos.live_iso import read_live_iso
-from image_service.formats.initrd import read_members
+from image_service.core.families.coreos.live_iso import read_live_iso
+from image_service.core.formats.initrd import read_members
 from tests.acceptance.clients import missing
 from tests.acceptance.service import fetch
 from tests.packaging.conftest import CHECKOUT

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.standalone.sample import SAMPLE_ARCHITECTURE, SAMPLE_VERSION
-from image_service.standalone.service import SAMPLE_ID
+from image_service.server.standalone.sample import SAMPLE_ARCHITECTURE, SAMPLE_VERSION
+from image_service.server.standalone.service import SAMPLE_ID
 from tests.packaging.conftest import CHECKOUT
 
 if TYPE_CHECKING:

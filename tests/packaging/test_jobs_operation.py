@@ -92,7 +92,7 @@ def test_each_objective_has_a_panel_and_rules() -> None:
 
 
 def test_calls_that_wait_are_left_out_by_their_routes() -> None:
-    source = (CHECKOUT / "image_service/jobs/worker_api/api.py").read_text()
+    source = (CHECKOUT / "image_service/jobs/worker_api/worker_api.py").read_text()
     for path in ("/jobs", UPLOADS):
         assert f'"{path}"' in source
         assert path in PROMISED[-1]

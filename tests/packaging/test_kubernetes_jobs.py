@@ -14,7 +14,6 @@ import yaml
 from image_service.settings.jobs.jobs import UnixAddress
 from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.variables import groups_of, variables_of
-from tests.imaging.transfer.bundles import RsaKey
 from tests.packaging.manifests import Manifest, parse_manifests
 from tests.packaging.test_kubernetes import (
     CHART,
@@ -29,6 +28,7 @@ from tests.packaging.test_kubernetes import (
     services_of,
     values_of,
 )
+from tests.toolkit.transfer.bundles import RsaKey
 
 if TYPE_CHECKING:
     from pathlib import Path

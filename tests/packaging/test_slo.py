@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from image_service.loadtest.objectives import parse_objective
-from image_service.observability.declarations import Declarations
+from image_service.server.observability.declarations import Declarations
+from image_service.tools.loadtest.traffic.objectives import parse_objective
 from tests.packaging.conftest import CHECKOUT
 from tests.packaging.promql import all_series, check_alternatives, check_query, parse
 

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from image_service import __version__
-from tests.imaging.coreos_disk import build_disk
 from tests.packaging.conftest import CHECKOUT, bare_environment, install_wheel
 from tests.s3_server import BUCKET, running_s3_server
+from tests.toolkit.coreos_disk import build_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-PACKAGES = ("command_line", "coreos", "formats", "imaging", "transfer")
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +75,12 @@ def requirements(text: str) -> set[str]:
     return {line.strip() for line in text.splitlines() if line.strip()[:1] not in {"", "#"}}
 
 
-def test_wheel_has_the_packages_of_the_toolkit_alone(toolkit_wheel: Path) -> None:
-    modules = {
-        str(path.relative_to(CHECKOUT))
-        for package in PACKAGES
-        for path in (CHECKOUT / "image_service" / package).rglob("*.py")
-    }
+def test_wheel_has_the_modules_of_the_toolkit_and_no_other_product(toolkit_wheel: Path) -> None:
+    toolkit = {str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "image_service/toolkit").rglob("*.py")}
     with zipfile.ZipFile(toolkit_wheel) as archive:
         found = {name for name in archive.namelist() if name.endswith(".py")}
-    assert found == modules | {"image_service/__init__.py", "image_service/errors.py"}
+    assert toolkit <= found
+    assert {name.split("/")[1] for name in found} == {"__init__.py", "common", "core", "toolkit"}
 
 
 def test_requirements_are_those_of_the_service_and_its_extra() -> None:

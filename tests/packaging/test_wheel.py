@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 VERSION = f"image-service {__version__}\n"
 PLUGIN = "twisted/plugins/image_service_plugin.py"
 EXAMPLES = [path for path in (CHECKOUT / "conf").iterdir() if path.is_file()]
-STATUS_PAGE = list((CHECKOUT / "image_service" / "admin" / "static").iterdir())
+STATUS_PAGE = list((CHECKOUT / "image_service/server/admin/static").iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,10 @@ def test_wheel_holds_the_files_that_are_no_modules(contents: set[str]) -> None:
     data = {name for name in contents if not name.endswith(".py")}
     assert {name for name in data if "/share/man/man1/" not in name} == {
         "image_service/py.typed",
-        "image_service/standalone/sample.iso.xz",
-        "image_service/standalone/sample-disk.raw.xz",
+        "image_service/server/standalone/sample.iso.xz",
+        "image_service/server/standalone/sample-disk.raw.xz",
         *(f"image_service/examples/{path.name}" for path in EXAMPLES),
-        *(f"image_service/admin/static/{path.name}" for path in STATUS_PAGE),
+        *(f"image_service/server/admin/static/{path.name}" for path in STATUS_PAGE),
     }
 
 

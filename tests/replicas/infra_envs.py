@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tests.acceptance.upstream import Reply, Upstream
-from tests.standalone.faults import agent_config
-from tests.standalone.tokens import TokenSigner
+from tests.server.standalone.faults import agent_config
+from tests.server.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
     import http.server

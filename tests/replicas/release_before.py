@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from image_service.images.composers import COMPOSERS
+from image_service.core.images.layouts import COMPOSERS
 
 if __name__ == "__main__":
     del COMPOSERS[max(COMPOSERS)]

@@ -17,7 +17,7 @@ import trustme
 
 from tests.acceptance.service import CHECKOUT, SERVE, Certificate, os_image
 from tests.acceptance.upstream import Upstream, running
-from tests.formats.filesystems.iso_builder import build_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.postgres import running_postgres
 from tests.replicas.balancer import running_balancer
 from tests.replicas.infra_envs import register

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.images.canvas import full_canvas
-from image_service.images.compose import compose
-from image_service.images.composers import COMPOSERS
-from image_service.images.customization import Customization
+from image_service.core.images.canvas import full_canvas
+from image_service.core.images.compose import compose
+from image_service.core.images.customization import Customization
+from image_service.core.images.layouts import COMPOSERS
 from tests.acceptance.service import SERVE
-from tests.formats.filesystems.iso_builder import IGNITION_LENGTH
-from tests.images.building import base_image, bytes_of
+from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH
+from tests.core.images.building import base_image, bytes_of
 from tests.replicas.balancer import Mode
 from tests.replicas.site import running_site
 

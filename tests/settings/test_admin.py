@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.admin import read_token
 from image_service.settings.parsers import ListenAddress
 from image_service.settings.settings import Settings

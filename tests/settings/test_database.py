@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.database import DatabaseSettings, read_secrets
 from image_service.settings.variables import read_group
 

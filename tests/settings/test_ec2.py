@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key as generate_rsa_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.jobs.ec2 import Ec2Credential, Ec2Settings, read_ec2_credentials
 from image_service.settings.variables import read_group
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.jobs.jobs import UnixAddress
 from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.parsers import ListenAddress

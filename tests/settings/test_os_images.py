@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.images.reference import Kind
+from image_service.core.images.reference import Kind
 from image_service.settings.os_images import ISO_TYPES, parse_os_images, precedence
 
 ENTRY = {

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.proxies import NO_PROXIES, ProxySettings, parse_proxy
 
 HTTP, HTTPS = "http://proxy.example:3128", "http://proxy.example:3129"

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.errors import ConfigurationError
+from image_service.cli.settings_reference import render_reference
+from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.jobs.role import JobsRoleSettings
-from image_service.settings.reference import render_reference
 from image_service.settings.settings import Settings, groups, variables
 from image_service.settings.variables import groups_of, variables_of
 from tests.settings.conftest import IMAGE, SECRET
@@ -54,7 +54,7 @@ def test_reference_page_is_current() -> None:
 
 
 def test_reference_module_prints_the_page() -> None:
-    command = [sys.executable, "-m", "image_service.settings.reference"]
+    command = [sys.executable, "-m", "image_service.cli.settings_reference"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert printed == render_reference()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.settings.parsers import MAX_FILE_BYTES
 from image_service.settings.settings import Settings, variables
 from tests.settings.conftest import IMAGE, SECRET

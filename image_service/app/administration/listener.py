@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.admin.activity import COLLECT_SECONDS, Activity
-from image_service.admin.links_api import LinksApi
-from image_service.admin.listener import start_admin
-from image_service.admin.mounts_api import MountsApi
-from image_service.admin.status_api import StatusApi
-from image_service.admin.status_page import page_routes
+from image_service.server.admin.activity import COLLECT_SECONDS, Activity
+from image_service.server.admin.links_api import LinksApi
+from image_service.server.admin.listener import start_admin
+from image_service.server.admin.mounts_api import MountsApi
+from image_service.server.admin.status_api import StatusApi
+from image_service.server.admin.status_page import page_routes
 
 if TYPE_CHECKING:
-    from image_service.admin.activity import Collect
-    from image_service.admin.api import AdminApi
-    from image_service.admin.state import ServingState
-    from image_service.concurrency.parts import PartsStack
-    from image_service.observability.metrics import Metrics
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.admin.activity import Collect
+    from image_service.server.admin.admin_api import AdminApi
+    from image_service.server.admin.state import ServingState
+    from image_service.server.observability.metrics import Metrics
     from image_service.settings.settings import Settings
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from image_service import __version__
-from image_service.files.certificates import RENEWAL_PERIOD
-from image_service.http.dates import format_rfc3339
+from image_service.common.files.certificates import RENEWAL_PERIOD
+from image_service.server.http.dates import format_rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from image_service.assisted.failure_log import UpstreamHealth
-    from image_service.database.monitor import DatabaseMonitor
-    from image_service.streams.streams import Streams
-    from image_service.transport.listeners import Listeners
-    from image_service.transport.tls.certificate import ServerCertificate
+    from image_service.common.database.monitor import DatabaseMonitor
+    from image_service.server.assisted.failure_log import UpstreamHealth
+    from image_service.server.streams.streams import Streams
+    from image_service.server.transport.listeners import Listeners
+    from image_service.server.transport.tls.certificate import ServerCertificate
 
 StatusDocument: TypeAlias = "Mapping[str, Any]"
 """See ``Status`` in `admin.status_api`."""

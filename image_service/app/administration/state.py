@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.catalog.lifecycle.status import describe_unready, render_statuses
+from image_service.server.catalog.lifecycle.status import describe_unready, render_statuses
 
 if TYPE_CHECKING:
-    from image_service.admin.links_api import LinkHandlers
-    from image_service.admin.state import Page
     from image_service.app.administration.process_status import ProcessStatus, StatusDocument
-    from image_service.catalog.catalog import Catalog
-    from image_service.database.monitor import DatabaseMonitor
-    from image_service.observability.metrics import Metrics
-    from image_service.transport.listeners import Listeners
+    from image_service.common.database.monitor import DatabaseMonitor
+    from image_service.server.admin.links_api import LinkHandlers
+    from image_service.server.admin.state import Page
+    from image_service.server.catalog.catalog import Catalog
+    from image_service.server.observability.metrics import Metrics
+    from image_service.server.transport.listeners import Listeners
 
 
 @attrs.frozen

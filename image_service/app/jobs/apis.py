@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.app.jobs.ec2 import build_ec2_api
-from image_service.jobs.composer.api import ComposerApi
+from image_service.common.objects.s3_links import S3Links
 from image_service.jobs.composer.compose_routes import ComposeRoutes
+from image_service.jobs.composer.composer_api import ComposerApi
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
@@ -20,22 +21,21 @@ from image_service.jobs.dispatch.dispatcher import JobDispatcher
 from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
-from image_service.jobs.imports.build import build_imports
+from image_service.jobs.imports.build_imports import build_imports
 from image_service.jobs.metrics.jobs_metrics import COMPOSER, WORKER
 from image_service.jobs.metrics.measured_api import MeasuredApi
 from image_service.jobs.plans.plan import UploadPlace
-from image_service.jobs.worker_api.api import WorkerApi
-from image_service.objects.s3_links import S3Links
+from image_service.jobs.worker_api.worker_api import WorkerApi
 
 if TYPE_CHECKING:
     from image_service.app.jobs.rows import JobsRows
-    from image_service.concurrency.parts import PartsStack
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.api.front import ServedApi
-    from image_service.jobs.artifacts.build import ArtifactParts
-    from image_service.jobs.ec2.api import Ec2Api
+    from image_service.jobs.artifacts.build_artifacts import ArtifactParts
+    from image_service.jobs.ec2.ec2_api import Ec2Api
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-    from image_service.objects.store import ObjectStorage
     from image_service.settings.jobs.role import JobsRoleSettings
 
 _UPLOADS_OF_TENANT = 24

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.catalog.build import build_base_images
-from image_service.catalog.download.origin_client import OriginClient
-from image_service.settings.os_images import FULL_ISO, METAL_DISK, OsImage
-from image_service.standalone.sample import (
+from image_service.server.catalog.build_catalog import build_base_images
+from image_service.server.catalog.download.origin_client import OriginClient
+from image_service.server.standalone.sample import (
     SAMPLE_ARCHITECTURE,
     SAMPLE_OPENSHIFT_VERSION,
     SAMPLE_VERSION,
     unpack_sample,
     unpack_sample_disk,
 )
-from image_service.streams.build import start_streams
+from image_service.server.streams.build_streams import start_streams
+from image_service.settings.os_images import FULL_ISO, METAL_DISK, OsImage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.catalog.build import BaseImages
-    from image_service.concurrency.parts import PartsStack
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.catalog.build_catalog import BaseImages
+    from image_service.server.streams.build_streams import StreamSync
     from image_service.settings.jobs.role import JobsRoleSettings
-    from image_service.streams.build import StreamSync
 
 
 @attrs.frozen

@@ -7,14 +7,14 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.concurrency.supervised_process import SupervisedProcess
-from image_service.files.private_files import create_private
+from image_service.common.concurrency.supervised_process import SupervisedProcess
+from image_service.common.files.private_files import create_private
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.concurrency.parts import PartsStack
-    from image_service.concurrency.supervised_process import ChildProcess
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.supervised_process import ChildProcess
 
 WORKER_DIRECTORY = "worker"
 """Of its token, scratch and cache, in ``DATA_DIR``."""

@@ -9,15 +9,15 @@ from twisted.logger import Logger
 
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.exports.buckets import ExportBuckets
-from image_service.jobs.imports.build import allowed_object_stores
+from image_service.jobs.imports.build_imports import allowed_object_stores
 from image_service.jobs.task_model import TaskLimits
 
 if TYPE_CHECKING:
     from image_service.app.jobs.rows import JobsRows
-    from image_service.concurrency.parts import PartsStack
+    from image_service.common.concurrency.parts import PartsStack
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.dispatch.compose_plans import ComposePlans
-    from image_service.jobs.ec2.api import Ec2Api
+    from image_service.jobs.ec2.ec2_api import Ec2Api
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
     from image_service.settings.jobs.role import JobsRoleSettings
 
@@ -43,7 +43,7 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
     if settings.ec2.credentials_file is None:
         _log.info("EC2's API is not served: EC2_CREDENTIALS_FILE is not set")
         return None
-    from image_service.jobs.ec2.api import Ec2Api  # noqa: PLC0415 - botocore is slow to import
+    from image_service.jobs.ec2.ec2_api import Ec2Api  # noqa: PLC0415 - botocore is slow to import
     from image_service.jobs.ec2.signatures import SignatureVerifier  # noqa: PLC0415 - same
 
     verifier = SignatureVerifier.of_file(settings.ec2.credentials_file)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import ConfigurationError, MissingDependency
+from image_service.core.errors import ConfigurationError, MissingDependency
 from image_service.jobs.engine.connection import DEFAULT_PORT, EngineConnection
 from image_service.jobs.engine.engine_child import EngineChild, find_program
 from image_service.jobs.engine.temporal_engine import JobLimits, TemporalEngine
 from image_service.settings.parsers import Address
 
 if TYPE_CHECKING:
-    from image_service.concurrency.parts import PartsStack
+    from image_service.common.concurrency.parts import PartsStack
     from image_service.settings.jobs.role import JobsRoleSettings
 
 ENGINE_DIRECTORY = "engine"

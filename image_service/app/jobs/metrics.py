@@ -10,7 +10,7 @@ from image_service.jobs.metrics.row_counts import SAMPLE_SECONDS, RowCounts
 if TYPE_CHECKING:
     from image_service.app.jobs.engine import StartedEngine
     from image_service.app.jobs.rows import JobsRows
-    from image_service.concurrency.parts import PartsStack
+    from image_service.common.concurrency.parts import PartsStack
 
 
 def start_metrics(

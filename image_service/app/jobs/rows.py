@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.database.monitor import ABORT_SECONDS, CHECK_SECONDS
-from image_service.database.postgresql import PostgresqlDatabase
-from image_service.errors import ConfigurationError
+from image_service.common.database.monitor import ABORT_SECONDS, CHECK_SECONDS
+from image_service.common.database.postgresql import PostgresqlDatabase
+from image_service.core.errors import ConfigurationError
 from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.metadata.jobs import JobRepository
 from image_service.jobs.metadata.tasks import TaskRepository
 from image_service.jobs.metadata.workers import WorkerRepository
-from image_service.snapshots.encryption import load_or_create_secret
+from image_service.server.snapshots.storage.encryption import load_or_create_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from image_service.concurrency.parts import InThread, PartsStack
+    from image_service.common.concurrency.parts import InThread, PartsStack
     from image_service.settings.jobs.role import JobsRoleSettings
 
 SECRET_FILE = "jobs.secret"  # noqa: S105 - its name

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.catalog.lifecycle.status import render_statuses
-from image_service.errors import StoreFailed
+from image_service.core.errors import StoreFailed
+from image_service.server.catalog.lifecycle.status import render_statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.admin.state import Page
     from image_service.app.jobs.engine import StartedEngine
     from image_service.app.jobs.rows import JobsRows
-    from image_service.catalog.catalog import Catalog
+    from image_service.server.admin.state import Page
+    from image_service.server.catalog.catalog import Catalog
 
 
 @attrs.frozen

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from twisted.python import usage
 
 from image_service.app.reactor import get_reactor
-from image_service.errors import describe_os_error
-from image_service.observability.log import log_through_observer
+from image_service.core.errors import describe_os_error
+from image_service.server.observability.log import log_through_observer
 from image_service.settings.jobs.role import JobsRoleSettings, read_jobs_settings
 
 if TYPE_CHECKING:
@@ -41,6 +41,6 @@ Options = JobsOptions  # the name that twistd looks for
 def makeService(options: JobsOptions) -> Service:
     """Return the service, not yet started."""
     # Imported here because the extra may be missing, which the settings have reported by now.
-    from image_service.app.jobs.service import JobsService  # noqa: PLC0415
+    from image_service.app.jobs.jobs_service import JobsService  # noqa: PLC0415
 
     return JobsService(get_reactor(), options.settings)

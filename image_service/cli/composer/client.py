@@ -12,15 +12,15 @@ from urllib.parse import quote, urlencode
 
 import attrs
 
-from image_service.command_line.progress_bar import ProgressBar
-from image_service.concurrency.interruption import Interruption
-from image_service.errors import Unavailable
+from image_service.common.command_line.progress_bar import ProgressBar
+from image_service.common.concurrency.interruption import Interruption
+from image_service.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from http.client import HTTPResponse
 
-    from image_service.worker.requests import ServerRequests
+    from image_service.jobs.worker.requests import ServerRequests
 
 _API = "/api/image-builder-composer/v2"
 _SECONDS = 60.0  # between two reads of a response

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.command_line.values import parse_bytes
+from image_service.common.command_line.values import parse_bytes
 from image_service.jobs.model import ImageType
 
 if TYPE_CHECKING:
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 _EXAMPLES = """\
 examples:

@@ -9,15 +9,15 @@ from base64 import b64encode
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from image_service.cli.command import read_input
 from image_service.cli.composer.client import ComposerClient
-from image_service.cli.iso.output import choose_output, open_output, write_all
-from image_service.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
-from image_service.errors import ConfigurationError, InvalidParameter
+from image_service.cli.shared.command import read_input
+from image_service.cli.shared.output import choose_output, open_output, write_all
+from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
+from image_service.core.errors import ConfigurationError, InvalidParameter
+from image_service.jobs.worker.requests import ServerAddress, ServerRequests
 from image_service.settings.base_images import StorageSettings
 from image_service.settings.jobs.jobs import JobsSettings
 from image_service.settings.variables import read_group
-from image_service.worker.requests import ServerAddress, ServerRequests
 
 if TYPE_CHECKING:
     import argparse

@@ -13,24 +13,28 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import STANDARD_INPUT, standard_input
-from image_service.command_line.parser import interrupt_on_signals, printable
-from image_service.command_line.progress_bar import ProgressBar
-from image_service.coreos.kargs import Operation, find_ineffective
-from image_service.coreos.live_iso import detect_architecture, read_live_iso
-from image_service.coreos.minimal_iso import check_minimal_iso
-from image_service.errors import BaseImageError, RamdiskTooLarge
-from image_service.files.base_file import BaseFile
-from image_service.images.base import BaseImage
-from image_service.images.canvas import derived_minimal_canvas, drop_unusable_minimal, spliced_minimal_canvas
-from image_service.images.compose import compose
+from image_service.cli.shared.command import STANDARD_INPUT, standard_input
+from image_service.common.command_line.parser import interrupt_on_signals, printable
+from image_service.common.command_line.progress_bar import ProgressBar
+from image_service.common.files.base_file import BaseFile
+from image_service.core.errors import BaseImageError, RamdiskTooLarge
+from image_service.core.families.coreos.kargs import Operation, find_ineffective
+from image_service.core.families.coreos.live_iso import detect_architecture, read_live_iso
+from image_service.core.families.coreos.minimal_iso import check_minimal_iso
+from image_service.core.images.base import BaseImage
+from image_service.core.images.canvas import (
+    derived_minimal_canvas,
+    drop_unusable_minimal,
+    spliced_minimal_canvas,
+)
+from image_service.core.images.compose import compose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.images.boot_image import BootImage
-    from image_service.images.canvas import Canvas
-    from image_service.images.customization import Customization
+    from image_service.core.images.boot_image import BootImage
+    from image_service.core.images.canvas import Canvas
+    from image_service.core.images.customization import Customization
 
 UNKNOWN = "unknown"
 """The architecture of a base image that does not reveal it."""
@@ -122,9 +126,9 @@ def minimal_image(
 @contextmanager
 def _derived(base: BaseImage, scratch: Path) -> Iterator[BaseImage]:
     # Imported here because most commands do not need them.
-    from image_service.catalog.derived.derived_files import DerivedFileStore  # noqa: PLC0415
-    from image_service.catalog.storage.data_dir import DataDir  # noqa: PLC0415
-    from image_service.concurrency.interruption import Interruption  # noqa: PLC0415
+    from image_service.common.concurrency.interruption import Interruption  # noqa: PLC0415
+    from image_service.server.catalog.derived.derived_files import DerivedFileStore  # noqa: PLC0415
+    from image_service.server.catalog.storage.data_dir import DataDir  # noqa: PLC0415
 
     # The GUIDs of the derived partitions depend on the digest.
     with ProgressBar(base.file.size) as progress:

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import STANDARD_INPUT, add_file_command, read_input
 from image_service.cli.iso.base import compose_with_notes, minimal_image, open_base
-from image_service.cli.iso.output import choose_output, write_output
-from image_service.command_line.parser import exit_on_signals
-from image_service.coreos.ignition import check_ignition
-from image_service.coreos.kargs import KernelArgument, Operation, check_argument
-from image_service.coreos.live_iso import read_features
-from image_service.coreos.network_keyfiles import FEATURE, pack_keyfiles
-from image_service.errors import BaseImageError, IgnitionInvalid, KernelArgumentInvalid, Unprocessable
-from image_service.formats.initrd import is_initrd
-from image_service.images.canvas import full_canvas
-from image_service.images.customization import Customization
+from image_service.cli.shared.command import STANDARD_INPUT, add_file_command, read_input
+from image_service.cli.shared.output import choose_output, write_output
+from image_service.common.command_line.parser import exit_on_signals
+from image_service.core.errors import BaseImageError, IgnitionInvalid, KernelArgumentInvalid, Unprocessable
+from image_service.core.families.coreos.ignition import check_ignition
+from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
+from image_service.core.families.coreos.live_iso import read_features
+from image_service.core.families.coreos.network_keyfiles import FEATURE, pack_keyfiles
+from image_service.core.formats.initrd import is_initrd
+from image_service.core.images.canvas import full_canvas
+from image_service.core.images.customization import Customization
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from image_service.command_line.parser import AddParser
-    from image_service.images.boot_image import BootImage
+    from image_service.common.command_line.parser import AddParser
+    from image_service.core.images.boot_image import BootImage
 
 _EXAMPLES = """\
 examples:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.cli.command import add_file_command
 from image_service.cli.iso.base import open_base
-from image_service.cli.iso.output import choose_output, write_output
-from image_service.command_line.parser import exit_on_signals
-from image_service.images.netboot import compose_artifact
-from image_service.images.reference import BootArtifact
+from image_service.cli.shared.command import add_file_command
+from image_service.cli.shared.output import choose_output, write_output
+from image_service.common.command_line.parser import exit_on_signals
+from image_service.core.images.netboot import compose_artifact
+from image_service.core.images.reference import BootArtifact
 
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 FILES = {"kernel": BootArtifact.KERNEL, "initrd": BootArtifact.INITRD, "rootfs": BootArtifact.ROOTFS}
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.command import add_file_command
 from image_service.cli.iso.base import UNKNOWN, open_base, with_checked_minimal
-from image_service.command_line.parser import printable
-from image_service.coreos.live_iso import BootFiles, read_features
-from image_service.errors import BaseImageError
-from image_service.formats.initrd import read_members
-from image_service.formats.reading import Span, read_exactly
+from image_service.cli.shared.command import add_file_command
+from image_service.common.command_line.parser import printable
+from image_service.core.errors import BaseImageError
+from image_service.core.families.coreos.live_iso import BootFiles, read_features
+from image_service.core.formats.initrd import read_members
+from image_service.core.formats.reading import Span, read_exactly
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from image_service.command_line.parser import AddParser
-    from image_service.formats.reading import ReadAt
-    from image_service.images.base import BaseImage
+    from image_service.common.command_line.parser import AddParser
+    from image_service.core.formats.reading import ReadAt
+    from image_service.core.images.base import BaseImage
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _PRISTINE_ONLY = "only a pristine ISO makes its minimal one"

@@ -5,21 +5,21 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.cli.command import add_file_command
 from image_service.cli.iso.base import open_base
-from image_service.cli.iso.output import choose_output, write_output
-from image_service.command_line.parser import exit_on_signals
-from image_service.errors import BaseImageError
-from image_service.formats.initrd import read_members
-from image_service.formats.reading import read_exactly
-from image_service.images.canvas import full_canvas
-from image_service.images.compose import CONFIG_NAME, compose
-from image_service.images.customization import Customization
+from image_service.cli.shared.command import add_file_command
+from image_service.cli.shared.output import choose_output, write_output
+from image_service.common.command_line.parser import exit_on_signals
+from image_service.core.errors import BaseImageError
+from image_service.core.formats.initrd import read_members
+from image_service.core.formats.reading import read_exactly
+from image_service.core.images.canvas import full_canvas
+from image_service.core.images.compose import CONFIG_NAME, compose
+from image_service.core.images.customization import Customization
 
 if TYPE_CHECKING:
     import argparse
 
-    from image_service.command_line.parser import AddParser
+    from image_service.common.command_line.parser import AddParser
 
 
 def add(add_parser: AddParser) -> None:

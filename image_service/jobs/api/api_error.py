@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from image_service.errors import ImageServiceError
+from image_service.core.errors import ImageServiceError
 
 
 class ApiError(ImageServiceError):

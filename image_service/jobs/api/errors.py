@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.http.request_id import new_request_id
 from image_service.jobs.api.api_error import ApiError
-from image_service.management.messages import ApiResponse
+from image_service.server.http.request_id import new_request_id
+from image_service.server.management.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from image_service.errors import ImageServiceError
+    from image_service.core.errors import ImageServiceError
 
 _log = Logger()
 

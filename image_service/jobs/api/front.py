@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from image_service.errors import NotFound
-from image_service.management.messages import problem_response
-from image_service.management.resource import ApiResource
+from image_service.core.errors import NotFound
+from image_service.server.management.messages import problem_response
+from image_service.server.management.resource import ApiResource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from image_service.errors import ImageServiceError
+    from image_service.core.errors import ImageServiceError
     from image_service.jobs.model import Principal
     from image_service.jobs.tenants.authenticator import Authenticator
-    from image_service.management.authentication import RequestGuard
-    from image_service.management.messages import ApiRequest, ApiResponse
+    from image_service.server.management.authentication import RequestGuard
+    from image_service.server.management.messages import ApiRequest, ApiResponse
 
 _PUBLIC = re.compile(r"/(openapi(\.json)?|errors(/[^/]*)?)")
 

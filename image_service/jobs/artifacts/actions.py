@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from image_service.errors import NotFound, Unavailable, Unprocessable
-from image_service.formats.disk.model import DiskFormat
-from image_service.formats.disk.ova import read_ova
-from image_service.formats.disk.reading_disks import read_disk
-from image_service.formats.reading import SpanReader
+from image_service.core.errors import NotFound, Unavailable, Unprocessable
+from image_service.core.formats.disk.model import DiskFormat
+from image_service.core.formats.disk.ova import read_ova
+from image_service.core.formats.disk.reading_disks import read_disk
+from image_service.core.formats.reading import SpanReader
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.metadata.statements import utc_now
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
 
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.composed_images import ComposedImages
     from image_service.jobs.artifacts.disk_images import DiskImages
     from image_service.jobs.metadata.images import ImageRepository
     from image_service.jobs.metadata.jobs import JobRepository
     from image_service.jobs.model import Artifact, Compose, Step
-    from image_service.objects.store import ObjectStorage
-    from image_service.serving.digests import Digests
+    from image_service.server.serving.digests import Digests
 
 ServerAction: TypeAlias = "Callable[[Compose, Step], Awaitable[StepResult]]"
 """Carries out a step; may be repeated. The result has errors of the client. Temporary errors are raised:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.coreos.family import WITHOUT_MINIMAL_ISO
-from image_service.errors import UnknownBaseImage
-from image_service.images.reference import Kind
+from image_service.core.errors import UnknownBaseImage
+from image_service.core.families.coreos.family import WITHOUT_MINIMAL_ISO
+from image_service.core.images.reference import Kind
 from image_service.jobs.model import METAL, ComposeBase, ImageType
 from image_service.settings.os_images import FULL_ISO, METAL_DISK, precedence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from image_service.catalog.catalog import Catalog
-    from image_service.images.base import BaseImage
+    from image_service.core.images.base import BaseImage
+    from image_service.server.catalog.catalog import Catalog
+    from image_service.server.streams.streams import Streams
     from image_service.settings.os_images import OsImage
-    from image_service.streams.streams import Streams
 
 _RAW = "raw"
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from image_service.concurrency.lru import ENTRY_BYTES, LruCache
-from image_service.coreos.family import ROOTFS_URL
-from image_service.coreos.kargs import KernelArgument, Operation
-from image_service.errors import NotFound
-from image_service.http.respond import Representation
-from image_service.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
-from image_service.images.compose import compose as compose_iso
-from image_service.images.customization import Customization
-from image_service.images.pxe_archive import compose_pxe_archive
+from image_service.common.concurrency.lru import ENTRY_BYTES, LruCache
+from image_service.core.errors import NotFound
+from image_service.core.families.coreos.family import ROOTFS_URL
+from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
+from image_service.core.images.compose import compose as compose_iso
+from image_service.core.images.customization import Customization
+from image_service.core.images.pxe_archive import compose_pxe_archive
 from image_service.jobs.model import ComposeBase, ImageType
+from image_service.server.http.respond import Representation
 
 if TYPE_CHECKING:
-    from image_service.catalog.derived.derived_images import DerivedImages
-    from image_service.concurrency.parts import InThread
-    from image_service.images.base import BaseImage
-    from image_service.images.boot_image import BootImage
-    from image_service.images.canvas import Canvas
+    from image_service.common.concurrency.parts import InThread
+    from image_service.core.images.base import BaseImage
+    from image_service.core.images.boot_image import BootImage
+    from image_service.core.images.canvas import Canvas
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose, ImageCustomization
+    from image_service.server.catalog.derived.derived_images import DerivedImages
 
 CACHE_BYTES = 32 * 1024 * 1024
 """Of all composed images in memory, which contain their customizations unencrypted."""

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import NotFound
-from image_service.files.base_file import BaseFile
-from image_service.http.respond import Representation
-from image_service.http.response import render_fields
-from image_service.images.boot_image import BootImage
-from image_service.images.extents import ExtentMap, FileExtent, Literal
+from image_service.common.files.base_file import BaseFile
+from image_service.core.errors import NotFound
+from image_service.core.images.boot_image import BootImage
+from image_service.core.images.extents import ExtentMap, FileExtent, Literal
 from image_service.jobs.model import ComposeBase
 from image_service.jobs.plans.import_plan import MANIFEST, MANIFEST_URL
 from image_service.jobs.plans.plan import (
@@ -25,14 +23,17 @@ from image_service.jobs.plans.plan import (
     KERNEL_ARGUMENTS,
     find_artifact,
 )
-from image_service.management.messages import ApiResponse
-from image_service.serving.digests import BLOCK_BYTES, read_block, repr_digest
+from image_service.server.http.respond import Representation
+from image_service.server.http.response import render_fields
+from image_service.server.management.messages import ApiResponse
+from image_service.server.serving.digests import BLOCK_BYTES, read_block, repr_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from image_service.concurrency.parts import InThread
-    from image_service.images.extents import Extent
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.objects.store import ObjectStorage
+    from image_service.core.images.extents import Extent
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.composed_images import ComposedImages
     from image_service.jobs.artifacts.disk_images import DiskImages
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
     from image_service.jobs.metadata.images import ImageRepository
     from image_service.jobs.metadata.jobs import JobRepository
     from image_service.jobs.model import Artifact, Compose
-    from image_service.management.messages import ApiRequest
-    from image_service.objects.store import ObjectStorage
-    from image_service.serving.digests import Digests
+    from image_service.server.management.messages import ApiRequest
+    from image_service.server.serving.digests import Digests
 
 
 @attrs.frozen(eq=False)

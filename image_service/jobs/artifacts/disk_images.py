@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.catalog.lifecycle.opening import load_sidecar, verify_file
-from image_service.catalog.storage.digest import Sidecar
-from image_service.concurrency.interruption import Interrupted
-from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import BaseImageError, Unavailable, describe_os_error
-from image_service.files.atomic import atomic_write
-from image_service.files.base_file import BaseFile
-from image_service.files.open_files import OpenFiles
-from image_service.formats.decompress import DecompressedStream, is_compressed
+from image_service.common.concurrency.interruption import Interrupted
+from image_service.common.concurrency.single_flight import SingleFlight
+from image_service.common.files.atomic import atomic_write
+from image_service.common.files.base_file import BaseFile
+from image_service.common.files.open_files import OpenFiles
+from image_service.core.errors import BaseImageError, Unavailable, describe_os_error
+from image_service.core.formats.decompress import DecompressedStream, is_compressed
+from image_service.server.catalog.lifecycle.opening import load_sidecar, verify_file
+from image_service.server.catalog.storage.digest import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Container
     from pathlib import Path
 
-    from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
-    from image_service.catalog.lifecycle.signature import KeyRing
-    from image_service.concurrency.interruption import Interruption
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.interruption import Interruption
+    from image_service.common.concurrency.parts import InThread
+    from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
+    from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.settings.os_images import OsImage
 
 MAX_UNPACKED_BYTES = 64 * 1024**3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.errors import NotFound, StoreFailed
+from image_service.core.errors import NotFound, StoreFailed
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.composer import errors, replies
@@ -18,20 +18,20 @@ from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
 from image_service.jobs.composer.requests import parse_request
 from image_service.jobs.metadata.composes import ComposeFilter
 from image_service.jobs.model import ComposeOrigin, ComposeState
-from image_service.management.messages import json_response
-from image_service.management.operations import ApiOperation
+from image_service.server.management.messages import json_response
+from image_service.server.management.operations import ApiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.objects.s3_links import S3Links
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.composer.service import ComposeService
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.jobs import JobRepository
     from image_service.jobs.model import Compose, Job, Json, UploadResult
-    from image_service.management.messages import ApiRequest, ApiResponse
-    from image_service.objects.s3_links import S3Links
+    from image_service.server.management.messages import ApiRequest, ApiResponse
 
 
 _log = Logger()

@@ -7,9 +7,9 @@ import re
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
-from image_service.coreos.ignition import check_ignition
-from image_service.coreos.kargs import KernelArgument, Operation, edit_arguments
-from image_service.errors import Unprocessable
+from image_service.core.errors import Unprocessable
+from image_service.core.families.coreos.ignition import check_ignition
+from image_service.core.families.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer.errors import UNSUPPORTED_CUSTOMIZATION
 from image_service.jobs.model import ImageCustomization

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import Conflict
+from image_service.core.errors import Conflict
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.paging import PAGE, parse_page
 from image_service.jobs.model import ComposeBase
-from image_service.management.messages import json_response
-from image_service.management.operations import ApiOperation
+from image_service.server.management.messages import json_response
+from image_service.server.management.operations import ApiOperation
 
 if TYPE_CHECKING:
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.composer.service import ComposeService
     from image_service.jobs.model import Json
-    from image_service.management.messages import ApiRequest, ApiResponse
+    from image_service.server.management.messages import ApiRequest, ApiResponse
 
 _ONE = "/images/{image_id}"
 

@@ -8,17 +8,17 @@ from urllib.parse import unquote
 
 import attrs
 
-from image_service.http.openapi import QueryParameter
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.errors import COMPOSER_ERRORS
 from image_service.jobs.composer.paging import PAGE, parse_page
-from image_service.management.messages import json_response
-from image_service.management.operations import ApiOperation
+from image_service.server.http.openapi import QueryParameter
+from image_service.server.management.messages import json_response
+from image_service.server.management.operations import ApiOperation
 
 if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
-    from image_service.management.messages import ApiRequest, ApiResponse
+    from image_service.server.management.messages import ApiRequest, ApiResponse
 
 _NAMES = {"type": "array", "items": {"type": "string"}}
 _FILTERS = (

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.http.openapi import reference
 from image_service.jobs.model import ImageType
 from image_service.jobs.plans.plan import LOCAL, S3
+from image_service.server.http.openapi import reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.http.openapi import Schemas
     from image_service.jobs.model import Json
+    from image_service.server.http.openapi import Schemas
 
 _MAX_UPLOADS = 16
 _STRING: Json = {"type": "string"}

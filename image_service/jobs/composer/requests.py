@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from image_service.errors import InvalidRequest
-from image_service.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
+from image_service.core.errors import InvalidRequest
+from image_service.core.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors
 from image_service.jobs.composer.customizations import (
@@ -19,7 +19,7 @@ from image_service.jobs.composer.customizations import (
 )
 from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
 from image_service.jobs.plans.plan import LOCAL, S3
-from image_service.management.messages import parse_json_object
+from image_service.server.management.messages import parse_json_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.errors import FormatError, UnsafeImage
-from image_service.formats.disk.model import SECTOR_BYTES
+from image_service.common.transfer.manifest import GIB, MANIFEST_FORMATS
+from image_service.core.errors import FormatError, UnsafeImage
+from image_service.core.formats.disk.model import SECTOR_BYTES
 from image_service.jobs.catalog_image import DiskLayout
 from image_service.jobs.ec2.errors import invalid_value, missing_parameter
 from image_service.jobs.ec2.parameters import one_of
 from image_service.jobs.ec2.xml_text import is_representable
 from image_service.jobs.task_model import ImportSource
-from image_service.transfer.manifest import GIB, MANIFEST_FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from image_service.common.transfer.origins import AllowedOrigins
     from image_service.jobs.model import Json
-    from image_service.transfer.origins import AllowedOrigins
 
 MAX_DISKS = 16
 """Of an instance."""

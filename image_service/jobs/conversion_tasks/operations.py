@@ -10,7 +10,7 @@ from uuid import uuid4
 import attrs
 from twisted.logger import Logger
 
-from image_service.errors import NotFound, TaskLimitReached
+from image_service.core.errors import NotFound, TaskLimitReached
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.conversion_tasks.filters import parse_tags, select_tasks
 from image_service.jobs.conversion_tasks.import_requests import parse_import_instance, parse_import_volume
@@ -39,7 +39,8 @@ from image_service.jobs.task_model import ConversionTask, TaskAnswer, TaskKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.transfer.origins import AllowedOrigins
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.conversion_tasks.import_requests import ImportRequest
     from image_service.jobs.dispatch.compose_plans import ComposePlans
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from image_service.jobs.metadata.workers import WorkerRepository
     from image_service.jobs.model import ComposeBase, ComposePlan, Json
     from image_service.jobs.task_model import ImportSource, TaskLimits
-    from image_service.transfer.origins import AllowedOrigins
 
 UPLOAD_TIME = timedelta(hours=168)
 """The longest time for which an import waits for its upload."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from image_service.http.dates import format_rfc3339
 from image_service.jobs.conversion_tasks.states import converted_bytes, state_of, state_of_volume
 from image_service.jobs.image_ids import imported_image_id, instance_alias, volume_alias
 from image_service.jobs.model import JobType
 from image_service.jobs.task_model import TaskKind
+from image_service.server.http.dates import format_rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

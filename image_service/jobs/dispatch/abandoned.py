@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from image_service.errors import ImageServiceError
+from image_service.core.errors import ImageServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
+from image_service.core.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
 from image_service.jobs.dispatch.results import stored_artifacts
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.model import ComposeState, JobError, JobErrorId, JobType, UploadResult

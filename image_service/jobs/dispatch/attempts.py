@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
-from image_service.errors import InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
+from image_service.core.errors import InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
 from image_service.jobs.engine.engine import AttemptState
 from image_service.jobs.model import Artifact, Job, JobErrorId, JobState, JobType
@@ -18,13 +18,13 @@ from image_service.jobs.model import Artifact, Job, JobErrorId, JobState, JobTyp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.artifacts.contents import Content, Contents
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobToken, JobTokens
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.model import JobError, JobProgress, Principal
-    from image_service.objects.store import ObjectStorage
 
 _UNKNOWN = "no present attempt of a job has this token"
 _log = Logger()

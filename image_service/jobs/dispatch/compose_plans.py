@@ -9,12 +9,12 @@ import attrs
 from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
-from image_service.errors import EngineUnavailable, StoreFailed
+from image_service.core.errors import EngineUnavailable, StoreFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import ImageServiceError, StoreFailed, Unavailable
+from image_service.core.errors import ImageServiceError, StoreFailed, Unavailable
 from image_service.jobs.dispatch.tokens import JobToken
 from image_service.jobs.engine.engine import AttemptState, StepResult
 from image_service.jobs.model import Job, JobError, JobErrorId, Json

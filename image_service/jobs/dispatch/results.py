@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.errors import InvalidRequest
+from image_service.core.errors import InvalidRequest
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.model import Artifact, JobError, JobProgress
 

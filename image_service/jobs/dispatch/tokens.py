@@ -26,7 +26,7 @@ import attrs
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from image_service.errors import JobTokenMalformed, JobTokenUnknown
+from image_service.core.errors import JobTokenMalformed, JobTokenUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

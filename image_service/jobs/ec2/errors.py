@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from image_service import errors
+from image_service.core import errors
 from image_service.jobs.ec2.xml_text import markup
 
 _STATUSES = {

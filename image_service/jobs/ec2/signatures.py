@@ -16,7 +16,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.compat import HTTPHeaders
 from botocore.credentials import Credentials
 
-from image_service.files.reloaded import reloaded_file
+from image_service.common.files.reloaded import reloaded_file
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.operations import MAX_SKEW_SECONDS, Ec2Caller
 from image_service.jobs.model import tenant_of_name
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from image_service.management.messages import ApiRequest
+    from image_service.server.management.messages import ApiRequest
     from image_service.settings.jobs.ec2 import Ec2Credential
 
 _SERVICE = "ec2"

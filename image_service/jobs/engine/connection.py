@@ -21,8 +21,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger, LogLevel
 
-from image_service.concurrency.backoff import Backoff
-from image_service.errors import EngineUnavailable
+from image_service.common.concurrency.backoff import Backoff
+from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.engine import SERVER_QUEUE
 from image_service.jobs.engine.plan_activities import BEAT_SECONDS, PlanActivities
 from image_service.jobs.engine.run_plan import RunPlan

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.task import deferLater
 
-from image_service.concurrency.supervised_process import SupervisedProcess
-from image_service.errors import ConfigurationError, EngineUnavailable, MissingDependency
-from image_service.files.ofd_locks import EXCLUSIVE, try_lock
-from image_service.files.private_files import open_no_follow
+from image_service.common.concurrency.supervised_process import SupervisedProcess
+from image_service.common.files.ofd_locks import EXCLUSIVE, try_lock
+from image_service.common.files.private_files import open_no_follow
+from image_service.core.errors import ConfigurationError, EngineUnavailable, MissingDependency
 
 if TYPE_CHECKING:
     from twisted.internet.posixbase import PosixReactorBase
 
-    from image_service.concurrency.supervised_process import ChildProcess
+    from image_service.common.concurrency.supervised_process import ChildProcess
 
 _HOST = "127.0.0.1"
 _SUPERVISOR, _CHILD = 0, 1  # bytes of the lock file

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from image_service.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
+from image_service.core.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
 from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.engine.run_plan import PLAN_GONE
 from image_service.jobs.model import JobError

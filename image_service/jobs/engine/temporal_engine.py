@@ -26,7 +26,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.errors import EngineUnavailable
+from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.engine import SERVER_QUEUE, AttemptState, PlanState, Task, queue_name
 from image_service.jobs.engine.run_plan import (
     JOB_FAILED,

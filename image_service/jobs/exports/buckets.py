@@ -7,9 +7,9 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from image_service.errors import StoreFailed
+from image_service.common.objects.s3_client import make_s3_client
+from image_service.core.errors import StoreFailed
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
-from image_service.objects.s3_client import make_s3_client
 
 if TYPE_CHECKING:
     from image_service.jobs.ec2.operations import Ec2Caller

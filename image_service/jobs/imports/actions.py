@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from twisted.logger import Logger
 
-from image_service.errors import BaseImageError, NotFound, TransferFailed, Unavailable, Unprocessable
-from image_service.jobs.engine.engine import StepResult
-from image_service.jobs.imports.expected_disk import ExpectedDisk
-from image_service.jobs.metadata.statements import utc_now
-from image_service.jobs.model import JobError, JobErrorId
-from image_service.jobs.plans.import_plan import AWAIT_UPLOAD, DELETE_UPLOAD
-from image_service.transfer.bundle_manifest import BundleManifest, is_bundle
-from image_service.transfer.http_client import RedirectRefused, TransferClient, TransferTimes
-from image_service.transfer.manifest import parse_import_manifest
-from image_service.transfer.uploaded_parts import (
+from image_service.common.transfer.bundle_manifest import BundleManifest, is_bundle
+from image_service.common.transfer.http_client import RedirectRefused, TransferClient, TransferTimes
+from image_service.common.transfer.manifest import parse_import_manifest
+from image_service.common.transfer.uploaded_parts import (
     check_bundle_part,
     check_part,
     delete_parts,
     read_manifest_text,
 )
+from image_service.core.errors import BaseImageError, NotFound, TransferFailed, Unavailable, Unprocessable
+from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.imports.expected_disk import ExpectedDisk
+from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.model import JobError, JobErrorId
+from image_service.jobs.plans.import_plan import AWAIT_UPLOAD, DELETE_UPLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.transfer.origins import AllowedOrigins
     from image_service.jobs.artifacts.actions import ServerAction
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose, Step
     from image_service.jobs.task_model import ImportSource
-    from image_service.transfer.origins import AllowedOrigins
 
 _log = Logger()
 

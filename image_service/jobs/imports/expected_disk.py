@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.errors import Unprocessable, UnsafeImage
-from image_service.formats.disk.model import DiskFormat
-from image_service.transfer.bundle_manifest import is_bundle, parse_bundle_manifest
-from image_service.transfer.manifest import GIB, MANIFEST_FORMATS, parse_import_manifest
-from image_service.transfer.uploaded_parts import bundle_part_url
+from image_service.common.transfer.bundle_manifest import is_bundle, parse_bundle_manifest
+from image_service.common.transfer.manifest import GIB, MANIFEST_FORMATS, parse_import_manifest
+from image_service.common.transfer.uploaded_parts import bundle_part_url
+from image_service.core.errors import Unprocessable, UnsafeImage
+from image_service.core.formats.disk.model import DiskFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.transfer.bundle_manifest import BundleManifest
-    from image_service.transfer.manifest import ImportManifest
-    from image_service.transfer.origins import AllowedOrigins
+    from image_service.common.transfer.bundle_manifest import BundleManifest
+    from image_service.common.transfer.manifest import ImportManifest
+    from image_service.common.transfer.origins import AllowedOrigins
 
 
 @attrs.frozen

@@ -13,7 +13,7 @@ from uuid import uuid4
 import attrs
 import sqlalchemy as sa
 
-from image_service.errors import TooManyQueued
+from image_service.core.errors import TooManyQueued
 from image_service.jobs.metadata.sealing import SecretsCipher
 from image_service.jobs.metadata.statements import (
     IMAGES_IN_USE,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
     from image_service.jobs.metadata.sealing import ComposeSecrets
     from image_service.jobs.model import Artifact, Compose, ImageType, JobError, Json, UploadResult
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.database.postgresql import PostgresqlDatabase
-from image_service.database.sqlite import SqliteDatabase
+from image_service.common.database.postgresql import PostgresqlDatabase
+from image_service.common.database.sqlite import SqliteDatabase
 from image_service.jobs.metadata.tables import TABLES, VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
 
 DATABASE_FILE = "jobs.sqlite"
 _BUSY_SECONDS = 10.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
     from image_service.jobs.catalog_image import CatalogImage
 
 _IS_IMPORTED = IMAGES.c.source.startswith("import:")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
     from image_service.jobs.model import Job, JobError, JobProgress, Json
 
 ABANDONED = timedelta(days=1)

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from image_service.errors import StoreFailed
+from image_service.core.errors import StoreFailed
 from image_service.jobs.model import ImageCustomization
 from image_service.jobs.task_model import ImportSource
-from image_service.snapshots.encryption import decrypt, encrypt
+from image_service.server.snapshots.storage.encryption import decrypt, encrypt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.errors import Conflict, NotFound
+from image_service.core.errors import Conflict, NotFound
 from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, DISCARDED, IMAGES, TENANTS
 from image_service.jobs.model import ComposeState
 
 if TYPE_CHECKING:
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
 
 UNFINISHED = COMPOSES.c.state.not_in([state for state in ComposeState if state.is_final])
 """Matches composes that have not ended."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
-from image_service.errors import TaskLimitReached
+from image_service.core.errors import TaskLimitReached
 from image_service.jobs.metadata.statements import UNFINISHED, lock_tenant, utc_now
 from image_service.jobs.metadata.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.metadata.values import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose, Job, Json
     from image_service.jobs.task_model import ConversionTask, ImportSource, TaskAnswer, TaskLimits

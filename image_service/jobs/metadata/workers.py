@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
 
 
 class WorkerRepository:

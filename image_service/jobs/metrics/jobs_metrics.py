@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Gauge
 
 from image_service import __version__
 from image_service.jobs.metrics.families import PREFIX, EventCounts, ReadGauges
-from image_service.observability.process import ProcessMetrics
+from image_service.server.observability.process import ProcessMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

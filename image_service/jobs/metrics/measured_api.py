@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError
 
-from image_service.errors import ImageServiceError
-from image_service.http.openapi import path_pattern
+from image_service.core.errors import ImageServiceError
 from image_service.jobs.metrics.jobs_metrics import MeasuredRequest
 from image_service.jobs.model import DEFAULT_TENANT
+from image_service.server.http.openapi import path_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from image_service.jobs.api.front import ServedApi
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-    from image_service.management.messages import ApiRequest, ApiResponse
-    from image_service.management.operations import ApiOperation
+    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.management.operations import ApiOperation
 
 OTHER = "other"
 """The path of requests without a route, and methods that no route has: clients make up any number."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import StoreFailed
+from image_service.core.errors import StoreFailed
 from image_service.jobs.model import JobState
 
 if TYPE_CHECKING:
-    from image_service.concurrency.parts import InThread
+    from image_service.common.concurrency.parts import InThread
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.jobs import JobRepository
     from image_service.jobs.metadata.tasks import TaskRepository

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.errors import NotFound
+from image_service.core.errors import NotFound
 from image_service.jobs.catalog_image import CatalogImage, DiskLayout
 from image_service.jobs.model import ComposePlan, ImageCustomization, ImageType, JobType, Step
 

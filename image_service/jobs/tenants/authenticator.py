@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 import jwt
 
-from image_service.errors import Unauthorized
+from image_service.core.errors import Unauthorized
 from image_service.jobs.model import Principal
 from image_service.jobs.tenants.keys import ALGORITHMS
 

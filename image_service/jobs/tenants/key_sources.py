@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 from twisted.logger import Logger
 
-from image_service.concurrency.rate_limiter import RateLimiter
-from image_service.concurrency.single_flight import SingleFlight
-from image_service.errors import Unavailable
+from image_service.common.concurrency.rate_limiter import RateLimiter
+from image_service.common.concurrency.single_flight import SingleFlight
+from image_service.core.errors import Unavailable
 from image_service.jobs.tenants.keys import KeySet
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.files.reloaded import Reloaded
+    from image_service.common.files.reloaded import Reloaded
     from image_service.jobs.tenants.keys import SigningKey
 
 REFRESH_SECONDS = 60.0

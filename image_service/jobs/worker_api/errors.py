@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from image_service import errors
+from image_service.core import errors
 from image_service.jobs.api.errors import ErrorEntry, ErrorList
 
 BASE_PATH = "/api/image-builder-worker/v1"

@@ -7,11 +7,11 @@ import attrs
 import pytest
 from jsonschema import Draft202012Validator
 
-from image_service.admin.status_api import STATUS_SCHEMAS
 from image_service.app.administration.process_status import ProcessStatus, merge_statuses
-from image_service.assisted.failure_log import UpstreamHealth
-from image_service.errors import UpstreamError
-from image_service.http.openapi import reference
+from image_service.core.errors import UpstreamError
+from image_service.server.admin.status_api import STATUS_SCHEMAS
+from image_service.server.assisted.failure_log import UpstreamHealth
+from image_service.server.http.openapi import reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

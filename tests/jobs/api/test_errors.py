@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from image_service.errors import ImageServiceError, MethodNotAllowed, NotFound, Unavailable, UnknownBaseImage
+from image_service.core.errors import (
+    ImageServiceError,
+    MethodNotAllowed,
+    NotFound,
+    Unavailable,
+    UnknownBaseImage,
+)
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.errors import ErrorEntry, ErrorList
 

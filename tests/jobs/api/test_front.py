@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from twisted.web.http_headers import Headers
 
-from image_service.errors import ImageServiceError, MisdirectedRequest, NotFound, Unauthorized
+from image_service.core.errors import ImageServiceError, MisdirectedRequest, NotFound, Unauthorized
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.model import Principal
-from image_service.management.authentication import RequestGuard
-from image_service.management.messages import ApiRequest, ApiResponse, json_response
+from image_service.server.management.authentication import RequestGuard
+from image_service.server.management.messages import ApiRequest, ApiResponse, json_response
 from tests.pytwisted import ensure_deferred
 
 

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 from twisted.internet.task import Clock
 
-from image_service.catalog.download.downloader import download_file
-from image_service.catalog.download.origin_client import OriginClient
-from image_service.catalog.lifecycle.image_fetcher import ImageFetcher
-from image_service.catalog.storage.data_dir import DataDir
-from image_service.concurrency.interruption import Interruption
-from image_service.errors import Unavailable, UnknownBaseImage
+from image_service.common.concurrency.interruption import Interruption
+from image_service.common.objects.directory import DirectoryStore
+from image_service.core.errors import Unavailable, UnknownBaseImage
 from image_service.jobs.artifacts.actions import ArtifactActions
 from image_service.jobs.artifacts.bases import Bases
 from image_service.jobs.artifacts.composed_images import ComposedImages
@@ -21,8 +18,11 @@ from image_service.jobs.artifacts.contents import Contents
 from image_service.jobs.artifacts.disk_images import DiskImages
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.plans.plan import UploadPlace, make_plan
-from image_service.objects.directory import DirectoryStore
-from image_service.serving.digests import Digests
+from image_service.server.catalog.download.downloader import download_file
+from image_service.server.catalog.download.origin_client import OriginClient
+from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.server.catalog.storage.data_dir import DataDir
+from image_service.server.serving.digests import Digests
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
 from tests.jobs.metadata.composing import NOW, make_compose
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.images.base import BaseImage
-    from image_service.images.reference import Kind
+    from image_service.core.images.base import BaseImage
+    from image_service.core.images.reference import Kind
     from image_service.jobs.model import Compose, ComposeRequest, ImageCustomization
-    from image_service.streams.stream import StreamRelease
+    from image_service.server.streams.stream import StreamRelease
     from tests.jobs.metadata.composing import Rows
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.errors import FormatError, NotFound, Unavailable, UnknownBaseImage
+from image_service.core.errors import FormatError, NotFound, Unavailable, UnknownBaseImage
 from image_service.jobs.artifacts.actions import MAX_PREPARATION
 from image_service.jobs.model import (
     Artifact,
@@ -19,8 +19,8 @@ from image_service.jobs.model import (
     UploadTarget,
 )
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE
-from tests.formats.filesystems.iso_builder import build_live_iso
-from tests.images.building import CONFIG, base_image, bytes_of
+from tests.core.formats.filesystems.iso_builder import build_live_iso
+from tests.core.images.building import CONFIG, base_image, bytes_of
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry
 from tests.jobs.metadata.composing import make_compose, make_image
 from tests.pytwisted import ensure_deferred

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.coreos.stream_metadata import Release, StreamArtifact, StreamDisk
-from image_service.errors import UnknownBaseImage
+from image_service.core.errors import UnknownBaseImage
+from image_service.core.families.coreos.stream_metadata import Release, StreamArtifact, StreamDisk
 from image_service.jobs.model import ComposeBase, ImageType
-from image_service.streams.stream import StreamRelease
+from image_service.server.streams.stream import StreamRelease
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry
 
 if TYPE_CHECKING:

@@ -15,21 +15,21 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.web.client import ResponseFailed
 
-from image_service.coreos.live_iso import read_live_iso
-from image_service.errors import IgnitionTooLarge, NotFound, Unavailable
-from image_service.formats.initrd import read_archives
-from image_service.images.extents import Literal, Zeros
+from image_service.core.errors import IgnitionTooLarge, NotFound, Unavailable
+from image_service.core.families.coreos.live_iso import read_live_iso
+from image_service.core.formats.initrd import read_archives
+from image_service.core.images.extents import Literal, Zeros
 from image_service.jobs.artifacts.contents import ExtentStream, _read_blocks
 from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
-from image_service.management.authentication import RequestGuard
-from image_service.management.resource import ApiResource, ApiSite
-from image_service.serving.digests import BLOCK_BYTES
-from tests.coreos.miniso_builder import live_iso_with_minimal
-from tests.formats.filesystems.iso_builder import build_live_iso, live_files
-from tests.images.building import CONFIG, base_image
+from image_service.server.management.authentication import RequestGuard
+from image_service.server.management.resource import ApiResource, ApiSite
+from image_service.server.serving.digests import BLOCK_BYTES
+from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
+from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
+from tests.core.images.building import CONFIG, base_image
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry, run_here
 from tests.pytwisted import async_fixture, ensure_deferred
-from tests.standalone.running import ApiClient
+from tests.server.standalone.running import ApiClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.images.base import BaseImage
+    from image_service.core.images.base import BaseImage
     from image_service.jobs.artifacts.contents import Content
     from image_service.jobs.model import Compose
-    from image_service.management.messages import ApiRequest, ApiResponse
+    from image_service.server.management.messages import ApiRequest, ApiResponse
     from tests.jobs.artifacts.composing_images import Artifacts
 
 ROOTFS = bytes(range(256)) * 2000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import BaseImageError, FormatError, Unavailable
+from image_service.core.errors import BaseImageError, FormatError, Unavailable
 from image_service.jobs.artifacts import disk_images
 from tests.jobs.artifacts.composing_images import Artifacts, disk_entry
 from tests.pytwisted import ensure_deferred

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from image_service.imaging.commands import main
-from image_service.standalone.sample import unpack_sample_disk
+from image_service.server.standalone.sample import unpack_sample_disk
+from image_service.toolkit.commands import main
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import os_image
-from tests.catalog.origin import Origin, Reply, running
-from tests.coreos.miniso_builder import live_iso_with_minimal
-from tests.coreos.streams import stream, text
-from tests.imaging.coreos_disk import read_boot_file
+from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
+from tests.core.families.coreos.streams import stream, text
 from tests.jobs.running_role import API, RunningRole, running_role, wait_until
+from tests.server.catalog.origin import Origin, Reply, running
+from tests.toolkit.coreos_disk import read_boot_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

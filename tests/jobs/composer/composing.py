@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
-from image_service.errors import EngineUnavailable, ImageServiceError, NotFound
+from image_service.common.objects.s3_links import S3Links
+from image_service.core.errors import EngineUnavailable, ImageServiceError, NotFound
 from image_service.jobs.artifacts.image_catalog import ImageCatalog
-from image_service.jobs.composer.api import ComposerApi
 from image_service.jobs.composer.compose_routes import ComposeRoutes
+from image_service.jobs.composer.composer_api import ComposerApi
 from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
@@ -21,8 +22,7 @@ from image_service.jobs.composer.service import ComposeLimits, ComposeService
 from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.model import ComposeBase, ImageType, Principal
-from image_service.management.messages import ApiRequest, ApiResponse
-from image_service.objects.s3_links import S3Links
+from image_service.server.management.messages import ApiRequest, ApiResponse
 from image_service.settings.remote import S3Settings
 
 if TYPE_CHECKING:

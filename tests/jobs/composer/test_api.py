@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.errors import StoreFailed
+from image_service.common.objects.s3_links import S3Links
+from image_service.core.errors import StoreFailed
 from image_service.jobs.model import (
     Artifact,
     ComposeState,
@@ -16,7 +17,6 @@ from image_service.jobs.model import (
     UploadResult,
     UploadTarget,
 )
-from image_service.objects.s3_links import S3Links
 from tests.jobs.composer.composing import IGNITION, ORG_2, Composer, compose_request
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from twisted.internet.threads import deferToThread
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.model import Artifact, ComposeState, ImageType, Principal
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
-from image_service.management.authentication import RequestGuard
-from image_service.management.resource import ApiSite
+from image_service.server.management.authentication import RequestGuard
+from image_service.server.management.resource import ApiSite
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from image_service.errors import ImageServiceError
+from image_service.core.errors import ImageServiceError
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.model import Artifact, ComposeState, ImageType, Principal
-from image_service.management.messages import ApiRequest
+from image_service.server.management.messages import ApiRequest
 from tests.jobs.composer.composing import ORG_1, ORG_2, Composer, compose_request, result_of
 from tests.jobs.tenants.test_authenticator import authenticator
 from tests.jobs.tenants.tokens import RSA, STRANGER
 
 if TYPE_CHECKING:
-    from image_service.management.operations import ApiOperation
+    from image_service.server.management.operations import ApiOperation
 
 UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 PUBLIC = {"getErrorList", "getError", "getOpenapi"}

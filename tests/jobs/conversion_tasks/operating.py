@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.common.transfer.origins import AllowedOrigins, parse_origin
 from image_service.jobs.artifacts.image_catalog import ImageCatalog
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.ec2.operations import Ec2Caller
 from image_service.jobs.model import ComposeBase
 from image_service.jobs.task_model import TaskKind, TaskLimits
-from image_service.transfer.origins import AllowedOrigins, parse_origin
 from tests.jobs.composer.composing import RecordingEngine, at_once, result_of
 
 if TYPE_CHECKING:

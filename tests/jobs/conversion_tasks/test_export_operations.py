@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from image_service.errors import Conflict, StoreFailed
+from image_service.core.errors import Conflict, StoreFailed
 from image_service.jobs.model import ComposeOrigin, UploadResult, UploadTarget
 from tests.jobs.conversion_tasks.operating import BASE_DISK, Operating, export
 from tests.jobs.conversion_tasks.refusals import refusal

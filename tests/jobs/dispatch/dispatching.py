@@ -8,6 +8,7 @@ from uuid import uuid4
 import attrs
 from twisted.internet.threads import deferToThread
 
+from image_service.common.objects.directory import DirectoryStore
 from image_service.jobs.dispatch.actions import JobPlanActions
 from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
 from image_service.jobs.dispatch.dispatcher import JobDispatcher
@@ -18,7 +19,6 @@ from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.jobs import JobRepository
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
-from image_service.objects.directory import DirectoryStore
 from image_service.settings.jobs.jobs import JobsSettings
 from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, SilentObserver
 from tests.jobs.metadata.composing import CUSTOMIZATION, SECRET, make_compose
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
     from image_service.jobs.artifacts.actions import ServerAction
     from image_service.jobs.artifacts.contents import Contents
 

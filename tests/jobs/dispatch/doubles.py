@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 import attrs
 from twisted.internet.defer import Deferred
 
-from image_service.errors import NotFound
+from image_service.core.errors import NotFound
 from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult, Task, queue_name
-from image_service.management.messages import ApiResponse
+from image_service.server.management.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from image_service.jobs.artifacts.contents import Content
     from image_service.jobs.model import Compose, Job, JobError
-    from image_service.management.messages import ApiRequest
+    from image_service.server.management.messages import ApiRequest
 
 
 @attrs.define(eq=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from image_service.errors import IgnitionTooLarge, NotFound, StoreFailed, Unavailable, UnknownBaseImage
+from image_service.core.errors import IgnitionTooLarge, NotFound, StoreFailed, Unavailable, UnknownBaseImage
 from image_service.jobs.engine.engine import PlanActions, StepResult
 from image_service.jobs.model import (
     ComposePlan,

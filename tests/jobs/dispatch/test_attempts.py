@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.errors import JobNotRunning, JobTokenUnknown
+from image_service.common.objects.directory import DirectoryStore
+from image_service.core.errors import JobNotRunning, JobTokenUnknown
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
@@ -23,7 +24,6 @@ from image_service.jobs.model import (
     Principal,
     Step,
 )
-from image_service.objects.directory import DirectoryStore
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

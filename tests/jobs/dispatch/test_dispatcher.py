@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
-from image_service.errors import EngineUnavailable, StoreFailed, Unavailable, UnknownBaseImage
+from image_service.core.errors import EngineUnavailable, StoreFailed, Unavailable, UnknownBaseImage
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.engine.engine import AttemptState, StepResult
 from image_service.jobs.model import JobState, JobType

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from image_service.errors import InvalidRequest
+from image_service.core.errors import InvalidRequest
 from image_service.jobs.dispatch.results import WorkerResult, parse_progress, stored_artifacts
 from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobState, JobType, Json
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.errors import ImageServiceError, JobTokenMalformed, JobTokenUnknown
+from image_service.core.errors import ImageServiceError, JobTokenMalformed, JobTokenUnknown
 from image_service.jobs.dispatch.tokens import JobToken, JobTokens
 
 TOKENS = JobTokens([b"a" * 32])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from image_service.jobs.ec2.api import ec2_model
+from image_service.jobs.ec2.ec2_api import ec2_model
 
 if TYPE_CHECKING:
     from botocore.model import OperationModel, Shape

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 
-from image_service.errors import EngineUnavailable, ImageServiceError, MethodNotAllowed, StoreFailed
-from image_service.jobs.ec2.api import Ec2Api
+from image_service.core.errors import EngineUnavailable, ImageServiceError, MethodNotAllowed, StoreFailed
+from image_service.jobs.ec2.ec2_api import Ec2Api
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import MeasuredRequest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from image_service.jobs.ec2.operations import Ec2Caller
-    from image_service.management.messages import ApiResponse
+    from image_service.server.management.messages import ApiResponse
 
 READER = attrs.evolve(CREDENTIAL, access_key="READER", operations=("Describe*",))
 IMPORT_PARAMETERS = (

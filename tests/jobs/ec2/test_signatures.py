@@ -10,7 +10,7 @@ from botocore.auth import SigV4Auth
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from image_service.files import reloaded
+from image_service.common.files import reloaded
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.operations import Ec2Caller
 from image_service.jobs.ec2.signatures import SignatureVerifier
@@ -19,7 +19,7 @@ from tests.jobs.ec2.signing import CREDENTIAL, HOST, NOW, signed_request
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.management.messages import ApiRequest
+    from image_service.server.management.messages import ApiRequest
     from image_service.settings.jobs.ec2 import Ec2Credential
 
 FORM = {"Action": "CancelExportTask", "Version": "2016-11-15", "ExportTaskId": "export-i-1234abcd"}

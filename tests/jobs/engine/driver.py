@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from image_service.errors import EngineUnavailable
+from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.connection import EngineConnection
 from image_service.jobs.engine.engine import StepResult, queue_name
 from image_service.jobs.engine.temporal_engine import JobLimits, TemporalEngine

@@ -19,7 +19,7 @@ from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from image_service.errors import EngineUnavailable
+from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.connection import EngineConnection
 from image_service.jobs.engine.engine import AttemptState, StepResult
 from image_service.jobs.engine.engine_child import EngineChild, find_program

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.errors import NotFound, StoreFailed, Unavailable
+from image_service.core.errors import NotFound, StoreFailed, Unavailable
 from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
 from image_service.jobs.model import JobError, JobType, Step
 from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, IMPORT, UPLOAD, Driver

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import deferLater
 
-from image_service.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError
 from image_service.jobs.engine.engine_child import EngineChild, find_program
 from tests.processes import exists
 from tests.pytwisted import async_fixture, ensure_deferred

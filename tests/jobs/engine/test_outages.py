@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.errors import EngineUnavailable
+from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
 from image_service.jobs.model import JobType, Step
 from tests.jobs.engine.driver import CUSTOMIZE, Driver

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.errors import StoreFailed
+from image_service.core.errors import StoreFailed
 from image_service.jobs.ec2.errors import Ec2Error
 from image_service.jobs.ec2.operations import Ec2Caller
 from image_service.jobs.exports.buckets import ExportBuckets
@@ -76,6 +76,6 @@ def test_access_key_without_buckets_exports_nowhere(s3: S3Server) -> None:
 
 
 def test_server_that_does_not_answer_is_no_fault_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("image_service.objects.s3_client._ATTEMPTS", 1)
+    monkeypatch.setattr("image_service.common.objects.s3_client._ATTEMPTS", 1)
     with pytest.raises(StoreFailed, match="cannot check a bucket: EndpointConnectionError"):
         ExportBuckets(settings_of(free_port())).check(CALLER, BUCKET, KEY)

@@ -10,27 +10,27 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from image_service.errors import NotFound, Unavailable
+from image_service.common.transfer.http_client import TransferClient
+from image_service.common.transfer.manifest import render_import_manifest
+from image_service.common.transfer.origins import AllowedOrigins, parse_origin
+from image_service.core.errors import NotFound, Unavailable
 from image_service.jobs.imports.actions import MOST_OF_TENANT, THREADS, TIMES, ImportActions
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
 from image_service.jobs.task_model import ImportSource
-from image_service.transfer.http_client import TransferClient
-from image_service.transfer.manifest import render_import_manifest
-from image_service.transfer.origins import AllowedOrigins, parse_origin
-from tests.catalog.origin import Origin, Reply, running
+from tests.common.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
 from tests.jobs.metadata.composing import Clock, Rows, make_compose
 from tests.pytwisted import ensure_deferred
-from tests.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
+from tests.server.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
+    from image_service.common.transfer.manifest import ImportManifest
     from image_service.jobs.engine.engine import StepResult
     from image_service.jobs.model import Compose
-    from image_service.transfer.manifest import ImportManifest
 
 GIB = 1 << 30
 IMAGE = b"a disk of the test".ljust(512, b".") * 300

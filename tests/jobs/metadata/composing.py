@@ -27,7 +27,7 @@ from image_service.jobs.model import (
 )
 
 if TYPE_CHECKING:
-    from image_service.database.database import Database
+    from image_service.common.database.database import Database
 
 SECRET = bytes(range(32))
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, UTC)

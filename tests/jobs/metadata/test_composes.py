@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 import pytest
 
-from image_service.errors import StoreFailed, TooManyQueued
+from image_service.core.errors import StoreFailed, TooManyQueued
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.metadata.composes import ComposeFilter, ComposeRepository
 from image_service.jobs.metadata.images import ImageRepository

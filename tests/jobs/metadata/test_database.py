@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from image_service.errors import StoreFailed
+from image_service.core.errors import StoreFailed
 from image_service.jobs.metadata.database import DATABASE_FILE, open_database
-from image_service.snapshots.replicas.database import open_replica_database
-from image_service.snapshots.sql_statements import SNAPSHOTS
+from image_service.server.snapshots.replicas.database import open_replica_database
+from image_service.server.snapshots.storage.sql_statements import SNAPSHOTS
 from tests.jobs.metadata.composing import Rows
 
 if TYPE_CHECKING:

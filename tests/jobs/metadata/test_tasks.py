@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from image_service.errors import Conflict, NotFound, TaskLimitReached
+from image_service.core.errors import Conflict, NotFound, TaskLimitReached
 from image_service.jobs.image_ids import alias_digits
 from image_service.jobs.metadata.tasks import TaskRecord
 from image_service.jobs.model import ComposeOrigin, ComposeState

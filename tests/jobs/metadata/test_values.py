@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.errors import StoreFailed
+from image_service.core.errors import StoreFailed
 from image_service.jobs.metadata.sealing import SecretsCipher
 from image_service.jobs.metadata.tables import Document, Instant
 from image_service.jobs.model import ComposeState, ImageCustomization, JobError, UploadResult, UploadTarget

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from twisted.internet.defer import Deferred, execute
 
-from image_service.errors import StoreFailed
+from image_service.core.errors import StoreFailed
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics

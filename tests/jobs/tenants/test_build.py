@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet import reactor  # noqa: TID251 - that of the test
 
-from image_service.concurrency.parts import PartsStack
-from image_service.errors import ConfigurationError, Forbidden
-from image_service.files import reloaded
+from image_service.common.concurrency.parts import PartsStack
+from image_service.common.files import reloaded
+from image_service.core.errors import ConfigurationError, Forbidden
 from image_service.jobs.model import Principal
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
-from image_service.jobs.tenants.build import build_authenticator
+from image_service.jobs.tenants.build_tenants import build_authenticator
 from image_service.settings.jobs.tenants import TenantSettings
 from image_service.settings.proxies import NO_PROXIES
 from image_service.settings.variables import read_group
-from tests.catalog.origin import Reply, running
 from tests.jobs.tenants.tokens import EC, RSA, key_set
 from tests.pytwisted import async_fixture, ensure_deferred
+from tests.server.catalog.origin import Reply, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,8 +6,8 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from image_service.concurrency.rate_limiter import BURST, INTERVAL_SECONDS
-from image_service.errors import Unavailable
+from image_service.common.concurrency.rate_limiter import BURST, INTERVAL_SECONDS
+from image_service.core.errors import Unavailable
 from image_service.jobs.tenants.key_sources import FetchedKeys
 from tests.jobs.tenants.tokens import EC, RSA, key_set
 

@@ -9,13 +9,13 @@ import attrs
 import pytest
 from twisted.internet.defer import maybeDeferred
 
-from image_service.errors import Unauthorized
+from image_service.core.errors import Unauthorized
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.model import Principal
-from image_service.jobs.worker_api.api import WorkerApi
-from image_service.management.authentication import RequestGuard
-from image_service.management.messages import ApiRequest
-from image_service.management.resource import ApiSite
+from image_service.jobs.worker_api.worker_api import WorkerApi
+from image_service.server.management.authentication import RequestGuard
+from image_service.server.management.messages import ApiRequest
+from image_service.server.management.resource import ApiSite
 from tests.jobs.fixtures import upstream_document
 from tests.jobs.worker_api.conformance import ConformanceClient
 from tests.pytwisted import async_fixture

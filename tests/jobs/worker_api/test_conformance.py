@@ -8,7 +8,7 @@ from uuid import uuid4
 import attrs
 import pytest
 
-from image_service.errors import EngineUnavailable
+from image_service.core.errors import EngineUnavailable
 from image_service.jobs.dispatch.results import stored_artifacts
 from image_service.jobs.model import JobProgress, JobState
 from tests.jobs.worker_api.conformance import ConformanceClient, RunningJob, WorkerApiError

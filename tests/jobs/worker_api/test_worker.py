@@ -9,8 +9,8 @@ from twisted.internet.task import deferLater
 
 from image_service.jobs.dispatch.results import stored_artifacts
 from image_service.jobs.model import ComposePlan, JobProgress, JobType, Step
+from tests.jobs.worker.workers import HeldToolkit, running_worker
 from tests.pytwisted import ensure_deferred
-from tests.worker.workers import HeldToolkit, running_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

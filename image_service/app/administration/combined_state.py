@@ -1,0 +1,93 @@
+"""The state of all workers, for the administrative listener, which is in the supervisor."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredList, FailureGroup, race
+
+from image_service.app.administration.process_status import merge_statuses
+from image_service.core.errors import Unavailable
+from image_service.server.processes.forwarding import ForwardedRequests
+from image_service.server.processes.queries import NO_RESPONSE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from image_service.app.administration.process_status import StatusDocument
+    from image_service.server.admin.links_api import LinkHandlers
+    from image_service.server.admin.state import Page
+    from image_service.server.processes.process_slot import WorkerSlot
+
+
+@attrs.frozen
+class WorkersState:
+    """The `ServingState` of a service of several workers.
+
+    Args:
+        slots: of the workers.
+        render_metrics: renders the metrics of all.
+        is_running: returns False once the service is shutting down.
+    """
+
+    _slots: Sequence[WorkerSlot]
+    _render_metrics: Callable[[], Awaitable[Page]]
+    _is_running: Callable[[], bool]
+
+    async def unready_reason(self) -> str:
+        """See `ServiceState`: one worker that can serve is enough; a stuck one is not waited for."""
+
+        async def check(slot: WorkerSlot) -> None:
+            if reason := await slot.query("unready_reason"):
+                raise Unavailable(reason)
+
+        if not self._is_running():
+            return "this service is shutting down"
+        checks = [Deferred.fromCoroutine(check(slot)) for slot in self._serving]
+        if not checks:
+            return NO_RESPONSE
+        try:
+            await race(checks)
+        except FailureGroup as group:
+            first, *_ = group.failures
+            return first.getErrorMessage()
+        return ""
+
+    async def describe_impairment(self) -> str:
+        """See `ServiceState`: of the first worker that responds."""
+        for slot in self._serving:
+            with suppress(Unavailable):
+                return str(await slot.query("describe_impairment"))
+        return ""
+
+    async def render_metrics(self) -> Page:
+        """See `ServiceState`."""
+        return await self._render_metrics()
+
+    async def render_images(self) -> str:
+        """See `ServiceState`: of the first worker that responds."""
+        for slot in self._serving:
+            with suppress(Unavailable):
+                return str(await slot.query("render_images"))
+        raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
+
+    async def describe_status(self) -> StatusDocument:
+        """See `ServingState`: of all workers that respond."""
+        responses = await DeferredList(
+            [slot.query("describe_status") for slot in self._serving], consumeErrors=True
+        )
+        statuses = [status for has_responded, status in responses if has_responded]
+        if not statuses:
+            raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
+        return merge_statuses(statuses)
+
+    @property
+    def links(self) -> LinkHandlers:
+        """See `ServingState`: those of the first worker that serves."""
+        return ForwardedRequests(self._slots)
+
+    @property
+    def _serving(self) -> list[WorkerSlot]:
+        return [slot for slot in self._slots if slot.is_serving]

@@ -1,0 +1,124 @@
+"""The composition root of the jobs role: builds it of its packages."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from image_service.app.jobs.apis import build_jobs
+from image_service.app.jobs.base_images import start_compose_bases
+from image_service.app.jobs.built_in_worker import start_worker
+from image_service.app.jobs.engine import start_engine
+from image_service.app.jobs.metrics import start_metrics
+from image_service.app.jobs.rows import open_rows
+from image_service.app.jobs.state import JobsState
+from image_service.app.jobs.status_page import StatusPage
+from image_service.app.role_service import RoleService
+from image_service.common.objects.build import open_store
+from image_service.jobs.api.front import ApiFront
+from image_service.jobs.artifacts.build_artifacts import build_artifacts
+from image_service.jobs.composer.composer_api import MAX_BODY_BYTES
+from image_service.jobs.dispatch.upkeep import EXPIRE_SECONDS, RECONCILE_SECONDS, Expiry, Reconciler
+from image_service.jobs.tenants.build_tenants import build_authenticator
+from image_service.server.admin.listener import start_admin
+from image_service.server.catalog.storage.data_dir import create_directory
+from image_service.server.management.authentication import RequestGuard
+from image_service.server.management.listening import ApiListener
+from image_service.server.management.resource import ApiSite
+from image_service.settings.jobs.jobs import UnixAddress
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.app.jobs.rows import JobsRows
+    from image_service.common.objects.store import ObjectStorage
+    from image_service.jobs.engine.engine import Engine
+    from image_service.settings.jobs.role import JobsRoleSettings
+
+MAX_CONNECTIONS = 4096
+"""On each address; each poll of a worker and each download is one."""
+_TOKEN_BYTES = 32
+
+
+class JobsService(RoleService):
+    """The jobs role, in one process with its children."""
+
+    def __init__(self, reactor: EPollReactor, settings: JobsRoleSettings) -> None:
+        super().__init__(reactor, force=lambda: None)
+        self._settings = settings
+
+    async def start_parts(self) -> None:
+        """Start the parts in the order in which they need each other; they stop in reverse order."""
+        settings, parts = self._settings, self._parts
+        create_directory(settings.storage.data_dir)
+        rows = open_rows(parts, settings)
+        bases = await start_compose_bases(parts, settings)
+        store = open_store(settings.jobs.store_url, settings.s3)
+        artifacts = build_artifacts(
+            parts,
+            settings.catalog,
+            settings.storage,
+            http=bases.http,
+            isos=bases.isos,
+            streams=bases.sync.streams,
+            disks=bases.disks,
+            aliases=settings.jobs.distribution_aliases,
+            byte_server_url=settings.jobs.byte_server_url,
+            composes=rows.composes,
+            jobs=rows.jobs,
+            images=rows.images,
+            store=store,
+        )
+        engine = await start_engine(parts, settings)
+        metrics = start_metrics(parts, rows, engine, settings.jobs.heartbeat_seconds)
+        jobs = build_jobs(parts, settings, rows, store, artifacts, engine.engine, metrics)
+        engine.connection.start(jobs.actions)
+        parts.push_async_callback(engine.connection.stop)
+        self._start_upkeep(rows, store, engine.engine)
+        state = JobsState(rows, engine, bases.isos.catalog, metrics.render)
+        start_admin(parts, settings, state, pages=StatusPage(rows).routes())
+        operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
+        authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
+        self._listen(ApiFront(authenticator, jobs.apis, jobs.ec2_api))
+        if settings.worker_slots and settings.jobs.socket_path:
+            start_worker(
+                parts,
+                settings.storage.data_dir,
+                settings.jobs.socket_path,
+                slots=settings.worker_slots,
+                heartbeat_seconds=settings.jobs.heartbeat_seconds,
+                operator_token=operator_token,
+            )
+        self.manager.ready()
+
+    def _start_upkeep(self, rows: JobsRows, store: ObjectStorage, engine: Engine) -> None:
+        """Reconcile rows and engine, and delete expired composes, from now on."""
+        in_thread = self._parts.in_thread_pool(1, "upkeep")
+        reconciler = Reconciler(rows.composes, rows.jobs, engine, in_thread)
+        expiry = Expiry(
+            rows.composes,
+            rows.jobs,
+            rows.images,
+            rows.tasks,
+            rows.workers,
+            store,
+            in_thread,
+            retention_seconds=self._settings.jobs.retention_seconds,
+            image_retention_seconds=self._settings.ec2.image_retention_seconds,
+        )
+        self._parts.call_every(RECONCILE_SECONDS, reconciler.reconcile)
+        self._parts.call_every(EXPIRE_SECONDS, expiry.expire)
+
+    def _listen(self, front: ApiFront) -> None:
+        """Listen on all of ``JOBS_LISTEN``; with tokens, requests may have any field ``Host``."""
+        settings = self._settings
+        guard = RequestGuard(any_host=settings.tenants.is_enabled)
+        site = ApiSite(front.resource(guard), self._reactor, MAX_BODY_BYTES)
+        listener = ApiListener(
+            self._parts, "JOBS_LISTEN", ", ".join(sorted(settings.served_apis)), site, MAX_CONNECTIONS
+        )
+        for address in settings.jobs.listen:
+            if isinstance(address, UnixAddress):
+                listener.listen_unix(address.path)
+            else:
+                listener.listen(address, settings.tls)

@@ -1,0 +1,1 @@
+"""Arguments, input and output that several commands share."""

@@ -1,0 +1,1 @@
+"""What knows no product: files, database, objects, HTTP, programs, concurrency, command line."""

@@ -1,0 +1,27 @@
+"""Opens the store that the settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from image_service.common.objects.directory import DirectoryStore
+from image_service.common.objects.s3 import S3Store
+from image_service.common.objects.s3_links import parse_s3_url
+
+if TYPE_CHECKING:
+    from image_service.common.objects.store import ObjectStorage
+    from image_service.settings.remote import S3Settings
+
+
+def open_store(url: str, s3: S3Settings) -> ObjectStorage:
+    """Return a store; nothing is opened or connected before it is used.
+
+    Args:
+        url: ``s3://BUCKET/PREFIX``, or the path of a directory, which is made.
+        s3: endpoint, region and credentials of S3.
+    """
+    if not url.startswith("s3://"):
+        return DirectoryStore(Path(url))
+    bucket, prefix = parse_s3_url(url)
+    return S3Store(bucket, f"{prefix.rstrip('/')}/" if prefix else "", s3)

@@ -1,0 +1,119 @@
+"""Objects as files of a directory, which replicas may share."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from image_service.common.files.atomic import publish_file
+from image_service.common.files.private_files import open_no_follow
+from image_service.common.objects.store import StoredObject, check_key
+from image_service.core.errors import NotFound, StoreFailed, StoreFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+    from pathlib import Path
+
+    from image_service.common.objects.store import ReadableContent
+
+_CHUNK_BYTES = 1024 * 1024
+_UNFINISHED = ".unfinished"
+"""The directory of files that are being written; no key begins with a dot."""
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_ATTEMPTS = 5
+
+
+class DirectoryStore:
+    """A store in a directory, which is made for its owner alone. See ``ObjectStorage``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def put(self, key: str, content: ReadableContent) -> StoredObject:
+        """Write a file under another name, and rename it once it is on the disk."""
+        target = self._path / check_key(key)
+        temporary = self._path / _UNFINISHED / secrets.token_hex(16)
+        try:
+            with _translated():
+                self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                temporary.parent.mkdir(mode=0o700, exist_ok=True)
+                descriptor = open_no_follow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            size, digest = 0, hashlib.sha256()
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                while chunk := content.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    with _translated():
+                        _write(file.fileno(), chunk)
+            with _translated():
+                _publish(temporary, target)
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+        return StoredObject(key, size, digest.hexdigest())
+
+    def read_at(self, key: str, offset: int, length: int) -> bytes:
+        """Read from the file."""
+        with _translated():
+            try:
+                descriptor = open_no_follow(self._path / check_key(key), os.O_RDONLY)
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotFound(f"the store has no object {key}") from None
+            with os.fdopen(descriptor, "rb") as file:
+                file.seek(offset)
+                return file.read(length)
+
+    def delete(self, key: str) -> None:
+        """Remove the file, and directories that have become empty."""
+        target = self._path / check_key(key)
+        with _translated(), suppress(FileNotFoundError):
+            target.unlink()
+            for directory in target.parents:
+                if directory == self._path:
+                    break
+                try:
+                    directory.rmdir()
+                except OSError:  # it has other files
+                    break
+
+    def remove_unfinished(self, before: datetime) -> None:
+        """Remove incomplete files that were not written since."""
+        with _translated(), suppress(FileNotFoundError):
+            for path in (self._path / _UNFINISHED).iterdir():
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before.timestamp():
+                        path.unlink()
+
+
+def _write(descriptor: int, chunk: bytes) -> None:
+    left = memoryview(chunk)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    """Rename a file into its directory, which ``delete`` of another object may be removing."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            publish_file(temporary, target)
+        except (FileExistsError, FileNotFoundError):  # the former of mkdir, if the directory is removed then
+            if attempt == _ATTEMPTS:
+                raise
+        else:
+            return
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise StoreFailed, or StoreFull, in the place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        kind = StoreFull if error.errno in _NO_ROOM else StoreFailed
+        raise kind(f"the object store in a directory: {error.strerror}") from error

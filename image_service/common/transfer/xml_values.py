@@ -1,0 +1,104 @@
+"""XML of unknown origin: parsed without DTD and entities, in bounded memory; its required elements."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from image_service.core.errors import FormatError
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+MAX_PARTS = 10_000
+"""As of S3's multipart uploads: 100 GiB in parts of 10 MiB."""
+
+_LONG_TAG = re.compile(rb"<[^<>]{1024}")
+_NUMBER = re.compile("[0-9]{1,18}")
+
+
+def parse_xml(text: bytes, name: str, max_elements: int) -> Element:
+    """Return the root element.
+
+    Args:
+        text: the document.
+        name: for messages.
+        max_elements: it may have.
+
+    Raises:
+        FormatError: it is too large, not well-formed, or has a DTD or entities.
+    """
+    # Imported here because it is an extra of the package.
+    from xml.etree.ElementTree import TreeBuilder  # noqa: PLC0415 - the parser is defusedxml's
+
+    from defusedxml.common import DefusedXmlException  # noqa: PLC0415 - same
+    from defusedxml.ElementTree import DefusedXMLParser, ParseError  # noqa: PLC0415 - same
+
+    class BoundedBuilder(TreeBuilder):
+        count = 0
+
+        def start(self, tag: str, attributes: dict[str, str], /) -> Element:
+            self.count += 1
+            if self.count > max_elements:
+                raise FormatError(f"{name} has more than {max_elements} elements")
+            return super().start(tag, attributes)
+
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise FormatError(f"{name} has more than {MAX_MANIFEST_BYTES} bytes")
+    if _LONG_TAG.search(text):
+        raise FormatError(f"{name} has a tag of more than 1024 bytes")
+    parser = DefusedXMLParser(target=BoundedBuilder(), forbid_dtd=True)
+    try:
+        parser.feed(text)
+        root: Element = parser.close()
+    except DefusedXmlException:
+        raise FormatError(
+            f"{name} has a document type declaration or entities, which it must not have"
+        ) from None
+    except (ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
+        raise FormatError(f"{name} is not well-formed XML: {error}") from None
+    return root
+
+
+def only_child(parent: Element, tag: str) -> Element:
+    """Return the only child element of a name; FormatError if there is none, or more than one."""
+    found = parent.findall(tag)
+    if len(found) != 1:
+        raise FormatError(f"the manifest has {len(found)} elements {tag} in {parent.tag}, not one")
+    return found[0]
+
+
+def text_of(parent: Element, tag: str) -> str:
+    """Return the text of the only child element of a name, without white space around it."""
+    child = only_child(parent, tag)
+    if len(child):
+        raise FormatError(f"the manifest has elements in {tag}, which must have text alone")
+    return (child.text or "").strip()
+
+
+def number_of(parent: Element, tag: str) -> int:
+    """Return the text of the only child element of a name as a number."""
+    return parse_number(text_of(parent, tag), tag)
+
+
+def parse_number(text: str | None, name: str) -> int:
+    """Return a number of decimal digits; FormatError if it is none."""
+    if text is None or not _NUMBER.fullmatch(text):
+        raise FormatError(f"the manifest's {name} is no number of at most 18 digits")
+    return int(text)
+
+
+def parts_of(parent: Element) -> list[Element]:
+    """Return the parts in the only element ``parts``; FormatError if count or indices are wrong."""
+    element = only_child(parent, "parts")
+    count = parse_number(element.get("count"), "parts count")
+    if not 0 < count <= MAX_PARTS:
+        raise FormatError(f"the manifest's parts count of {count} is not from 1 to {MAX_PARTS}")
+    parts = element.findall("part")
+    if len(parts) != count:
+        raise FormatError(f"the manifest's parts count is {count}, but it has {len(parts)} parts")
+    for index, part in enumerate(parts):
+        if parse_number(part.get("index"), "part index") != index:
+            raise FormatError(f"the manifest's part {index} has another index")
+    return parts

@@ -1,0 +1,1 @@
+"""The pure core: bytes and integers in, frozen values out."""

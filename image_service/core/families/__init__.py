@@ -1,0 +1,1 @@
+"""The families of live images: where their boot configurations and configs go."""

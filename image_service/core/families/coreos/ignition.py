@@ -1,0 +1,50 @@
+"""Ignition configs: whether a body is one, as far as laying it over an image requires."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+
+from image_service.core.errors import IgnitionInvalid, IgnitionNotJson
+
+CONFIG_FILE = "ignition/config.ign"
+"""The embedded config in the boot partition of a disk."""
+FIRST_BOOT_FILE = "ignition.firstboot"
+"""Beside it: the next boot is the first, which runs Ignition."""
+
+# Semantic version 3.x.y, or a specification's draft.
+_VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", re.ASCII)
+
+
+def check_ignition(body: bytes) -> None:
+    """Raise IgnitionInvalid unless ``body`` is a version 3 config; no detail quotes it, for its secrets."""
+    read_ignition_version(body)
+
+
+def read_ignition_version(body: bytes) -> str:
+    """Return the version of a version 3 config; raise as `check_ignition` does."""
+    config = _parse(body)
+    if not isinstance(config, dict):
+        raise IgnitionInvalid("the Ignition config is not a JSON object")
+    ignition = config.get("ignition")
+    if not isinstance(ignition, dict):
+        raise IgnitionInvalid("the Ignition config's 'ignition' is not an object")
+    version = ignition.get("version")
+    if not isinstance(version, str):
+        raise IgnitionInvalid("the Ignition config's 'ignition.version' is not a string")
+    if not _VERSION_3.fullmatch(version):
+        raise IgnitionInvalid("the Ignition config's 'ignition.version' is not 3.x.y")
+    return version
+
+
+def _parse(body: bytes) -> object:
+    with suppress(ValueError, RecursionError):
+        return json.loads(body.decode(), parse_constant=_refuse_constant)
+    # Raised outside the decoder's error, which contains the whole config and would be this one's context.
+    raise IgnitionNotJson(f"the Ignition config of {len(body)} bytes is not JSON")
+
+
+def _refuse_constant(name: str) -> object:
+    """NaN and the infinities are Python's, not JSON's."""
+    raise ValueError(name)

@@ -1,0 +1,48 @@
+"""NetworkManager keyfiles: an initramfs applies those in one directory of its own.
+
+Older systems also read the directory of the same name in the boot partition.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from image_service.core.errors import KeyfileInvalid
+from image_service.core.formats.initrd import MAX_DECOMPRESSED, compress_archive
+from image_service.core.formats.newc import Member, write_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FEATURE = "live-initrd-network"
+"""What the features of an ISO that reads keyfiles contain."""
+
+KEYFILE_DIRECTORY = "coreos-firstboot-network"
+"""Of the boot partition; in an initramfs it is in ``etc``."""
+
+_DIRECTORY = f"etc/{KEYFILE_DIRECTORY}"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 ._@+=,:-]{0,200}\.nmconnection")
+_GROUP = re.compile(r"\[[^\[\]]+\]")
+_COMMENT = ("#", ";")
+
+
+def pack_keyfiles(keyfiles: Mapping[str, bytes]) -> bytes:
+    """Return a ramdisk with keyfiles, by their file names."""
+    members = [Member(f"{_DIRECTORY}/{name}", content) for name, content in keyfiles.items()]
+    return compress_archive(write_archive(members), MAX_DECOMPRESSED)
+
+
+def check_keyfile(name: str, content: bytes) -> None:
+    """Raise KeyfileInvalid if NetworkManager would not read a file; no detail quotes it, for its secrets."""
+    if not _NAME.fullmatch(name):
+        raise KeyfileInvalid(
+            f"the keyfile's name {name!a} is none that NetworkManager reads: NAME.nmconnection"
+        )
+    try:
+        lines = [line.strip() for line in content.decode().split("\n")]
+    except UnicodeDecodeError as error:
+        raise KeyfileInvalid(f"the keyfile {name} is not UTF-8 at offset {error.start}") from None
+    settings = [line for line in lines if line and not line.startswith(_COMMENT)]
+    if "\0" in "".join(lines) or not settings or not _GROUP.fullmatch(settings[0]):
+        raise KeyfileInvalid(f"the keyfile {name} is no keyfile: it must begin with a group, as [connection]")

@@ -1,0 +1,256 @@
+"""Stream metadata, in which a CoreOS stream publishes its newest release (coreos/stream-metadata-go). Pure.
+
+Only these members are read, strictly::
+
+    stream                                    its name
+    metadata.last-modified                    date, RFC 3339
+    architectures.ARCH                        RPM architecture name
+      .artifacts.metal.release                version of the OS build
+      .artifacts.metal.formats.iso.disk       the live ISO
+      .artifacts.metal.formats.pxe            kernel, initramfs, rootfs: files of the ISO
+      .artifacts.PLATFORM.formats.FORMAT.disk disk images, if artifacts.PLATFORM.release is that version
+
+PLATFORM is one of `DISK_PLATFORMS`; FORMAT is ``raw``, ``qcow2``, ``vmdk``, ``vhd`` or ``ova``, perhaps with
+a compression (``raw.xz``). A disk image that is not valid is left out: the ISO does not depend on it.
+
+Each artifact has a ``location``, a ``sha256`` and, in Fedora's streams, a ``signature``: the URL of a
+detached OpenPGP signature. Other members are ignored. An architecture may lack all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
+
+import attrs
+
+from image_service.core.errors import StreamMetadataInvalid
+from image_service.core.families.coreos.names import VERSION, VERSION_FAULT, is_web_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    Document: TypeAlias = Mapping[str, object]
+
+MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
+"""Far more than real documents have: some ten to some hundred KiB."""
+
+_MAX_URL = 2048
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# Needs no escape in a URL, and is neither hidden nor a directory.
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~+-]{0,199}")
+# date-time of RFC 3339 in UTC, as stream-metadata-go writes it
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
+DISK_PLATFORMS = ("metal", "qemu", "vmware", "azure", "aws", "openstack")
+_METAL = ("artifacts", "metal")
+_DISK_FORMAT = re.compile(r"(raw|qcow2|vmdk|vhd|ova)(?:\.(?:xz|gz|zst))?")
+_PXE = ("kernel", "initramfs", "rootfs")
+
+_DATE_FAULT = "must be a date as RFC 3339 has it, in UTC, such as 2026-07-21T14:07:12Z"
+_URL_FAULT = (
+    f"must be an http:// or https:// URL of at most {_MAX_URL} characters, escaped, with no fragment and no"
+    " user name"
+)
+_LOCATION_FAULT = (
+    f"{_URL_FAULT}, whose path ends in a file name of letters, digits and . _ ~ + -, the first a letter or"
+    " digit"
+)
+
+
+@attrs.frozen
+class StreamArtifact:
+    """One file of a release."""
+
+    location: str  # http(s) URL whose path ends in a file name
+    sha256: str  # lower-case hex
+    signature: str | None = None  # URL of its detached OpenPGP signature
+
+    @property
+    def name(self) -> str:
+        """The name under which it is published."""
+        return _file_name(self.location)
+
+
+@attrs.frozen
+class StreamDisk:
+    """A disk image of a release, for one platform."""
+
+    platform: str  # one of `DISK_PLATFORMS`
+    format: str  # decompressed: raw, qcow2, vmdk, vhd or ova
+    file: StreamArtifact
+
+
+@attrs.frozen
+class Release:
+    """The newest build of a stream for one architecture."""
+
+    architecture: str  # RPM architecture name
+    version: str  # of the OS build
+    published: datetime  # date of the first metadata with this release, UTC, whole seconds
+    iso: StreamArtifact  # the live ISO for bare metal; the others are files of it, None if not published
+    kernel: StreamArtifact | None = None
+    initramfs: StreamArtifact | None = None
+    rootfs: StreamArtifact | None = None
+    disks: tuple[StreamDisk, ...] = ()
+
+
+def parse_stream(text: bytes) -> Document:
+    """Parse stream metadata, and check the members about the whole stream."""
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise StreamMetadataInvalid(f"$: has {len(text)} bytes; at most {MAX_DOCUMENT_BYTES} are read")
+    try:
+        document: object = json.loads(text)
+    except (ValueError, RecursionError):
+        raise StreamMetadataInvalid("$: must be JSON in UTF-8") from None
+    stream = _Node("$", document)
+    stream.member("stream").text()
+    stream.member("metadata").member("last-modified").date()
+    stream.member("architectures").members()
+    return stream.members()
+
+
+def select_releases(document: Document, architectures: Iterable[str]) -> tuple[Release, ...]:
+    """Return the releases for bare metal of those of ``architectures`` for which the stream has an ISO.
+
+    Raises:
+        StreamMetadataInvalid: a release is invalid; the detail has one line per architecture.
+    """
+    stream = _Node("$", document)
+    published = stream.member("metadata").member("last-modified").date()
+    releases: list[Release | None] = []
+    faults: list[str] = []
+    for architecture in architectures:
+        try:
+            releases.append(_read_release(stream.member("architectures"), architecture, published))
+        except StreamMetadataInvalid as error:
+            faults.append(error.detail)
+    if faults:
+        raise StreamMetadataInvalid("\n".join(faults))
+    return tuple(filter(None, releases))
+
+
+def offered_members(document: Document) -> Mapping[str, object]:
+    """Return the members about releases by architecture, equal in documents that offer the same."""
+    members: dict[str, object] = {}
+    for architecture, value in _Node("$", document).member("architectures").members().items():
+        artifacts = value.get("artifacts") if isinstance(value, dict) else None
+        offered = artifacts if isinstance(artifacts, dict) else {}
+        members[architecture] = [offered.get(platform) for platform in DISK_PLATFORMS]
+    return members
+
+
+def restrict_architectures(document: Document, architectures: Collection[str]) -> Document:
+    """Return the document without other architectures than these."""
+    members = _Node("$", document).member("architectures").members()
+    kept = {name: value for name, value in members.items() if name in architectures}
+    return {**document, "architectures": kept}
+
+
+def _read_release(architectures: _Node, architecture: str, published: datetime) -> Release | None:
+    metal = architectures.find(architecture, *_METAL)
+    formats = metal.find("formats") if metal else None
+    iso = formats.find("iso") if formats else None
+    if metal is None or formats is None or iso is None:
+        return None
+    version = metal.member("release").matching(VERSION.fullmatch, VERSION_FAULT)
+    return Release(
+        architecture=architecture,
+        version=version,
+        published=published,
+        iso=_read_artifact(iso.member("disk")),
+        **{name: _read_artifact(node) for name in _PXE if (node := formats.find("pxe", name))},
+        disks=tuple(_read_disks(architectures.member(architecture).member("artifacts"), version)),
+    )
+
+
+def _read_disks(artifacts: _Node, version: str) -> Iterator[StreamDisk]:
+    """Yield the disk images of a release, at most one for each platform."""
+    for platform in DISK_PLATFORMS:
+        with suppress(StreamMetadataInvalid):
+            node = artifacts.find(platform)
+            if node is None or node.member("release").text() != version:
+                continue
+            formats = node.member("formats")
+            for name in sorted(formats.members()):
+                if match := _DISK_FORMAT.fullmatch(name):
+                    yield StreamDisk(platform, match[1], _read_artifact(formats.member(name).member("disk")))
+                    break
+
+
+def _read_artifact(node: _Node) -> StreamArtifact:
+    signature = node.find("signature")
+    return StreamArtifact(
+        location=node.member("location").matching(
+            lambda url: _is_artifact_url(url) and _FILE_NAME.fullmatch(_file_name(url)), _LOCATION_FAULT
+        ),
+        sha256=node.member("sha256").matching(_SHA256.fullmatch, "must be 64 lower-case hexadecimal digits"),
+        signature=signature.matching(_is_artifact_url, _URL_FAULT) if signature else None,
+    )
+
+
+def _is_artifact_url(value: str) -> bool:
+    return len(value) <= _MAX_URL and is_web_url(value)
+
+
+def _file_name(url: str) -> str:
+    return urlsplit(url).path.rpartition("/")[2]
+
+
+@attrs.frozen
+class _Node:
+    """A value with its place in the document."""
+
+    path: str
+    value: object = attrs.field(repr=False)
+
+    def members(self) -> Mapping[str, object]:
+        if not isinstance(self.value, dict):
+            raise self.invalid("must be an object")
+        return self.value
+
+    def member(self, name: str) -> _Node:
+        members = self.members()
+        node = self._child(name, members.get(name))
+        if name not in members:
+            raise node.invalid("is missing")
+        return node
+
+    def find(self, *names: str) -> _Node | None:
+        """Return a descendant; None if it, or one on the way, is absent or null."""
+        node = self
+        for name in names:
+            value = node.members().get(name)
+            if value is None:
+                return None
+            node = node._child(name, value)
+        return node
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.invalid("must be a string")
+        return self.value
+
+    def matching(self, is_valid: Callable[[str], object], fault: str) -> str:
+        text = self.text()
+        if not is_valid(text):
+            raise self.invalid(fault)
+        return text
+
+    def date(self) -> datetime:
+        text = self.matching(_DATE.fullmatch, _DATE_FAULT)
+        try:
+            return datetime.fromisoformat(text).replace(microsecond=0)
+        except ValueError:
+            raise self.invalid(_DATE_FAULT) from None
+
+    def _child(self, name: str, value: object) -> _Node:
+        """Names from the document are escaped as in JSON, without line ends."""
+        plain = re.fullmatch(r"[A-Za-z0-9_-]+", name)
+        return _Node(f"{self.path}.{name}" if plain else f"{self.path}[{json.dumps(name)[:100]}]", value)
+
+    def invalid(self, fault: str) -> StreamMetadataInvalid:
+        return StreamMetadataInvalid(f"{self.path}: {fault}")

@@ -1,0 +1,158 @@
+"""Compressed archives, as the kernel accepts them for its initial file system.
+
+`compress_archive` tries these forms in order and returns the first that fits:
+
+1. gzip with stored blocks, not compressed at all. It is written here, so its bytes depend on no library: they
+   are the same on every machine and after every upgrade. Most configs fit their area in this form.
+2. gzip with deflate's Huffman codes alone, without a search for repeats: enough for base64 and JSON that is
+   slightly too large. They are written in `deflate`, so this form too is the same everywhere.
+3. gzip with deflate at level 9. The bytes of this form are zlib's, whose builds differ.
+4. xz at preset 9 with a CRC32 check, the only check that the kernel's decoder supports: it skips an archive
+   with any other, and boots without the config. It finds repeats further apart than deflate's 32 KiB, and is
+   by far the slowest.
+
+Every kernel reads gzip; older ones lack zstd, so it is never written.
+
+`read_archives` reads the same as the kernel and coreos-installer: gzip, xz or plain cpio archives, one after
+another, with any number of zero bytes around them.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import stat
+import struct
+import zlib
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from image_service.core.errors import FormatError
+from image_service.core.formats.deflate import deflate_by_huffman
+from image_service.core.formats.newc import NEWC_MAGIC, read_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from image_service.core.formats.newc import Member
+
+MAX_DECOMPRESSED = 64 * 1024 * 1024
+"""The limit in bytes of the decompressed archives of one initrd."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_XZ_MAGIC = b"\xfd7zXZ\0"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_NOT_ZERO = re.compile(rb"[^\0]")
+_MAX_STORED = 65535  # bytes of a stored block; RFC 1951 section 3.2.4
+_MIN_DICTIONARY = 4096
+_MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 needs 65 MiB
+_CHUNK = 4096  # xz expands up to 7000 times
+
+
+def compress_archive(
+    archive: bytes, capacity: int, huffman: Callable[[bytes], bytes] = deflate_by_huffman
+) -> bytes:
+    """Return a newc archive in the first form that fits ``capacity`` bytes; if none does, in the smallest.
+
+    Args:
+        archive: the archive.
+        capacity: bytes.
+        huffman: deflates for the second form.
+    """
+    forms = _compressed_forms(archive, huffman)
+    smallest = next(forms)
+    while len(smallest) > capacity and (form := next(forms, None)):
+        smallest = min(smallest, form, key=len)
+    return smallest
+
+
+def deflate_by_zlib_huffman(data: bytes) -> bytes:
+    """Return zlib's deflate stream with Huffman codes alone."""
+    coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
+    return coder.compress(data) + coder.flush()
+
+
+def _compressed_forms(archive: bytes, huffman: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    # Views, because an archive with nmstatectl has some 30 MB, which are copied only once like this.
+    pieces = [memoryview(archive)[at : at + _MAX_STORED] for at in range(0, len(archive) or 1, _MAX_STORED)]
+    heads = [
+        struct.pack("<BHH", number == len(pieces), len(piece), len(piece) ^ 0xFFFF)
+        for number, piece in enumerate(pieces, 1)
+    ]
+    yield _gzip(chain.from_iterable(zip(heads, pieces, strict=True)), archive, extra_flags=0)
+    yield _gzip([huffman(archive)], archive, extra_flags=4)
+    yield _gzip([zlib.compress(archive, level=9, wbits=-15)], archive, extra_flags=2)
+    # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size is enough.
+    dictionary = max(len(archive), _MIN_DICTIONARY)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": dictionary}]
+    yield lzma.compress(archive, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
+
+
+def _gzip(deflated: Iterable[bytes | memoryview], archive: bytes, extra_flags: int) -> bytes:
+    """RFC 1952 without name, time and operating system: the bytes depend on the content alone."""
+    header = struct.pack("<2sBBIBB", _GZIP_MAGIC, 8, 0, 0, extra_flags, 255)
+    return b"".join([header, *deflated, struct.pack("<II", zlib.crc32(archive), len(archive) & 0xFFFFFFFF)])
+
+
+def is_initrd(data: bytes) -> bool:
+    """Return True if ``data`` starts like gzip, xz, zstd or newc, which the kernel tries to unpack."""
+    return data.startswith((_GZIP_MAGIC, _XZ_MAGIC, _ZSTD_MAGIC, NEWC_MAGIC))
+
+
+def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Member]:
+    """Return the regular files of an initrd by name, the last of each name; see `read_archives`."""
+    members = read_archives(initrd, limit)
+    return {member.name: member for member in members if stat.S_ISREG(member.mode)}
+
+
+def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
+    """Return all members of an initrd in order: files, directories, links and so on.
+
+    Args:
+        initrd: archives, with zero bytes before, between and after them.
+        limit: bytes of the decompressed archives together.
+
+    Raises:
+        FormatError: an archive is damaged, too large or in an unsupported form.
+    """
+    members: list[Member] = []
+    position = 0
+    while found := _NOT_ZERO.search(initrd, position):
+        position = found.start()
+        if initrd.startswith(_ZSTD_MAGIC, position):
+            raise FormatError(
+                f"the archive at offset {position} of the initrd is zstd, which is not supported"
+            )
+        if initrd.startswith((_GZIP_MAGIC, _XZ_MAGIC), position):
+            archive, position = _decompress(initrd, position, limit)
+            limit -= len(archive)
+            archived, end = read_archive(archive)
+            if _NOT_ZERO.search(archive, end):
+                raise FormatError("a compressed archive of the initrd has data after its end")
+        else:
+            archived, position = read_archive(initrd, position)
+        members += archived
+    return members
+
+
+def _decompress(initrd: bytes, start: int, limit: int) -> tuple[bytes, int]:
+    """Return the content of the gzip or xz archive at ``start``, and the offset after the archive."""
+    decompressor = (
+        zlib.decompressobj(wbits=31)
+        if initrd.startswith(_GZIP_MAGIC, start)
+        else lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DECODER_MEMORY)
+    )
+    content = bytearray()
+    position = start
+    while not decompressor.eof:
+        chunk = initrd[position : position + _CHUNK]
+        if not chunk:
+            raise FormatError(f"the initrd ends within the archive at offset {start}")
+        position += len(chunk)
+        try:
+            content += decompressor.decompress(chunk)
+        except (zlib.error, lzma.LZMAError):
+            raise FormatError(f"the archive at offset {start} of the initrd is damaged") from None
+        if len(content) > limit:
+            raise FormatError(f"the initrd exceeds {limit} decompressed bytes at offset {start}")
+    return bytes(content), position - len(decompressor.unused_data)

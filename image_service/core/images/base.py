@@ -1,0 +1,36 @@
+"""The base image as the layers above see it: an open file, its layout, its identity."""
+
+from __future__ import annotations
+
+import attrs
+
+from image_service.common.files.base_file import BaseFile  # noqa: TC001 - same
+from image_service.core.families.coreos.live_iso import LiveIso  # noqa: TC001 - attrs resolves annotations at run time
+
+
+@attrs.frozen
+class BaseImage:
+    """A pristine CoreOS live ISO, opened and parsed once."""
+
+    file: BaseFile
+    layout: LiveIso
+    # Its identity in every ETag, lower-case hex: the digest of the whole file; of a remote one, a
+    # digest of its URL, validator and size, unless block digests show that it has the configured one.
+    sha256: str
+    version: str  # the OS build (``OS_IMAGES`` ``version``)
+    architecture: str  # RPM architecture name
+    disconnected: bool = False  # the ``disconnected-iso``, which may already contain a customization
+    needs_nmstate: bool = False  # its initrd sets up static networks with nmstatectl and does not contain it
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return f"the base image {self.version} ({self.architecture})"
+
+
+@attrs.frozen
+class NmstateImage:
+    """An initrd with nmstatectl alone, made from a base image's rootfs; its digest is lower-case hex."""
+
+    file: BaseFile
+    sha256: str

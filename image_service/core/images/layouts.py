@@ -1,0 +1,51 @@
+"""Composers: the versions of what makes images of snapshots.
+
+A snapshot keeps the composer of its first image for as long as it lives, because mounts outlive updates. So a
+release has its own composer and that of the release before.
+
+    version   new in it
+          2   a config that is too large to be stored has zlib's Huffman codes
+          3   it has our own Huffman codes, which are the same whatever zlib a machine has
+
+To add a version, give `Composer` a field for what differs, in which the earlier ones keep what they do. To
+remove one, delete its entry, and each field that has the same value in all the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.core.formats.deflate import deflate_by_huffman
+from image_service.core.formats.initrd import deflate_by_zlib_huffman
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNVERSIONED = 2
+"""The composer of snapshots that were stored without one."""
+
+
+@attrs.frozen
+class Composer:
+    """One version: whatever it composes has the same bytes in each release that has it."""
+
+    version: int  # a part of the ETag
+    huffman: Callable[[bytes], bytes]  # deflates without a search for repeats
+
+
+COMPOSERS = {
+    composer.version: composer
+    for composer in (Composer(2, deflate_by_zlib_huffman), Composer(3, deflate_by_huffman))
+}
+
+
+def newest_composer() -> Composer:
+    """Return this release's own."""
+    return COMPOSERS[max(COMPOSERS)]
+
+
+def oldest_composer() -> Composer:
+    """Return that of the release before."""
+    return COMPOSERS[min(COMPOSERS)]

@@ -1,0 +1,91 @@
+"""The composer API: its routes, its OpenAPI document and its errors.
+
+    POST        /compose                                                            201
+    GET         /composes/                                                          200
+    GET DELETE  /composes/{id}                                                      200
+    POST        /composes/{id}/cancel                                               200
+    GET         /composes/{id}/{metadata,logs,manifests,sboms,provenance,download}  200
+    GET         /images                                                             200
+    GET DELETE  /images/{id}                                                        200
+    GET         /images/{id}/download                                               200
+    GET         /distributions, /distributions/{name}                               200
+    GET         /errors, /errors/{id}                                               200
+    GET         /openapi                                                            200
+
+`cancel`, `provenance`, images and the parameters of the list are ours, the others osbuild-composer's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from image_service.jobs.composer.errors import BASE_PATH, COMPOSER_ERRORS
+from image_service.jobs.composer.reply_schemas import REPLY_SCHEMAS
+from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
+from image_service.server.http.openapi import ApiDescription, openapi_document
+from image_service.server.management.messages import json_response
+from image_service.server.management.operations import ApiOperation, routes
+from image_service.server.management.router import ApiRouter
+
+if TYPE_CHECKING:
+    from image_service.core.errors import ImageServiceError
+    from image_service.jobs.composer.compose_routes import ComposeRoutes
+    from image_service.jobs.composer.image_routes import ImageRoutes
+    from image_service.jobs.composer.reference_routes import ReferenceRoutes
+    from image_service.jobs.model import Json
+    from image_service.server.management.messages import ApiRequest, ApiResponse
+
+MAX_BODY_BYTES = 32 * 1024**2
+"""Of a request: an Ignition config in base64 is the largest part."""
+
+_DESCRIPTION = ApiDescription(
+    "image-service composer API",
+    "2",
+    "Makes customized CoreOS images, as osbuild-composer's cloud API does.",
+    (BASE_PATH,),
+)
+
+
+class ComposerApi:
+    """The composer API.
+
+    Args:
+        composes: the operations on composes.
+        images: the operations on the image catalog.
+        reference: the operations that describe the API.
+
+    Attributes:
+        operations: all of the API.
+        document: the API's OpenAPI document.
+    """
+
+    base_paths: tuple[str, ...] = (BASE_PATH,)
+    max_body_bytes: int = MAX_BODY_BYTES
+
+    def __init__(self, composes: ComposeRoutes, images: ImageRoutes, reference: ReferenceRoutes) -> None:
+        show = ApiOperation(
+            "GET", "/openapi", "getOpenapi", "show this document", self._show_openapi, reply="OpenAPI"
+        )
+        self.operations = (*composes.operations, *images.operations, *reference.operations, show)
+        schemas = {**REQUEST_SCHEMAS, **REPLY_SCHEMAS, "OpenAPI": {"type": "object"}}
+        self.document: Json = openapi_document(_DESCRIPTION, self.operations, schemas)
+        alias = {re.escape(f"{BASE_PATH}/openapi.json"): {"GET": self._show_openapi}}
+        self._router = ApiRouter({**routes(BASE_PATH, self.operations), **alias})
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        """Return the response to an authenticated request, whose `principal` is a `Principal`."""
+        return await self._router.respond(request)
+
+    def render_error(self, error: ImageServiceError) -> ApiResponse:
+        """Return the response for an error."""
+        return COMPOSER_ERRORS.render(error)
+
+    def is_streamed(self, method: str, path: str) -> bool:
+        """Return False: requests are small."""
+        del method, path
+        return False
+
+    async def _show_openapi(self, request: ApiRequest) -> ApiResponse:
+        del request  # not needed
+        return json_response(self.document)

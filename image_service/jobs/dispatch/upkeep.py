@@ -1,0 +1,196 @@
+"""Keeps rows, the job engine and the object store consistent. Each replica does so; steps may be repeated.
+
+Rows come first: the service adds a compose, then starts it; it discards an object by a row, then deletes it.
+So the rows show the steps that a killed process has left out.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.core.errors import Conflict, EngineUnavailable, StoreFailed
+from image_service.jobs.engine.engine import PlanState
+from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.model import ComposeState, JobError, JobErrorId
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.objects.store import ObjectStorage
+    from image_service.jobs.engine.engine import Engine
+    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.images import ImageRepository
+    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.tasks import TaskRepository
+    from image_service.jobs.metadata.workers import WorkerRepository
+    from image_service.jobs.model import Compose
+
+RECONCILE_SECONDS = 2.0
+"""Between two calls of `Reconciler.reconcile`."""
+EXPIRE_SECONDS = 60.0
+"""Between two calls of `Expiry.expire`."""
+_UNSTARTED = timedelta(seconds=3)  # in which the replica that has added a compose starts it
+_BATCH = 100
+_LOOKS = 10  # at plans in one call: each is a request to the engine
+_SILENT = timedelta(hours=1)
+_REPLAY = timedelta(hours=1)  # longer than a signature is valid
+_UNFINISHED = timedelta(days=1)  # longer than a job may upload
+# The last step of a plan ends its compose: a row that has not ended by then never will.
+_LOST = {
+    PlanState.UNKNOWN: JobError(JobErrorId.WORKER_LOST, "the job engine has lost this compose"),
+    PlanState.ENDED: JobError(
+        JobErrorId.WORKER_LOST, "the job engine has ended this compose without a result"
+    ),
+}
+_log = Logger()
+
+
+class Outage:
+    """Logs the begin and the end of an outage, once each."""
+
+    def __init__(self) -> None:
+        self._reason = ""
+
+    async def during(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Carry out work; log that the engine, the database or the store is unavailable."""
+        try:
+            await work()
+        except (EngineUnavailable, StoreFailed) as error:
+            if error.detail != self._reason:
+                _log.warn("upkeep is interrupted: {reason}", reason=error.detail)
+            self._reason = error.detail
+        else:
+            if self._reason:
+                _log.info("upkeep works again")
+            self._reason = ""
+
+
+class Reconciler:
+    """Starts composes without a plan in the engine, and ends composes whose plan the engine has lost.
+
+    Args:
+        composes: rows.
+        jobs: rows.
+        engine: runs their plans.
+        in_thread: runs calls of the rows.
+        now: in UTC.
+    """
+
+    def __init__(
+        self,
+        composes: ComposeRepository,
+        jobs: JobRepository,
+        engine: Engine,
+        in_thread: InThread,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._composes = composes
+        self._jobs = jobs
+        self._engine = engine
+        self._in_thread = in_thread
+        self._now = now
+        self._outage = Outage()
+        self._last_id = ""
+
+    async def reconcile(self) -> None:
+        """Compare rows with the engine; of those that run, some at each call."""
+        await self._outage.during(self._reconcile)
+
+    async def _reconcile(self) -> None:
+        before = self._now() - _UNSTARTED
+        for compose in await self._in_thread(partial(self._composes.find_unstarted, before, _BATCH)):
+            await self._start(compose)
+        ids = await self._in_thread(partial(self._composes.find_unfinished, self._last_id, _LOOKS))
+        self._last_id = ids[-1] if len(ids) == _LOOKS else ""
+        for compose_id in ids:
+            await self._look_at(compose_id)
+
+    async def _start(self, compose: Compose) -> None:
+        jobs = await self._in_thread(partial(self._jobs.find_of_compose, compose.id))
+        job_ids = {job.step: job.id for job in jobs}
+        await self._engine.start_plan(compose, job_ids)
+        await self._in_thread(partial(self._composes.mark_started, compose.id))
+        _log.info("started compose {id}, which no process had started", id=compose.id)
+
+    async def _look_at(self, compose_id: str) -> None:
+        """End a compose whose plan the engine does not have any more."""
+        error = _LOST.get(await self._engine.find_plan(compose_id))
+        if error is None:
+            return
+        finish = partial(self._composes.finish, compose_id, ComposeState.FAILURE, error=error)
+        if await self._in_thread(finish):
+            _log.warn("compose {id} failed: {reason}", id=compose_id, reason=error.reason)
+
+
+@attrs.frozen(eq=False)
+class Expiry:
+    """Deletes expired composes and images, answers, discarded objects and lost workers.
+
+    Args:
+        composes: rows.
+        jobs: rows.
+        images: rows.
+        tasks: rows.
+        workers: rows.
+        store: has the artifacts.
+        in_thread: runs calls of the rows and of the store.
+        retention_seconds: of composes that have ended.
+        image_retention_seconds: of imported images; 0: they are kept.
+        now: in UTC.
+    """
+
+    _composes: ComposeRepository
+    _jobs: JobRepository
+    _images: ImageRepository
+    _tasks: TaskRepository
+    _workers: WorkerRepository
+    _store: ObjectStorage
+    _in_thread: InThread
+    _retention_seconds: float = attrs.field(kw_only=True)
+    _image_retention_seconds: float = attrs.field(kw_only=True)
+    _now: Callable[[], datetime] = utc_now
+    _outage: Outage = attrs.field(factory=Outage, init=False)
+
+    async def expire(self) -> None:
+        """Delete composes that are too old, then the objects that nothing refers to any more."""
+        await self._outage.during(self._expire)
+
+    async def _expire(self) -> None:
+        await self._in_thread(self._delete_composes)
+        if self._image_retention_seconds:
+            await self._in_thread(self._delete_images)
+        await self._in_thread(partial(self._tasks.forget_answers, self._now() - _REPLAY))
+        while await self._in_thread(self._delete_objects):
+            pass
+        await self._in_thread(partial(self._workers.remove, self._now() - _SILENT))
+        await self._in_thread(partial(self._store.remove_unfinished, self._now() - _UNFINISHED))
+
+    def _delete_composes(self) -> None:
+        before = self._now() - timedelta(seconds=self._retention_seconds)
+        for compose_id in self._composes.find_ended(before, _BATCH):
+            with suppress(Conflict):  # an export or a compose of its image has begun meanwhile
+                self._composes.delete(compose_id)
+                _log.info("deleted compose {id}, whose retention has expired", id=compose_id)
+
+    def _delete_images(self) -> None:
+        before = self._now() - timedelta(seconds=self._image_retention_seconds)
+        for image_id in self._images.find_imported(before, _BATCH):
+            with suppress(Conflict):  # same
+                self._images.delete(image_id)
+                _log.info("deleted image {id}, whose retention has expired", id=image_id)
+
+    def _delete_objects(self) -> bool:
+        """Delete some objects; False: there is none."""
+        keys = self._jobs.find_discarded(_BATCH)
+        for key in keys:
+            self._store.delete(key)
+        self._jobs.forget_discarded(keys)
+        return bool(keys)

@@ -1,1 +1,0 @@
-"""The profile ``composer``: clients of the composer API of the jobs role."""

@@ -1,0 +1,29 @@
+"""The byte server: boot images over HTTP, and what surrounds them."""
+
+# The modules that `jobs` may import; `tests/test_architecture.py` checks it.
+FOR_JOBS = (
+    "catalog.build_catalog",
+    "catalog.catalog",
+    "catalog.derived.derived_images",
+    "catalog.download.downloader",
+    "catalog.download.origin_client",
+    "catalog.lifecycle.image_fetcher",
+    "catalog.lifecycle.opening",
+    "catalog.lifecycle.signature",
+    "catalog.storage.data_dir",
+    "catalog.storage.digest",
+    "http.dates",
+    "http.openapi",
+    "http.request_id",
+    "http.respond",
+    "http.response",
+    "management.authentication",
+    "management.messages",
+    "management.operations",
+    "management.resource",
+    "management.router",
+    "observability.process",
+    "serving.digests",
+    "snapshots.storage.encryption",
+    "streams.streams",
+)

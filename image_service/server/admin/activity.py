@@ -1,0 +1,108 @@
+"""The activity of clients, in all processes of the service: mounts, and requests that have failed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from twisted.logger import Logger
+
+from image_service.common.concurrency.single_flight import SingleFlight
+from image_service.server.boot_progress.board import MountBoard
+from image_service.server.boot_progress.recording import ReadRecorder
+from image_service.server.transport.exchanges.failures import FailureList, RecentFailures
+
+if TYPE_CHECKING:
+    from image_service.server.boot_progress.recording import CollectedReads
+
+COLLECT_SECONDS = 2.0
+"""Interval at which the processes are asked for their records."""
+
+
+class Collected(TypedDict):
+    """The records of a process since the last collection; JSON can represent them."""
+
+    reads: list[CollectedReads]
+    failures: list[tuple[float, str, str, str | None, int | None]]
+
+
+Collect: TypeAlias = Callable[[], Awaitable[Sequence[Collected]]]
+"""Returns the records of processes, except for those that send theirs to `Activity.merge` themselves."""
+
+
+class ProcessActivity:
+    """Collects the reads of clients, and the requests that have failed.
+
+    Args:
+        seconds: the clock, the same in all processes.
+        record_progress: records how much of each response in progress was sent.
+    """
+
+    def __init__(self, seconds: Callable[[], float], record_progress: Callable[[], None]) -> None:
+        self.reads = ReadRecorder(seconds)
+        self.failures = RecentFailures()
+        self._record_progress = record_progress
+
+    def collect(self) -> Collected:
+        """Return the records since the last collection."""
+        self._record_progress()
+        return {"reads": self.reads.collect(), "failures": self.failures.collect()}
+
+    async def collect_own(self) -> Sequence[Collected]:
+        """Return the same for a service of this one process (see `Collect`)."""
+        return (self.collect(),)
+
+
+class Activity:
+    """Mounts and failures, and the log of mounts.
+
+    Args:
+        stall_seconds: after so long without a read a mount is quiet.
+        seconds: the clock of all processes.
+        collect: asks them for their records.
+    """
+
+    _log = Logger()
+
+    def __init__(self, stall_seconds: float, seconds: Callable[[], float], collect: Collect) -> None:
+        self.mounts = MountBoard(stall_seconds, seconds, self._log_mount)
+        self.failures = FailureList()
+        self._collect = collect
+        self._collecting: SingleFlight[str, None] = SingleFlight()
+
+    async def refresh(self) -> None:
+        """Collect the records of all processes until now."""
+
+        async def collect() -> None:
+            for collected in await self._collect():
+                self.merge(collected)
+
+        await self._collecting.join("activity", collect)
+
+    def merge(self, collected: Collected) -> None:
+        """Add the records of a process."""
+        self.mounts.merge(collected["reads"])
+        self.failures.merge(collected["failures"])
+
+    async def check(self) -> None:
+        """Collect, and log the mounts that have become quiet."""
+        await self.refresh()
+        self.mounts.check()
+
+    def _log_mount(self, mount: dict[str, Any], sent: int, seconds: float) -> None:
+        """Log a mount that has become quiet."""
+        image = " ".join(filter(None, (mount["infra_env"], mount["kind"])))
+        result = "stalled" if mount["stalled"] else "ended"
+        stage = mount["stage"] or f"{mount['rootfs_percent']} % read"
+        self._log.info(
+            "mount of {image} {version} by {address} ({client}) {result}: {stage},"
+            " {sent} bytes in {seconds:.0f} s",
+            image=image,
+            result=result,
+            stage=stage,
+            sent=sent,
+            seconds=seconds,
+            version=mount["version"],
+            address=mount["address"],
+            client=mount["client"] or "unknown client",
+        )

@@ -1,0 +1,179 @@
+"""Operations on short links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+import attrs
+
+from image_service.core.errors import InvalidParameter
+from image_service.server.http.openapi import BOOLEAN, TEXT, TIME, list_schema, object_schema
+from image_service.server.links.links import LinkRequest
+from image_service.server.management.messages import ApiResponse, json_response, parse_json_object
+from image_service.server.management.operations import ApiOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from image_service.server.http.openapi import Json, Schemas
+    from image_service.server.links.links import Links
+    from image_service.server.management.messages import ApiRequest
+
+PATH = "/api/v1/links"
+DEFAULT_SECONDS = 86400
+MAX_URL = 8192
+"""Characters; as many as a request target has."""
+MAX_LABEL = 200
+
+
+class LinkHandlers(Protocol):
+    """Responds to the operations."""
+
+    def make(self, request: ApiRequest) -> Awaitable[ApiResponse]:
+        """Make a link."""
+
+    def list_usable(self, request: ApiRequest) -> Awaitable[ApiResponse]:
+        """List the links that can be used."""
+
+    def revoke(self, request: ApiRequest, *, link_id: str) -> Awaitable[ApiResponse]:
+        """End a link."""
+
+
+@attrs.frozen
+class LinksApi:
+    """The API of short links.
+
+    Args:
+        handlers: in this process, or of another.
+        max_seconds: how long a link may be valid.
+    """
+
+    _handlers: LinkHandlers
+    _max_seconds: int
+
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """See `AdminApi`."""
+        handlers = self._handlers
+        return (
+            ApiOperation(
+                "POST",
+                PATH,
+                "makeLink",
+                "make a short link",
+                handlers.make,
+                status=201,
+                body="NewLink",
+                reply="MadeLink",
+            ),
+            ApiOperation(
+                "GET",
+                PATH,
+                "getLinks",
+                "list the short links that can be used, without their secret parts",
+                handlers.list_usable,
+                reply="Links",
+            ),
+            ApiOperation(
+                "DELETE",
+                f"{PATH}/{{link_id}}",
+                "revokeLink",
+                "end a short link at once",
+                handlers.revoke,
+                status=204,
+            ),
+        )
+
+    @property
+    def schemas(self) -> Schemas:
+        """See `AdminApi`."""
+        seconds: Json = {"type": "integer", "minimum": 1, "maximum": self._max_seconds}
+        return {
+            "NewLink": {
+                "type": "object",
+                "required": ["url"],
+                "properties": {
+                    "url": {"type": "string", "minLength": 1, "maxLength": MAX_URL},
+                    "expires_in": {**seconds, "default": min(DEFAULT_SECONDS, self._max_seconds)},
+                    "label": {"type": "string", "maxLength": MAX_LABEL, "default": ""},
+                    "pinned": {**BOOLEAN, "default": False},
+                },
+                "additionalProperties": False,
+            },
+            "MadeLink": object_schema(id=TEXT, url=TEXT, expires_at=TIME),
+            "Link": object_schema(
+                id=TEXT,
+                label=TEXT,
+                infra_env=TEXT,
+                kind=TEXT,
+                version=TEXT,
+                architecture=TEXT,
+                pinned=BOOLEAN,
+                created_at=TIME,
+                expires_at=TIME,
+            ),
+            "Links": object_schema(links=list_schema("Link")),
+        }
+
+
+@attrs.frozen
+class LocalLinks:
+    """Responds by the links of this process. See `LinkHandlers`."""
+
+    _links: Links
+
+    async def make(self, request: ApiRequest) -> ApiResponse:
+        """Make a link."""
+        made = await self._links.make(
+            parse_link_request(request.body, self._links.max_seconds), request.client
+        )
+        fields = (("Location", f"{PATH}/{made.id}"),)
+        return json_response(attrs.asdict(made), status=201, fields=fields)
+
+    async def list_usable(self, _: ApiRequest) -> ApiResponse:
+        """List the links that can be used."""
+        return json_response({"links": [attrs.asdict(link) for link in await self._links.list_usable()]})
+
+    async def revoke(self, _: ApiRequest, *, link_id: str) -> ApiResponse:
+        """End a link."""
+        await self._links.revoke(unquote(link_id))
+        return ApiResponse(204)
+
+
+def parse_link_request(body: bytes, max_seconds: int) -> LinkRequest:
+    """Return the request of the content.
+
+    Raises:
+        InvalidRequest: the content is not a JSON object.
+        InvalidParameter: a member is missing, unknown or has an invalid value; the detail lists all faults.
+    """
+    document: dict[str, Any] = {
+        "expires_in": min(DEFAULT_SECONDS, max_seconds),
+        "label": "",
+        "pinned": False,
+        **parse_json_object(body),
+    }
+    checks: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "url": (_is_text(1, MAX_URL), f"a string of 1 to {MAX_URL} characters"),
+        "expires_in": (_is_number(max_seconds), f"a whole number of seconds from 1 to {max_seconds}"),
+        "label": (_is_text(0, MAX_LABEL), f"a string of at most {MAX_LABEL} printable characters"),
+        "pinned": (lambda value: isinstance(value, bool), "true or false"),
+    }
+    faults = [f"{name!a:.60} is not known" for name in document if name not in checks]
+    faults += [
+        f"{name} must be {right}"
+        for name, (is_right, right) in checks.items()
+        if not is_right(document.get(name))
+    ]
+    if faults:
+        raise InvalidParameter("; ".join(faults))
+    return LinkRequest(**document)
+
+
+def _is_text(minimum: int, maximum: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and minimum <= len(value) <= maximum and value.isprintable()
+
+
+def _is_number(maximum: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 1 <= value <= maximum

@@ -1,0 +1,83 @@
+"""``ADMIN_LISTEN``: a listener for those who run the service, beside those for its clients."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+from image_service.common.files.reloaded import Reloaded
+from image_service.core.errors import ConfigurationError
+from image_service.server.admin.admin_api import api_routes
+from image_service.server.admin.monitoring import PROBES, Monitoring
+from image_service.server.management.authentication import RequestGuard
+from image_service.server.management.listening import ApiListener
+from image_service.server.management.resource import ApiResource, ApiSite
+from image_service.server.management.router import ApiRouter
+from image_service.settings.admin import read_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.admin.admin_api import AdminApi
+    from image_service.server.admin.state import ServiceState
+    from image_service.server.management.router import Handlers
+    from image_service.settings.admin import AdminSettings
+    from image_service.settings.network import TlsSettings
+
+MAX_BODY_BYTES = 64 * 1024
+
+
+class AdminConfiguration(Protocol):
+    """The settings that the listener needs, of a role."""
+
+    @property
+    def admin(self) -> AdminSettings:
+        """Its address and token."""
+
+    @property
+    def tls(self) -> TlsSettings:
+        """Its certificate beyond loopback."""
+
+
+def start_admin(
+    parts: PartsStack,
+    settings: AdminConfiguration,
+    state: ServiceState,
+    *,
+    apis: Sequence[AdminApi] = (),
+    pages: Mapping[str, Handlers] = MappingProxyType({}),
+) -> None:
+    """Listen on ``ADMIN_LISTEN`` until the parts stop; do nothing if it is not set.
+
+    Args:
+        parts: see `PartsStack`.
+        settings: of the role.
+        state: of the role.
+        apis: beside that of monitoring.
+        pages: routes that are not of an API.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on; the token, key or certificate cannot be read.
+    """
+    listen, token_file, reactor = settings.admin.listen, settings.admin.token_file, parts.reactor
+    if listen is None:
+        return
+    token = None if token_file is None else _reload_token(token_file, reactor.seconds)
+    guard = RequestGuard(token, any_host=token is not None, public_paths=PROBES)
+    router = ApiRouter({**pages, **api_routes([Monitoring(state), *apis])})
+    site = ApiSite(ApiResource(guard, router.respond), reactor, MAX_BODY_BYTES)
+    ApiListener(parts, "ADMIN_LISTEN", "admin", site).listen(listen, settings.tls)
+
+
+def _reload_token(file: Path, seconds: Callable[[], float]) -> Callable[[], str]:
+    """Return a function that returns the present token of a file."""
+
+    def make() -> str:
+        try:
+            return read_token(file)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+
+    return Reloaded([file], make, seconds).get

@@ -1,0 +1,156 @@
+"""Mounts, base images, failures, and the events of all three."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.core.errors import Unavailable
+from image_service.server.admin.events import CONTENT_TYPE, EventStreams
+from image_service.server.boot_progress.stages import Stage
+from image_service.server.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
+from image_service.server.http.dates import format_epoch
+from image_service.server.http.openapi import (
+    BOOLEAN,
+    COUNT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    list_schema,
+    object_schema,
+)
+from image_service.server.management.messages import ApiResponse
+from image_service.server.management.operations import ApiOperation
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.server.admin.activity import Activity
+    from image_service.server.admin.events import Seen
+    from image_service.server.admin.state import ServiceState
+    from image_service.server.http.openapi import Json, Schemas
+    from image_service.server.management.messages import ApiRequest
+    from image_service.server.transport.exchanges.failures import Failure
+
+MAX_EVENTS = 256
+"""Of mounts, sent at a time."""
+_IMAGE_NAME = ("version", "openshift_version", "cpu_architecture", "type")
+_SCHEMAS: Schemas = {
+    **BASE_IMAGE_SCHEMAS,
+    "Mount": object_schema(
+        infra_env=TEXT_OR_NULL,
+        version=TEXT,
+        kind=TEXT,
+        address=TEXT,
+        client=TEXT_OR_NULL,
+        user_agent=TEXT,
+        since=TIME,
+        last_read=TIME,
+        bytes_read=COUNT,
+        size=COUNT,
+        rate=COUNT,
+        stage={"enum": [*(stage.value for stage in Stage), None]},
+        rootfs_percent={"type": ["number", "null"], "minimum": 0, "maximum": 100},
+        stalled=BOOLEAN,
+    ),
+    "Mounts": object_schema(mounts=list_schema("Mount")),
+    "Failure": object_schema(
+        path=TEXT_OR_NULL, status={"type": ["integer", "null"]}, reason=TEXT, client=TEXT, time=TIME
+    ),
+    "Failures": object_schema(failures=list_schema("Failure")),
+}
+
+
+class MountsApi:
+    """Responds by the activity of clients, and by the state of the service.
+
+    Args:
+        activity: of clients.
+        state: of the service.
+        clock: for events.
+    """
+
+    def __init__(self, activity: Activity, state: ServiceState, clock: IReactorTime) -> None:
+        self._activity = activity
+        self._state = state
+        self._streams = EventStreams(self._changes, clock)
+
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """See `AdminApi`."""
+        return (
+            ApiOperation(
+                "GET", "/api/v1/mounts", "getMounts", "list mounts", self._list_mounts, reply="Mounts"
+            ),
+            ApiOperation(
+                "GET", "/api/v1/images", "getImages", "list base images", self._images, reply="BaseImages"
+            ),
+            ApiOperation(
+                "GET",
+                "/api/v1/failures",
+                "getFailures",
+                "list the requests that failed last",
+                self._list_failures,
+                reply="Failures",
+            ),
+            ApiOperation(
+                "GET",
+                "/api/v1/events",
+                "getEvents",
+                "send mounts, base images and failures as they change",
+                self._stream_events,
+                content_types=(CONTENT_TYPE,),
+            ),
+        )
+
+    @property
+    def schemas(self) -> Schemas:
+        """See `AdminApi`."""
+        return _SCHEMAS
+
+    async def _list_mounts(self, _: ApiRequest) -> ApiResponse:
+        await self._activity.refresh()
+        return _compact({"mounts": self._activity.mounts.describe_all()})
+
+    async def _images(self, _: ApiRequest) -> ApiResponse:
+        return ApiResponse(200, (await self._state.render_images()).encode())
+
+    async def _list_failures(self, _: ApiRequest) -> ApiResponse:
+        await self._activity.refresh()
+        failures = [_describe_failure(failure) for failure in reversed(self._activity.failures.after())]
+        return _compact({"failures": failures})
+
+    async def _stream_events(self, _: ApiRequest) -> ApiResponse:
+        await self._activity.refresh()
+        return self._streams.open()
+
+    async def _changes(self, seen: Seen) -> list[Json]:
+        """Return the changes since the last events of a stream (see `events.Changes`)."""
+        events: list[Json] = []
+        with suppress(Unavailable):
+            for image in json.loads(await self._state.render_images())["images"]:
+                name = " ".join(image[field] for field in _IMAGE_NAME)
+                if seen.images.get(name) != image:
+                    seen.images[name] = image
+                    events.append({"type": "image", "image": image})
+        mounts, failures = self._activity.mounts, self._activity.failures
+        for revision, mount in islice(mounts.changes(seen.mounts), MAX_EVENTS):
+            seen.mounts = revision
+            events.append({"type": "mount", "mount": mount})
+        failed = failures.after(seen.failures)
+        events += [{"type": "failure", "failure": _describe_failure(failure)} for failure in failed]
+        seen.failures = failures.revision
+        return events
+
+
+def _compact(document: Json) -> ApiResponse:
+    """Return a response with a large document; indenting one takes seven times as long."""
+    return ApiResponse(200, json.dumps(document).encode() + b"\n")
+
+
+def _describe_failure(failure: Failure) -> Json:
+    return {**attrs.asdict(failure), "time": format_epoch(failure.time)}

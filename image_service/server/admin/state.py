@@ -1,0 +1,40 @@
+"""The state of the service as the administrative listener shows it, whichever processes have it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from image_service.server.admin.links_api import LinkHandlers
+
+Page: TypeAlias = tuple[bytes, str]
+"""Content and its media type."""
+
+
+class ServiceState(Protocol):
+    """The state of all processes of the service; its methods raise Unavailable if none of them responds."""
+
+    def unready_reason(self) -> Awaitable[str]:
+        """Return why no image can be served; empty if some can."""
+
+    def describe_impairment(self) -> Awaitable[str]:
+        """Return what does not work although images can be served, in a line; empty if all does."""
+
+    def render_metrics(self) -> Awaitable[Page]:
+        """Return the page of metrics."""
+
+    def render_images(self) -> Awaitable[str]:
+        """Return the states of the base images as JSON."""
+
+
+class ServingState(ServiceState, Protocol):
+    """The state of all processes of a service that serves images."""
+
+    def describe_status(self) -> Awaitable[Mapping[str, Any]]:
+        """Return what works and what does not, as JSON: ``Status`` in `status_api`."""
+
+    @property
+    def links(self) -> LinkHandlers:
+        """Responds to the operations on short links."""

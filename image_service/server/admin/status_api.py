@@ -1,0 +1,70 @@
+"""The API of the service's status: what works and what does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.server.http.openapi import (
+    BOOLEAN,
+    COUNT,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    list_schema,
+    object_schema,
+    reference,
+)
+from image_service.server.management.messages import json_response
+from image_service.server.management.operations import ApiOperation
+
+if TYPE_CHECKING:
+    from image_service.server.admin.state import ServingState
+    from image_service.server.http.openapi import Schemas
+    from image_service.server.management.messages import ApiRequest, ApiResponse
+
+STATUS_SCHEMAS: Schemas = {
+    "Status": object_schema(
+        version=TEXT,
+        started_at=TIME,
+        workers=COUNT,
+        ready=BOOLEAN,
+        reason=TEXT_OR_NULL,
+        impairment=TEXT_OR_NULL,
+        connections=COUNT,
+        requests=COUNT,
+        upstream=reference("Upstream"),
+        database={"oneOf": [reference("Database"), {"type": "null"}]},
+        streams=list_schema("Stream"),
+        certificates=list_schema("Certificate"),
+    ),
+    "Upstream": object_schema(
+        url=TEXT, answered_at=TIME_OR_NULL, failed_at=TIME_OR_NULL, failure=TEXT_OR_NULL, failures=COUNT
+    ),
+    "Database": object_schema(
+        was_reached=BOOLEAN,
+        failing_seconds={"type": ["number", "null"]},
+        round_trip_seconds={"type": ["number", "null"]},
+    ),
+    "Stream": object_schema(name=TEXT, refreshed_at=TIME, failures=COUNT),
+    "Certificate": object_schema(file=TEXT, not_after=TIME, state={"enum": ["valid", "ending", "ended"]}),
+}
+
+
+@attrs.frozen
+class StatusApi:
+    """Shows the status."""
+
+    _state: ServingState
+    schemas: Schemas = attrs.field(default=STATUS_SCHEMAS, init=False)
+
+    @property
+    def operations(self) -> tuple[ApiOperation, ...]:
+        """See `AdminApi`."""
+        summary = "show what works and what does not"
+        return (ApiOperation("GET", "/api/v1/status", "getStatus", summary, self._show, reply="Status"),)
+
+    async def _show(self, _: ApiRequest) -> ApiResponse:
+        return json_response(await self._state.describe_status())

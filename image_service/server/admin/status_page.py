@@ -1,0 +1,48 @@
+"""The status page: static files, which a browser fills with data of the API."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from image_service.server.management.messages import ApiResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from image_service.server.management.messages import ApiRequest
+    from image_service.server.management.router import Handlers
+
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_FIELDS = (
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+)
+_INDEX = "index.html"
+
+
+def page_routes() -> Mapping[str, Handlers]:
+    """Return the routes of the page and of the files that it loads, read once."""
+    routes: dict[str, Handlers] = {}
+    for file in (files(__package__) / "static").iterdir():
+        suffix = file.name[file.name.rindex(".") :]
+        response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=_FIELDS)
+        path = "/" if file.name == _INDEX else f"/static/{file.name}"
+        routes[re.escape(path)] = {"GET": partial(_respond, response)}
+    return routes
+
+
+async def _respond(response: ApiResponse, _: ApiRequest) -> ApiResponse:
+    return response

@@ -1,0 +1,317 @@
+"""The mounts of all processes: merges their records, and describes them.
+
+A mount is a client that reads an image. It begins with the first byte, is quiet when nothing was read for
+`stall_seconds`, and is forgotten `KEEP_SECONDS` after its last read. A client that begins again, after the
+firmware has opened the medium again or after a pause, has a new mount.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.core.images.reference import ISOS, Kind
+from image_service.server.boot_progress.clients import DOCTOR
+from image_service.server.boot_progress.coverage import Coverage
+from image_service.server.boot_progress.recording import BEGINNING, HEAD, RETURNED, SMALL, MountKey
+from image_service.server.boot_progress.stages import ORDER, READ_AS_FILE, Stage, Touch, Touches
+from image_service.server.http.dates import format_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from image_service.server.boot_progress.recording import CollectedReads
+
+MAX_MOUNTS = 4096
+"""That are kept; beyond it, those that were not read for longest are forgotten."""
+KEEP_SECONDS = 3600.0
+IGNITION_SECONDS = 1.0
+"""How long the stage of a minimal ISO is `ignition` after the area was read, before it is `done`."""
+RATE_SECONDS = 10.0
+"""The rate is the mean of these seconds."""
+_REMOUNT_PAUSES = 10  # times stall_seconds: after such a pause a read of the beginning is a new mount
+_IN_ORDER_BYTES = 1024 * 1024
+_BEYOND_FIRMWARE = {Touch.KERNEL, Touch.INITRD, Touch.IGNITION, Touch.ROOTFS}
+_MINIMAL_ISO = Kind.MINIMAL_ISO.value
+_ISO_KINDS = frozenset(kind.value for kind in ISOS)
+_PERCENT = 100
+
+
+@attrs.define(eq=False)
+class MountRecord:
+    """The reads of a client of an image, in all processes.
+
+    Times are the clock's seconds.
+
+    Args:
+        key: client and image.
+        coverage: of the bytes that were read.
+        rootfs: where the root file system begins and ends, if the image has one.
+        since: first read.
+        last_read: the latest.
+        client: name, if it is known.
+        user_agent: as sent last.
+        marks: kinds of its requests.
+        touches: parts of an ISO that were requested.
+        sent: bytes, repeated ones included.
+        reached: last stage so far; None: it does not boot from the image as a medium.
+        samples: times, and bytes sent until then, of the last `RATE_SECONDS`.
+        reported: its stage, True if it was stalled, and bytes sent, when it was reported last.
+        shown: its stage at the latest check, True if it was stalled then, and True if it had a rate.
+        is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
+        asks_often: it has done so while it read, as some file systems over HTTP do.
+        revision: number of its latest change, among those of all mounts.
+        described: its description after that change, for all streams of events; None: none was sent yet.
+    """
+
+    key: MountKey
+    coverage: Coverage
+    rootfs: tuple[int, int] | None
+    since: float
+    last_read: float
+    client: str | None = None
+    user_agent: str = ""
+    marks: int = 0
+    touches: Touches = attrs.field(factory=Touches)
+    sent: int = 0
+    reached: Stage | None = None
+    samples: deque[tuple[float, int]] = attrs.field(factory=deque)
+    reported: tuple[Stage | None, bool, int] | None = None
+    shown: tuple[Stage | None, bool, bool] = (None, False, False)
+    is_reopened: bool = False
+    asks_often: bool = False
+    revision: int = 0
+    described: dict[str, Any] | None = None
+
+    @property
+    def may_boot(self) -> bool:
+        """True if the client may be a machine that boots from the image as a medium."""
+        return self.key.kind in _ISO_KINDS and self.client != DOCTOR
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every byte was read."""
+        return self.coverage.count() == self.coverage.size
+
+    @property
+    def percent(self) -> float | None:
+        """How much of the root file system was read, or of a file that is read as a whole; None: neither."""
+        if self.reached is None:
+            part, whole = self.coverage.count(), self.coverage.size
+        elif self.rootfs is not None:
+            part, whole = self.coverage.count(*self.rootfs), self.rootfs[1] - self.rootfs[0]
+        else:
+            return None
+        return round(_PERCENT * part / whole, 1)
+
+    def merge(self, reads: CollectedReads) -> None:
+        """Add the records of a process."""
+        marks = reads["marks"]
+        if marks & BEGINNING:
+            self.is_reopened = False
+        elif marks & HEAD:
+            self.asks_often = True
+        self.marks |= marks
+        self.touches.merge(reads["touches"])
+        self.coverage.merge(b64decode(reads["bitmap"]))
+        self.sent += reads["sent"]
+        self.since = min(self.since, reads["first_read"])
+        self.last_read = max(self.last_read, reads["last_read"])
+        self.client = reads["client"] if reads["user_agent"] else reads["client"] or self.client
+        self.user_agent = reads["user_agent"] or self.user_agent
+        self._advance()
+
+    def _advance(self) -> None:
+        """Set the stage, which never goes back."""
+        if not self.may_boot or self._is_read_as_file:
+            self.reached = None
+            return
+        stage = self.touches.stage
+        if self.reached is None or ORDER[stage] > ORDER[self.reached]:
+            self.reached = stage
+
+    @property
+    def _is_read_as_file(self) -> bool:
+        """True if the client reads all of it, in order or in large parts, as a download does."""
+        if not self.marks & SMALL:
+            return self.sent > 0
+        if self.marks & RETURNED or not self.coverage.is_prefix:
+            return False
+        return not _BEYOND_FIRMWARE.isdisjoint(self.touches.first) or self.coverage.count() > _IN_ORDER_BYTES
+
+    def is_begun_again(self, reads: CollectedReads, stall_seconds: float) -> bool:
+        """Return True if the records of a process begin a new mount of the same client."""
+        if not reads["marks"] & BEGINNING:
+            return False
+        pause: float = reads["first_read"] - self.last_read
+        if self.reached is None:
+            return self.is_complete or pause > stall_seconds
+        is_reopened = (self.is_reopened or reads["marks"] & HEAD) and not self.asks_often
+        if is_reopened and ORDER[self.reached] >= ORDER[Stage.KERNEL]:
+            return True
+        limit = stall_seconds if self.is_stalled(reads["first_read"], stall_seconds) else 0.0
+        return pause > (limit or _REMOUNT_PAUSES * stall_seconds)
+
+    def sample(self, now: float) -> None:
+        """Record, for the rate, the bytes that were sent until now."""
+        if not self.samples or self.samples[-1][1] != self.sent:
+            self.samples.append((now, self.sent))
+        while len(self.samples) > 1 and self.samples[1][0] < now - RATE_SECONDS:
+            self.samples.popleft()
+
+    def rate(self, now: float) -> float:
+        """Return the bytes per second of the last `RATE_SECONDS`."""
+        begin = max(now - RATE_SECONDS, self.since)
+        earlier = [sent for at, sent in self.samples if at <= begin]
+        before = earlier[-1] if earlier else 0
+        return (self.sent - before) / max(now - begin, 1.0) if self.last_read >= begin else 0.0
+
+    def stage(self, now: float, stall_seconds: float) -> Stage | None:
+        """Return the stage at a time."""
+        pause = now - self.last_read
+        if self.reached is Stage.ROOTFS and pause > stall_seconds:
+            return Stage.DONE
+        is_minimal = self.reached is Stage.IGNITION and self.key.kind == _MINIMAL_ISO
+        if is_minimal and self.touches.has_read_ignition and pause > IGNITION_SECONDS:
+            return Stage.DONE
+        return self.reached
+
+    def is_stalled(self, now: float, stall_seconds: float) -> bool:
+        """Return True if a boot has stopped before it could go on without this image."""
+        if not self.may_boot or now - self.last_read <= stall_seconds:
+            return False
+        if self.reached is None:
+            return not self.is_complete
+        last = Stage.IGNITION if self.key.kind == _MINIMAL_ISO else Stage.ROOTFS
+        return ORDER[self.reached] < ORDER[last]
+
+
+class MountBoard:
+    """The mounts of all processes.
+
+    Args:
+        stall_seconds: after so long without a read a mount is quiet.
+        seconds: the clock, the same as of the processes that record.
+        ended: is called with the description of a mount, bytes sent and seconds, when it has become quiet;
+            again only if its verdict has changed.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        stall_seconds: float,
+        seconds: Callable[[], float],
+        ended: Callable[[dict[str, Any], int, float], None],
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._stall_seconds = stall_seconds
+        self._seconds = seconds
+        self._ended = ended
+        self._wall_clock = wall_clock
+        self._records: OrderedDict[MountKey, MountRecord] = OrderedDict()
+        self.revision = 0
+        """Number of the latest change."""
+
+    def merge(self, collected: Iterable[CollectedReads]) -> None:
+        """Add the records of a process."""
+        now = self._seconds()
+        for reads in collected:
+            key, size = MountKey(*reads["key"]), reads["size"]
+            record = self._records.get(key)
+            if record is not None and not reads["sent"]:  # the header fields alone
+                record.is_reopened = True
+                continue
+            if record is not None and (
+                record.coverage.size != size or record.is_begun_again(reads, self._stall_seconds)
+            ):
+                self._report(self._records.pop(key), now)
+                record = None
+            if record is None:
+                rootfs = None if reads["rootfs"] is None else tuple(reads["rootfs"])
+                record = MountRecord(key, Coverage(size), rootfs, reads["first_read"], reads["last_read"])
+                self._records[key] = record
+            record.merge(reads)
+            record.sample(now)
+            self._change(record)
+            self._records.move_to_end(key)
+        while len(self._records) > MAX_MOUNTS:
+            self._report(self._records.popitem(last=False)[1], now)
+
+    def check(self) -> None:
+        """Report the mounts that have become quiet, and forget those that have been for long."""
+        now = self._seconds()
+        for key, record in list(self._records.items()):
+            pause = now - record.last_read
+            stage = record.stage(now, self._stall_seconds)
+            shown = stage, record.is_stalled(now, self._stall_seconds), record.rate(now) > 0
+            if shown != record.shown:
+                record.shown = shown
+                self._change(record)
+            if pause > self._stall_seconds:
+                self._report(record, now)
+            if pause > KEEP_SECONDS:
+                del self._records[key]
+
+    def close(self) -> None:
+        """Report the mounts that were not reported: the service stops."""
+        for record in self._records.values():
+            self._report(record, self._seconds())
+
+    def _report(self, record: MountRecord, now: float) -> None:
+        """Report a mount, unless it was reported with the same result."""
+        stall_seconds = self._stall_seconds
+        result = record.stage(now, stall_seconds), record.is_stalled(now, stall_seconds), record.sent
+        if result != record.reported:
+            record.reported = result
+            self._ended(self._describe(record, now), record.sent, record.last_read - record.since)
+
+    def _change(self, record: MountRecord) -> None:
+        self.revision += 1
+        record.revision = self.revision
+        record.described = None
+
+    def describe_all(self) -> list[dict[str, Any]]:
+        """Return the mounts, the latest first."""
+        now = self._seconds()
+        return [self._describe(record, now) for record in reversed(self._records.values())]
+
+    def changes(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Return the mounts that have changed after a revision, by their own, in order."""
+        now = self._seconds()
+        changed = [record for record in self._records.values() if record.revision > after]
+        for record in sorted(changed, key=lambda record: record.revision):
+            if record.described is None:
+                record.described = self._describe(record, now)
+            yield record.revision, record.described
+
+    def stages(self) -> list[str]:
+        """Return the stage of each mount that is not quiet, or `READ_AS_FILE`."""
+        now = self._seconds()
+        return [
+            READ_AS_FILE if record.reached is None else record.reached.value
+            for record in self._records.values()
+            if now - record.last_read <= self._stall_seconds
+        ]
+
+    def _describe(self, record: MountRecord, now: float) -> dict[str, Any]:
+        stage, epoch = record.stage(now, self._stall_seconds), self._wall_clock() - now
+        return {
+            "infra_env": record.key.infra_env,
+            "version": record.key.version,
+            "kind": record.key.kind,
+            "address": record.key.address,
+            "client": record.client,
+            "user_agent": record.user_agent,
+            "since": format_epoch(epoch + record.since),
+            "last_read": format_epoch(epoch + record.last_read),
+            "bytes_read": record.coverage.count(),
+            "size": record.coverage.size,
+            "rate": round(record.rate(now)),
+            "stage": None if stage is None else stage.value,
+            "rootfs_percent": record.percent,
+            "stalled": record.is_stalled(now, self._stall_seconds),
+        }

@@ -1,0 +1,87 @@
+"""Builds the catalog of base images from settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.common.concurrency.backoff import Backoff
+from image_service.server.catalog.catalog import Catalog
+from image_service.server.catalog.derived.derived_images import DerivedImages
+from image_service.server.catalog.download.downloader import download_file
+from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.server.catalog.lifecycle.options import CatalogOptions
+from image_service.server.catalog.lifecycle.signature import KeyRing
+from image_service.server.catalog.remote.build_remote import build_remote_images
+from image_service.server.catalog.storage.data_dir import DataDir
+
+if TYPE_CHECKING:
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.server.catalog.download.origin_client import OriginClient
+    from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
+    from image_service.settings.os_images import OsImage
+    from image_service.settings.remote import RemoteSettings, S3Settings
+
+COLLECT_SECONDS = 600
+"""Interval at which files of images that are no longer configured are removed."""
+
+
+@attrs.frozen
+class BaseImages:
+    """The catalog and what belongs to it."""
+
+    configured: tuple[OsImage, ...]
+    catalog: Catalog
+    derived: DerivedImages
+    data_dir: DataDir
+    options: CatalogOptions
+    """Of the catalog; the callbacks are set once their receivers are built."""
+
+
+def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
+    parts: PartsStack,
+    settings: CatalogSettings,
+    storage: StorageSettings,
+    downloads: DownloadSettings,
+    http: OriginClient,
+    remote: RemoteSettings,
+    s3: S3Settings,
+    *,
+    configured: tuple[OsImage, ...],
+    is_leader: bool,
+) -> BaseImages:
+    """Start the catalog with the configured images; the leader removes files that are no longer needed.
+
+    Raises:
+        OSError: ``DATA_DIR`` cannot be created or read.
+    """
+    reactor = parts.reactor
+    data_dir = DataDir(
+        storage.data_dir, storage.retention_seconds, storage.max_bytes, scratch=storage.scratch_dir
+    )
+    keys = KeyRing.read(settings.signing_keys) if settings.signing_keys else None
+    derived = DerivedImages(reactor, reactor, data_dir)
+    options = CatalogOptions(
+        downloads=downloads.concurrency,
+        backoff=Backoff(downloads.retry_min_seconds, downloads.retry_max_seconds),
+        ready_when_any=settings.ready_when == "any",
+        derive=derived.derive,
+    )
+    fetcher = ImageFetcher(data_dir, partial(download_file, http), keys)
+    opener = build_remote_images(
+        reactor, remote, s3, http, data_dir=storage.data_dir, keys=keys, is_leader=is_leader
+    )
+    catalog = Catalog(reactor, reactor, configured, fetcher, options, opener)
+    catalog.start()
+    if is_leader:
+        in_thread = parts.in_thread_pool(1, "data directory")
+        parts.call_every(
+            COLLECT_SECONDS, lambda: in_thread(partial(data_dir.collect_garbage, catalog.retained_names))
+        )
+        parts.call_every(COLLECT_SECONDS, lambda: in_thread(catalog.remove_unused_blocks))
+    parts.push_async_callback(catalog.stop)
+    parts.push_async_callback(derived.stop)  # before the files that it reads are closed
+    parts.callback(opener.interrupt)  # before: what is derived may wait for an origin
+    return BaseImages(configured, catalog, derived, data_dir, options)

@@ -1,0 +1,179 @@
+"""Fetches base images into ``DATA_DIR`` and opens them. Runs in threads.
+
+Each step locks its image, against other processes on the directory too: the second one waits, and finds what
+the first has fetched and hashed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.common.concurrency.interruption import Interruption
+from image_service.core.errors import BaseImageError, Unavailable
+from image_service.server.catalog.download.downloader import ReportProgress
+from image_service.server.catalog.download.fetch_guard import public_url
+from image_service.server.catalog.lifecycle.opening import open_base_image, signature_path
+from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
+from image_service.server.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.server.catalog.storage.digest import recheck_sha256, stored_sha256
+
+if TYPE_CHECKING:
+    from image_service.core.images.base import BaseImage
+    from image_service.settings.os_images import OsImage
+
+T = TypeVar("T", bound="_Verified")
+Download: TypeAlias = Callable[[str, Path, Interruption, ReportProgress], None]
+
+
+class _Verified(Protocol):
+    @property
+    def sha256(self) -> str:
+        """Of its file, lower-case hex."""
+
+
+@attrs.frozen
+class ImageFetcher:
+    """Fetches and opens base images.
+
+    Args:
+        data_dir: stores downloaded images.
+        download: completes a partial file, like `download_file`.
+        keys: an image must be signed by one of them; None: signatures are not verified.
+    """
+
+    _log = Logger()
+
+    data_dir: DataDir
+    download: Download
+    keys: KeyRing | None = None
+
+    def is_complete(self, entry: OsImage) -> bool:
+        """Return True if nothing of an image is to be fetched, as for a local file that is used in place."""
+        path = self._path_of(entry)
+        complete = path.exists() and (self.keys is None or signature_path(path).exists())
+        return entry.local_path is not None or complete
+
+    def fetch_if_absent(
+        self, entry: OsImage, interruption: Interruption, report_progress: ReportProgress = lambda *_: None
+    ) -> None:
+        """Fetch the absent bytes of an image and its signature.
+
+        Raises:
+            Unavailable: not now; the error says why, and when to retry if the origin says so.
+            OSError: the directory cannot be written.
+            Interrupted: the service stops.
+        """
+        path = self._path_of(entry)
+        if entry.local_path:
+            return
+        with self.data_dir.lock(entry.file_name, interruption):
+            if not path.exists():
+                partial = self.data_dir.partial_path(entry.file_name)
+                with self.data_dir.quota.reserve(entry.file_name) as check_space:
+
+                    def report(done: int, total: int | None) -> None:
+                        check_space(done, total)
+                        report_progress(done, total)
+
+                    self.download(entry.url, partial, interruption, report)
+                self.data_dir.publish(entry.file_name)
+            if self.keys and not signature_path(path).exists():
+                self._fetch_signature(entry, interruption)
+
+    def open(self, entry: OsImage, interruption: Interruption) -> BaseImage:
+        """Verify a live ISO and open it; see `open_by`."""
+        return self.open_by(open_base_image, entry, interruption)
+
+    def open_by(
+        self,
+        opener: Callable[[OsImage, Path, Path, Interruption, KeyRing | None], T],
+        entry: OsImage,
+        interruption: Interruption,
+    ) -> T:
+        """Verify an image and open it.
+
+        Args:
+            opener: such as `open_base_image`.
+            entry: the configuration of the image.
+            interruption: stops this from another thread.
+
+        Returns:
+            the image; the caller closes its file.
+
+        Raises:
+            BaseImageError: the image is invalid. If it was downloaded it is set aside, and can be fetched
+                again.
+            Unavailable: it changed meanwhile.
+            OSError: it is absent, or cannot be read.
+            Interrupted: the service stops.
+        """
+        image, sidecar = entry.file_name, self.data_dir.path / f"{entry.file_name}.json"
+        with self.data_dir.lock(image, interruption):
+            interruption.raise_if_interrupted()
+            self.data_dir.claim_files(image, sidecar.name)
+            known = self.data_dir.recorded_sha256(image) or stored_sha256(sidecar)
+            try:
+                base = opener(entry, self._path_of(entry), sidecar, interruption, self.keys)
+            except BaseImageError as error:
+                self._set_aside(entry, error.detail)
+                raise
+            if entry.sha256 is None and known not in {None, base.sha256}:
+                self._log.warn(
+                    "base image {image} was changed or replaced: its SHA-256 was {known} and is {found}; "
+                    "`image-service images remove --force {version}` has it fetched again",
+                    image=image,
+                    known=known,
+                    found=base.sha256,
+                    version=entry.version,
+                )
+            self.data_dir.record_sha256(image, known or base.sha256)
+            return base
+
+    def recheck(self, entry: OsImage, base: BaseImage, interruption: Interruption) -> None:
+        """Compare the SHA-256 of an open image again, in minutes, mostly idle; raises like `open`."""
+        try:
+            recheck_sha256(base.file, base.sha256, interruption)
+        except BaseImageError as error:
+            with self.data_dir.lock(entry.file_name, interruption), suppress(FileNotFoundError):
+                status = self._path_of(entry).stat()
+                if os.path.samestat(status, os.fstat(base.file.descriptor)):  # not replaced meanwhile
+                    self._set_aside(entry, error.detail)
+            raise
+
+    def check_programs(self) -> None:
+        """Raise Unavailable if a program is absent without which no other image could be verified."""
+        if self.keys and not shutil.which("gpgv"):
+            raise Unavailable(
+                "gpgv is not installed; install the package gpgv: without it no new signature can be verified"
+            )
+
+    def _path_of(self, entry: OsImage) -> Path:
+        return entry.local_path or self.data_dir.path / entry.file_name
+
+    def _set_aside(self, entry: OsImage, reason: str) -> None:
+        """Make a downloaded image absent, with its signature."""
+        if entry.local_path is None and self.data_dir.set_aside(entry.file_name, reason):
+            self.data_dir.remove_files(entry.file_name, signature_path(self._path_of(entry)).name)
+
+    def _fetch_signature(self, entry: OsImage, interruption: Interruption) -> None:
+        image, name = entry.file_name, signature_path(self._path_of(entry)).name
+
+        def check_length(done: int, total: int | None) -> None:
+            if max(done, total or 0) > MAX_SIGNATURE_BYTES:
+                raise Unavailable(
+                    f"the signature at {public_url(url)} has more than {MAX_SIGNATURE_BYTES} bytes"
+                )
+
+        split = urlsplit(entry.url)
+        url = entry.signature_url or split._replace(path=f"{split.path}.sig").geturl()
+        self.download(url, self.data_dir.partial_path(image, name), interruption, check_length)
+        self.data_dir.publish(image, name)

@@ -1,0 +1,152 @@
+"""Opens and verifies base images. Runs in threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from image_service.common.files.base_file import BaseFile
+from image_service.core.errors import BaseImageError
+from image_service.core.families.coreos.family import (
+    FIRST_WITH_NMSTATE,
+    INITRD_FILES,
+    KERNEL_FILES,
+    ROOTFS_FILE,
+)
+from image_service.core.families.coreos.live_iso import read_live_iso
+from image_service.core.families.coreos.minimal_iso import check_minimal_iso
+from image_service.core.images.base import BaseImage
+from image_service.core.images.canvas import drop_unusable_minimal
+from image_service.core.images.reference import Kind
+from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
+from image_service.server.catalog.storage.digest import Sidecar, get_sha256
+from image_service.settings.os_images import precedence
+
+if TYPE_CHECKING:
+    from image_service.common.concurrency.interruption import Interruption
+    from image_service.core.families.coreos.live_iso import LiveIso
+    from image_service.core.families.coreos.minimal_iso import MinimalIso
+    from image_service.server.catalog.lifecycle.signature import KeyRing
+    from image_service.settings.os_images import OsImage
+
+
+def signature_path(path: Path) -> Path:
+    """Return the path of a file's detached signature."""
+    return path.with_name(f"{path.name}.sig")
+
+
+def open_base_image(
+    entry: OsImage, path: Path, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
+) -> BaseImage:
+    """Open a file and verify it.
+
+    Args:
+        entry: the configuration of the image, which may give its SHA-256.
+        path: of the file.
+        sidecar: path at which its digests are stored.
+        interruption: stops this from another thread.
+        keys: it must be signed by one of them; None: signatures are not verified.
+
+    Returns:
+        the image; the caller closes its file.
+
+    Raises:
+        BaseImageError: it is not a pristine CoreOS live ISO, or digest or signature is wrong.
+        Unavailable: it changed meanwhile.
+        OSError: it cannot be read.
+        Interrupted: the service stops.
+    """
+    file = BaseFile.open(path)
+    try:
+        return examine_file(entry, file, sidecar, interruption, keys)
+    except BaseException:
+        file.close()
+        raise
+
+
+def examine_file(
+    entry: OsImage, file: BaseFile, sidecar: Path, interruption: Interruption, keys: KeyRing | None = None
+) -> BaseImage:
+    """Verify an open file; see `open_base_image`."""
+    known = load_sidecar(sidecar, file)  # first, to notice if the file changes while it is read
+    layout = read_layout(entry, file)
+    digest = verify_file(entry, file, known, interruption, keys)
+    base = make_base_image(entry, file, layout, digest)
+
+    def check_recipe(minimal: MinimalIso) -> None:
+        if known.get_digest("minimal_sha256") != minimal.sha256:
+            check_minimal_iso(minimal, file.read_at, interruption.raise_if_interrupted)
+            known.save_digest("minimal_sha256", minimal.sha256)
+
+    return base if base.disconnected else drop_unusable_minimal(base, check_recipe)
+
+
+def load_sidecar(path: Path, file: BaseFile) -> Sidecar:
+    """Return the stored digests of a file; BaseImageError if it changed without a write."""
+    known = Sidecar(path, file)
+    if known.is_corrupt:
+        raise BaseImageError(
+            "the file's content changed without a write (corruption?): a sample of it differs"
+        )
+    return known
+
+
+def verify_file(
+    entry: OsImage, file: BaseFile, known: Sidecar, interruption: Interruption, keys: KeyRing | None
+) -> str:
+    """Verify digest and signature of a file, and return its SHA-256; see `open_base_image`."""
+    digest = get_sha256(file, known, interruption)
+    if entry.sha256 not in {None, digest}:
+        raise BaseImageError(f"its SHA-256 is {digest}; it must be {entry.sha256}")
+    if keys:
+        _check_signature(file, digest, keys, known, interruption)
+    return digest
+
+
+def make_base_image(entry: OsImage, file: BaseFile, layout: LiveIso, sha256: str) -> BaseImage:
+    """Return the base image of an entry; its digest stands for it in every ETag."""
+    return BaseImage(
+        file=file,
+        layout=layout,
+        sha256=sha256,
+        version=entry.version,
+        architecture=entry.cpu_architecture,
+        disconnected=Kind(entry.image_type) is Kind.DISCONNECTED_ISO,
+        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
+    )
+
+
+def read_layout(entry: OsImage, file: BaseFile) -> LiveIso:
+    """Return the layout of a base image; BaseImageError if it is not one of the entry's type."""
+    layout = read_live_iso(file.read_at, file.size)
+    if Kind(entry.image_type) is not Kind.DISCONNECTED_ISO:
+        _check_full_iso(layout)
+    return layout
+
+
+def _check_full_iso(layout: LiveIso) -> None:
+    boot_files = {
+        KERNEL_FILES[0]: layout.files.kernel,
+        INITRD_FILES[0]: layout.files.initrd,
+        ROOTFS_FILE: layout.files.rootfs,
+    }
+    absent = [name for name, file in boot_files.items() if file is None]
+    if absent:
+        raise BaseImageError(f"is not a full ISO: {', '.join(absent)} is missing")
+    if layout.customized:
+        raise BaseImageError(f"is already customized: {layout.customized}; use the published image")
+
+
+def _check_signature(
+    file: BaseFile, digest: str, keys: KeyRing, known: Sidecar, interruption: Interruption
+) -> None:
+    signature = signature_path(Path(file.path))
+    try:
+        with signature.open("rb") as opened:
+            content = opened.read(MAX_SIGNATURE_BYTES)
+    except FileNotFoundError:
+        raise BaseImageError(f"has no OpenPGP signature {signature.name}, but SIGNING_KEYS is set") from None
+    proof = keys.proof(digest, content)
+    if known.get_digest("signature_sha256") != proof:
+        keys.verify(file, content, interruption)
+        known.save_digest("signature_sha256", proof)

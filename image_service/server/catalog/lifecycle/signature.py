@@ -1,0 +1,97 @@
+"""Detached OpenPGP signatures, verified by gpgv: a small program without network access or key ring."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.common.concurrency.sandbox import run_sandboxed
+from image_service.common.files.base_file import BaseFile
+from image_service.core.errors import BaseImageError, ConfigurationError, FormatError
+from image_service.core.formats.openpgp import read_key_ring
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from image_service.common.concurrency.interruption import Interruption
+
+MAX_SIGNATURE_BYTES = 64 * 1024  # signatures by a dozen keys take some KiB
+_MAX_STATUS_BYTES = 64 * 1024
+_REASON = re.compile(rb"\n\[GNUPG:\] (BADSIG|ERRSIG|NO_PUBKEY|EXPKEYSIG|EXPSIG|REVKEYSIG|NODATA) (\w+)")
+
+
+@attrs.frozen
+class KeyRing:
+    """The public keys whose signatures are accepted, as gpgv reads them."""
+
+    keys: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> KeyRing:
+        """Read a file of public keys, binary or in ASCII armor.
+
+        Raises:
+            ConfigurationError: it cannot be read, or is no key ring.
+        """
+        try:
+            return cls(read_key_ring(path.read_bytes()))
+        except OSError as error:
+            raise ConfigurationError(f"SIGNING_KEYS cannot be read: {error}") from None
+        except FormatError as error:
+            raise ConfigurationError(f"SIGNING_KEYS {path} is no key ring: {error.detail}") from None
+
+    def proof(self, sha256: str, signature: bytes) -> str:
+        """Return a digest of a file's SHA-256, its signature and these keys, stored once verified."""
+        digest = hashlib.sha256(sha256.encode())
+        for part in (signature, self.keys):
+            digest.update(hashlib.sha256(part).digest())
+        return digest.hexdigest()
+
+    def verify(self, file: BaseFile, signature: bytes, interruption: Interruption) -> None:
+        """Verify the detached signature of a file, binary or in ASCII armor.
+
+        Raises:
+            BaseImageError: the signature is bad, or by none of the keys; contains gpgv's reason.
+            Unavailable: gpgv is not installed.
+            Interrupted: the service stops.
+        """
+        with (
+            file.hold(),
+            _in_memory(self.keys) as keys,
+            _in_memory(signature) as detached,
+            _in_memory() as output,
+        ):
+            paths = [f"/proc/self/fd/{descriptor}" for descriptor in (keys, detached, file.descriptor)]
+            options = ["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]
+            status = run_sandboxed(
+                ["gpgv", *options, *paths],
+                interruption,
+                descriptors=[keys, detached, file.descriptor],
+                stdout=output,
+            )
+            lines = b"\n" + os.pread(output, _MAX_STATUS_BYTES, 0)
+        # One good signature is enough: others may be by keys that are not in the ring.
+        if b"\n[GNUPG:] GOODSIG " not in lines or b"\n[GNUPG:] BADSIG " in lines:
+            # Keywords and key identifiers (doc/DETAILS of GnuPG), and nothing else of the output.
+            reasons = [f"{keyword.decode()} {key.decode()}" for keyword, key in _REASON.findall(lines)]
+            reason = ", ".join([f"gpgv exited with status {status}", *reasons])
+            raise BaseImageError(f"its OpenPGP signature is not valid: {reason}")
+
+    def verify_bytes(self, content: bytes, signature: bytes, interruption: Interruption) -> None:
+        """Verify the detached signature of a file in memory; see `verify`."""
+        with _in_memory(content) as descriptor:
+            self.verify(BaseFile(descriptor, len(content), "memory"), signature, interruption)
+
+
+@contextmanager
+def _in_memory(content: bytes = b"") -> Iterator[int]:
+    """Yield the descriptor of a file in memory: the disk may be read-only."""
+    with open(os.memfd_create("gpgv"), "w+b", buffering=0) as file:  # noqa: PTH123 - it has no path
+        file.write(content)
+        yield file.fileno()

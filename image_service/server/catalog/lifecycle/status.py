@@ -1,0 +1,126 @@
+"""The states of base images, and their rendering for ``GET /images``."""
+
+from __future__ import annotations
+
+import enum
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.server.catalog.download.fetch_guard import public_url
+from image_service.server.http.dates import format_rfc3339
+from image_service.server.http.redaction import redact_detail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from image_service.settings.os_images import OsImage
+
+
+_MAX_CAUSES = 3
+_MAX_REASON = 160  # characters
+
+
+class BaseImageState(enum.Enum):
+    """The states of a base image, as logged, in metrics and in ``GET /images``."""
+
+    WAITING = "waiting"
+    DOWNLOADING = "downloading"
+    VERIFYING = "verifying"
+    DERIVING = "deriving"  # the full ISO is served already
+    READY = "ready"
+    DEGRADED = "degraded"  # the full ISO is served, something that belongs to it is missing; retried
+    FAILED = "failed"  # retried
+    REFUSED = "refused"  # invalid, until the next start
+    STOPPED = "stopped"
+
+
+_READY = frozenset({BaseImageState.READY, BaseImageState.DEGRADED})
+
+
+@attrs.frozen
+class ImageStatus:
+    """The status of one base image.
+
+    Args:
+        entry: its configuration.
+        state: the present one.
+        reason: why it failed or was refused, or what it lacks; else empty.
+        bytes_done: downloaded so far; of a remote image, present on local disk.
+        bytes_total: to be downloaded; None: the origin does not say.
+        size: bytes of the image that is served; None: none is.
+        sha256: its digest, lower-case hex; None: none is served.
+        verified: what says that the bytes are right: ``digest``, ``origin`` (its validator) or None.
+        retry_seconds: until the next attempt; None: no retry is scheduled.
+    """
+
+    entry: OsImage
+    state: BaseImageState
+    reason: str = ""
+    bytes_done: int = 0
+    bytes_total: int | None = None
+    size: int | None = None
+    sha256: str | None = None
+    verified: str | None = None
+    retry_seconds: float | None = None
+
+    @property
+    def image(self) -> str:
+        """Its name in ``DATA_DIR``."""
+        return self.entry.file_name
+
+
+def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
+    """Render the response to ``GET /images``: JSON with an object per image and OpenShift version."""
+    images = [
+        _describe(status, version) for status in statuses for version in status.entry.openshift_versions
+    ]
+    return json.dumps({"images": images}, indent=2).encode() + b"\n"
+
+
+def count_ready(statuses: Sequence[ImageStatus]) -> str:
+    """Return how many images are ready or degraded: ``1 of 2 base images is ready``."""
+    ready = sum(status.state in _READY for status in statuses)
+    return f"{ready} of {len(statuses)} base images {'is' if ready == 1 else 'are'} ready"
+
+
+def describe_unready(statuses: Sequence[ImageStatus]) -> str:
+    """Return which images are not served yet and why, in one sentence for probes, of limited length."""
+    if not statuses:
+        return "no base images yet: no release of COREOS_STREAMS is known; see the log"
+    unready = [status for status in statuses if status.state not in _READY]
+    causes = [_describe_cause(status) for status in unready[:_MAX_CAUSES]]
+    if len(unready) > _MAX_CAUSES:
+        causes.append(f"{len(unready) - _MAX_CAUSES} more")
+    return "; ".join((count_ready(statuses), *causes, "see /images"))
+
+
+def _describe_cause(status: ImageStatus) -> str:
+    cause = f"{status.image} is {status.state.value}"
+    return f"{cause}: {redact_detail(status.reason, _MAX_REASON)}" if status.reason else cause
+
+
+def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
+    entry, retry_at = status.entry, None
+    if status.retry_seconds is not None:
+        # The reactor's clock is monotonic, so its time is no date.
+        moment = datetime.now(UTC) + timedelta(seconds=status.retry_seconds)
+        retry_at = format_rfc3339(moment)
+    return {
+        "version": entry.version,
+        "openshift_version": openshift_version,
+        "cpu_architecture": entry.cpu_architecture,
+        "type": entry.image_type,
+        "state": status.state.value,
+        "reason": status.reason or None,
+        "bytes_done": status.bytes_done,
+        "bytes_total": status.bytes_total,
+        "size": status.size,
+        "sha256": status.sha256,
+        "remote": entry.remote,
+        "verified": status.verified,
+        "retry_at": retry_at,
+        "url": public_url(entry.url),
+    }

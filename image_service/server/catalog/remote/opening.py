@@ -1,0 +1,330 @@
+"""Opens remote base images: pins the version that the origin has, and reads it through the block cache.
+
+All of it runs in threads.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import attrs
+from twisted.logger import Logger
+
+from image_service.common.files.block_cache.source import CacheIdentity, OriginFailed
+from image_service.core.errors import BaseImageError, FormatError, Unavailable, describe_os_error
+from image_service.core.families.coreos.minimal_iso import check_minimal_iso
+from image_service.core.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
+from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.images.canvas import drop_unusable_minimal
+from image_service.server.catalog.download.fetch_guard import public_url
+from image_service.server.catalog.lifecycle.opening import make_base_image, read_layout
+from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
+from image_service.server.catalog.remote.origin import Origin
+from image_service.server.catalog.remote.source import LoggedDigests, PinnedSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from image_service.common.concurrency.interruption import Interruption
+    from image_service.common.files.base_file import BaseFile
+    from image_service.common.files.block_cache.block_cache import BlockCache
+    from image_service.core.images.base import BaseImage
+    from image_service.server.catalog.download.origin_client import OriginClient
+    from image_service.server.catalog.lifecycle.signature import KeyRing
+    from image_service.server.catalog.remote.origin import Pin, SignUrl
+    from image_service.server.catalog.remote.range_client import RangeClient
+    from image_service.settings.os_images import OsImage
+
+BOOT_DIRECTORIES = ("boot", "coreos", "efi", "images", "isolinux")
+NOT_BOOT_FILES = frozenset({"ROOTFS.IMG"})
+MAX_BOOT_FILE = 512 * 1024 * 1024  # an initrd has some hundred MiB; a disconnected ISO has archives of GiB
+CHANGES = "changes"
+"""A file whose time is that of the latest change which a process on the cache found."""
+_HEAD_BYTES = 1024 * 1024  # system area, volume descriptors, path tables and directories
+_TAIL_BYTES = 64 * 1024  # the backup GPT
+_PREFETCH_BYTES = 8 * 1024 * 1024
+
+_log = Logger()
+
+
+@attrs.frozen(eq=False)
+class OpenedImage:
+    """An open remote image.
+
+    Args:
+        base: the caller closes its file.
+        identity: of its version in the cache.
+        pin: the version at the origin.
+        origin: where it is.
+        verified: what says that the bytes are right: ``digest`` or ``origin``.
+    """
+
+    base: BaseImage
+    identity: CacheIdentity
+    pin: Pin
+    origin: Origin
+    verified: str
+
+
+@attrs.define(eq=False)
+class RemoteImages:
+    """Opens remote images.
+
+    Args:
+        make_cache: makes the cache of their blocks, once an image needs it.
+        directory: of the cache.
+        client: for requests to origins.
+        interruption: shuts its connections down.
+        downloads: has the credentials.
+        sign: signs URLs of S3.
+        keys: a digest list must be signed by one of them; None: signatures are not verified.
+        prefetch: ``boot``, ``all`` or ``none``.
+        check_seconds: interval of asking origins whether they have another version.
+        max_bytes: of the cache.
+    """
+
+    make_cache: Callable[[], BlockCache]
+    directory: Path
+    client: RangeClient
+    interruption: Interruption
+    downloads: OriginClient
+    sign: SignUrl
+    keys: KeyRing | None
+    prefetch: str
+    check_seconds: float
+    max_bytes: int
+    _cache: BlockCache | None = attrs.field(default=None, init=False)
+
+    @property
+    def cache(self) -> BlockCache:
+        """The cache; made and started at first, in the reactor's thread, by `start`."""
+        if self._cache is None:
+            raise RuntimeError("no remote image was started")
+        return self._cache
+
+    @property
+    def is_started(self) -> bool:
+        """True if there is a remote image, or was one."""
+        return self._cache is not None
+
+    def start(self) -> None:
+        """Start the cache, unless it runs already; raises OSError."""
+        if self._cache is None:
+            cache = self.make_cache()
+            cache.start()
+            self._cache = cache
+
+    def announce_change(self) -> None:
+        """Let the other processes on the cache know that an origin has changed. Blocks."""
+        try:
+            (self.directory / CHANGES).touch()
+        except OSError as error:  # they find it at their next check
+            _log.warn("cannot announce a change: {reason}", reason=describe_os_error(error))
+
+    def latest_change(self) -> int:
+        """Return a number that differs after each announcement."""
+        try:
+            return (self.directory / CHANGES).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def interrupt(self) -> None:
+        """End all fetches and senders, in the reactor's thread: the service stops."""
+        self.interruption.interrupt()
+        if self._cache is not None:
+            self._cache.end_senders()
+
+    def close(self) -> None:
+        """Close the cache, when no image is served any more. Blocks; idempotent."""
+        cache, self._cache = self._cache, None
+        if cache is not None:
+            cache.close()
+        self.client.close()
+
+    def remove_unused(self, opened: Collection[OpenedImage]) -> None:
+        """Remove the blocks of versions that no process has open, except these. Blocks."""
+        self.cache.remove_others([image.identity for image in opened])
+
+    def open(
+        self, entry: OsImage, interruption: Interruption, on_changed: Callable[[CacheIdentity], None]
+    ) -> OpenedImage:
+        """Pin the version that the origin has, fetch its boot files, and open it.
+
+        Args:
+            entry: with ``remote``.
+            interruption: stops this from another thread.
+            on_changed: called in any thread, with the version that a fetch wanted, when there is another
+                one; perhaps repeatedly.
+
+        Raises:
+            BaseImageError: it cannot be served; says why.
+            Unavailable: not now; says why.
+            OSError: the cache cannot be used.
+            Interrupted: the service stops.
+        """
+        try:
+            return self._open(entry, interruption, on_changed)
+        except OriginFailed as error:
+            interruption.raise_if_interrupted()
+            raise Unavailable(
+                f"cannot fetch {public_url(entry.url)}: {error.strerror}",
+                retry_after_seconds=error.retry_after_seconds,
+            ) from None
+
+    def _open(
+        self, entry: OsImage, interruption: Interruption, on_changed: Callable[[CacheIdentity], None]
+    ) -> OpenedImage:
+        origin = self._origin(entry.url)
+        pin = origin.find_version()
+        digests = self._fetch_digests(entry, interruption)
+        if digests is not None:
+            if digests.size != pin.size:
+                raise BaseImageError(f"its origin has {pin.size} bytes, its digest list {digests.size}")
+            pin = attrs.evolve(pin, etag=None)
+        elif pin.etag is None:
+            raise BaseImageError(
+                "its origin gives no strong validator (ETag), so a change could not be noticed; give digests"
+                " for it, or have it downloaded, without remote"
+            )
+        validator = pin.etag or f"digests {entry.digests_sha256}"
+        identity = CacheIdentity(public_url(entry.url), validator, pin.size)
+        source = PinnedSource(origin, pin, entry.file_name, partial(on_changed, identity))
+        checks = LoggedDigests(digests.digests, entry.file_name) if digests else None
+        file = self.cache.open(identity, source, checks)
+        try:
+            base = self._examine(entry, file, identity, interruption)
+        except BaseException:
+            file.close()
+            raise
+        _log.info(
+            "base image {image} is pinned at {url}: {validator}, {size} bytes",
+            image=entry.file_name,
+            url=identity.url,
+            validator=validator,
+            size=pin.size,
+        )
+        return OpenedImage(base, identity, pin, origin, "digest" if digests else "origin")
+
+    def is_changed(self, opened: OpenedImage) -> bool:
+        """Ask the origin whether it has another version than the open one; raises like `open`."""
+        try:
+            found = opened.origin.find_version()
+        except OriginFailed as error:
+            raise Unavailable(
+                f"cannot fetch {opened.identity.url}: {error.strerror}",
+                retry_after_seconds=error.retry_after_seconds,
+            ) from None
+        if opened.pin.etag is None:  # the digests say what the version is
+            if found.size != opened.pin.size:
+                raise BaseImageError(f"its origin has {found.size} bytes, its digest list {opened.pin.size}")
+            return False
+        is_changed = (found.etag, found.size) != (opened.pin.etag, opened.pin.size)
+        if is_changed:
+            self.announce_change()
+        return is_changed
+
+    def local_bytes(self, opened: OpenedImage) -> int:
+        """Return how many bytes of an image are on local disk."""
+        return self.cache.local_bytes(opened.identity)
+
+    def fetch_all(self, opened: OpenedImage, interruption: Interruption) -> None:
+        """Fetch what is absent, as far as the cache has space; raises OSError, Interrupted."""
+        size = opened.pin.size
+        if size > self.max_bytes * 9 // 10:
+            _log.warn(
+                "base image {image} is not fetched as a whole: it has {size} bytes, and"
+                " REMOTE_CACHE_MAX_BYTES is {limit}",
+                image=opened.base.name,
+                size=size,
+                limit=self.max_bytes,
+            )
+            return
+        for offset in range(0, size, _PREFETCH_BYTES):
+            interruption.raise_if_interrupted()
+            self.cache.fetch(opened.identity, offset, min(_PREFETCH_BYTES, size - offset))
+
+    def _origin(self, url: str) -> Origin:
+        return Origin(url, self.client, self.downloads, self.sign)
+
+    def _fetch_digests(self, entry: OsImage, interruption: Interruption) -> DigestList | None:
+        """Return the digest list of an entry, verified; None: it has none."""
+        url = entry.digests_url
+        if url is None:
+            return None
+        content = self._read_all(url, max_list_bytes(2**40))
+        found = sha256(content).hexdigest()
+        if found != entry.digests_sha256:
+            raise BaseImageError(
+                f"the SHA-256 of its digest list is {found}; it must be {entry.digests_sha256}"
+            )
+        if self.keys is not None:
+            split = urlsplit(url)
+            signature = self._read_all(split._replace(path=f"{split.path}.sig").geturl(), MAX_SIGNATURE_BYTES)
+            self.keys.verify_bytes(content, signature, interruption)
+        return parse_digest_list(content)
+
+    def _read_all(self, url: str, max_bytes: int) -> bytes:
+        split = urlsplit(url)
+        if split.scheme != "file":
+            return self._origin(url).read_all(max_bytes)
+        with Path(unquote(split.path)).open("rb") as file:
+            return file.read(max_bytes)
+
+    def _examine(
+        self, entry: OsImage, file: BaseFile, identity: CacheIdentity, interruption: Interruption
+    ) -> BaseImage:
+        layout = read_layout(entry, file)
+        base = make_base_image(entry, file, layout, identity_digest(entry, identity))
+        if self.prefetch != "none":
+            self._keep_boot_files(file, identity, interruption)
+        if base.disconnected:
+            return base
+        return drop_unusable_minimal(
+            base,
+            lambda minimal: check_minimal_iso(minimal, file.read_at, interruption.raise_if_interrupted),
+        )
+
+    def _keep_boot_files(self, file: BaseFile, identity: CacheIdentity, interruption: Interruption) -> None:
+        """Fetch the bytes that are read until the kernel runs, and keep them on local disk."""
+        try:
+            for offset, length in boot_ranges(file):
+                interruption.raise_if_interrupted()
+                self.cache.pin(identity, offset, length)
+        except OriginFailed:
+            raise
+        except OSError as error:
+            _log.warn(
+                "boot files of {url} are not all kept in the cache: {reason}; give it more space",
+                url=identity.url,
+                reason=error.strerror or str(error),
+            )
+        except FormatError as error:  # in a directory that nothing else reads
+            _log.warn(
+                "boot files of {url} are not kept in the cache: {reason}", url=identity.url, reason=error
+            )
+
+
+def identity_digest(entry: OsImage, identity: CacheIdentity) -> str:
+    """Return what stands for the bytes of an image in every ETag, the same on all replicas.
+
+    That is the SHA-256 of the file where digests show that the bytes are those: without them, the origin
+    could change them and the SHA-256 of the configuration would stay.
+    """
+    return entry.sha256 if entry.sha256 and entry.digests_sha256 else identity.digest
+
+
+def boot_ranges(file: BaseFile) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of what firmware and boot loaders read."""
+    yield 0, min(_HEAD_BYTES, file.size)
+    tail = min(_TAIL_BYTES, file.size)
+    yield file.size - tail, tail
+    iso = read_iso9660(file.read_at, file.size)
+    for span in chain.from_iterable(map(iso.list_files, BOOT_DIRECTORIES)):
+        name = span.path.rpartition("/")[2].upper()
+        if 0 < span.length <= MAX_BOOT_FILE and not name.startswith(tuple(NOT_BOOT_FILES)):
+            yield span.offset, span.length

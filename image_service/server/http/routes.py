@@ -1,0 +1,333 @@
+"""The routes: which image, document or probe a request target names. Pure."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+import attrs
+
+from image_service.core.errors import InvalidParameter, NotFound
+from image_service.core.images.reference import (
+    DEFAULT_ARCHITECTURE,
+    ISOS,
+    ArtifactRef,
+    BootArtifact,
+    Credentials,
+    CredentialScheme,
+    ImageRef,
+    Kind,
+    StreamConfigMapRef,
+    StreamDocumentRef,
+    StreamFileRef,
+    StreamRef,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+
+_DIGEST_SUFFIX = ".sha256"
+
+_KIND_BY_TYPE = {kind.value: kind for kind in ISOS} | {"full": Kind.FULL_ISO, "minimal": Kind.MINIMAL_ISO}
+_KIND_BY_FILE = {
+    "full.iso": Kind.FULL_ISO,
+    "minimal.iso": Kind.MINIMAL_ISO,
+    "disconnected.iso": Kind.DISCONNECTED_ISO,
+}
+_ARTIFACT_BY_NAME = {
+    "kernel": BootArtifact.KERNEL,
+    "rootfs": BootArtifact.ROOTFS,
+    "ins-file": BootArtifact.INS_FILE,
+}
+_ARTIFACT_BY_FILE = {artifact.value: artifact for artifact in BootArtifact}
+
+
+class Probe(enum.Enum):
+    """The paths for orchestrators and monitoring."""
+
+    HEALTH = "/health"
+    LIVE = "/live"
+    METRICS = "/metrics"
+    IMAGES = "/images"
+
+
+class PublicDocument(enum.Enum):
+    """The paths of the documents that describe the service."""
+
+    HOME = "/"
+    OPENAPI = "/openapi.json"
+
+
+@attrs.frozen
+class ImageRoute:
+    """An image, or a file of a base image.
+
+    Args:
+        handler: the route's name, for logs and metrics; holds no credential.
+        ref: which image or file.
+        credentials: of the request, to be passed on to assisted-service.
+        version_is_parameter: an unknown version makes the request invalid (400) instead of the image unknown
+            (404).
+        is_digest: the SHA-256 of the image is requested, not the image.
+    """
+
+    handler: str
+    ref: ImageRef | ArtifactRef
+    credentials: Credentials | None = None
+    version_is_parameter: bool = False
+    is_digest: bool = False
+
+
+@attrs.frozen
+class MirrorRoute:
+    """A document or a file of a mirrored stream.
+
+    Args:
+        handler: the route's name, for logs and metrics.
+        ref: which document or file; None: streams have none of this name.
+    """
+
+    handler: str
+    ref: StreamRef | None
+
+
+@attrs.frozen
+class LinkRoute:
+    """A short link.
+
+    Args:
+        handler: the route's name, for logs and metrics.
+        code: the secret part.
+        suffix: names one of the files that the link opens; without the dot.
+        is_digest: see `ImageRoute`.
+    """
+
+    handler: str
+    code: str = attrs.field(repr=False)
+    suffix: str
+    is_digest: bool = False
+
+
+Route: TypeAlias = PublicDocument | ImageRoute | LinkRoute | MirrorRoute | Probe
+_PROBES = tuple(probe.value for probe in Probe)
+_DOCUMENTS = tuple(document.value for document in PublicDocument)
+
+
+@attrs.frozen
+class _Target:
+    handler: str
+    query: Mapping[str, str] = attrs.field(repr=False)
+    authorization: str | None = attrs.field(repr=False)
+
+    @property
+    def architecture(self) -> str:
+        return self.query.get("arch") or DEFAULT_ARCHITECTURE
+
+    def credentials(self, token_in_path: str | None = None) -> Credentials | None:
+        """Return the first credential of the request, in the contract's order."""
+        if api_key := self.query.get("api_key"):
+            return Credentials(CredentialScheme.API_KEY, api_key)
+        if token := token_in_path or self.query.get("image_token"):
+            if _VISIBLE.fullmatch(token) is None:  # it becomes a header field upstream
+                raise InvalidParameter("the image token contains characters that no token has")
+            return Credentials(CredentialScheme.IMAGE_TOKEN, token)
+        if self.authorization:
+            return Credentials(CredentialScheme.AUTHORIZATION, self.authorization)
+        return None
+
+    def required(self, parameter: str) -> str:
+        value = self.query.get(parameter)
+        if not value:
+            raise InvalidParameter(f"the query parameter {parameter} is missing")
+        return value
+
+    def by_query(self, infra_env_id: str) -> ImageRoute:
+        kind_name, version = self.required("type"), self.required("version")
+        ref = ImageRef(_uuid(infra_env_id), version, self.architecture, _kind(kind_name))
+        return ImageRoute(self.handler, ref, self.credentials())
+
+    def by_id(self, infra_env_id: str, *version_path: str) -> ImageRoute:
+        return ImageRoute(self.handler, _ref(_uuid(infra_env_id), *version_path), self.credentials())
+
+    def by_api_key(self, api_key: str, *version_path: str) -> ImageRoute:
+        credentials = Credentials(CredentialScheme.API_KEY, api_key)
+        return ImageRoute(self.handler, _ref(_subject(api_key), *version_path), credentials)
+
+    def by_token(self, token: str, *version_path: str) -> ImageRoute:
+        return ImageRoute(self.handler, _ref(_subject(token), *version_path), self.credentials(token))
+
+    def by_cluster(self, infra_env_id: str) -> ImageRoute:
+        kind_name = self.query.get("type")
+        kind = _kind(kind_name) if kind_name else None
+        version, architecture = self.query.get("version") or None, self.query.get("arch") or None
+        ref = ImageRef(_uuid(infra_env_id), version, architecture, kind)
+        return ImageRoute(self.handler, ref, self.credentials())
+
+    def pxe_initrd(self, infra_env_id: str) -> ImageRoute:
+        version = self.required("version")
+        ref = ImageRef(_uuid(infra_env_id), version, self.architecture, Kind.PXE_INITRD)
+        return ImageRoute(self.handler, ref, self.credentials(), version_is_parameter=True)
+
+    def ipxe_script(self, infra_env_id: str) -> ImageRoute:
+        version = self.required("version")
+        ref = ImageRef(_uuid(infra_env_id), version, self.architecture, Kind.IPXE_SCRIPT)
+        return ImageRoute(self.handler, ref, self.credentials(), version_is_parameter=True)
+
+    def short_link(self, code: str, suffix: str) -> LinkRoute:
+        return LinkRoute(self.handler, code, suffix)
+
+    def initrd_addrsize(self, infra_env_id: str) -> ImageRoute:
+        ref = ImageRef(_uuid(infra_env_id), self.required("version"), "s390x", Kind.INITRD_ADDRSIZE)
+        return ImageRoute(self.handler, ref, self.credentials(), version_is_parameter=True)
+
+    def artifact_by_query(self, name: str) -> ImageRoute:
+        ref = ArtifactRef(_ARTIFACT_BY_NAME[name], self.required("version"), self.architecture)
+        return ImageRoute(self.handler, ref, version_is_parameter=True)
+
+    def artifact(self, version: str, architecture: str, file: str) -> ImageRoute:
+        if file not in _ARTIFACT_BY_FILE:
+            raise NotFound(f"not found; the files are {', '.join(_ARTIFACT_BY_FILE)}")
+        return ImageRoute(self.handler, ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture))
+
+
+def names_probe(target: str) -> bool:
+    """Return True for a request target that names a probe, below any base path; no image's path ends so."""
+    return target.partition("?")[0].endswith(_PROBES)
+
+
+def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") -> Route:
+    """Return what a request target names.
+
+    Args:
+        target: in origin form.
+        headers: field values by lower-case name; only ``authorization`` is read.
+        base_path: path of the service's base URL, without a final slash; the routes exist below it and at the
+            root.
+
+    Raises:
+        NotFound: there is no such route, or its identifier is invalid.
+        InvalidParameter: a query parameter is missing or invalid.
+    """
+    raw_path, _, raw_query = target.partition("?")
+    path = raw_path.removeprefix(base_path) if raw_path.startswith(f"{base_path}/") else raw_path
+    query = dict(reversed(parse_qsl(raw_query, encoding="utf-8", errors="replace")))
+    if path in _PROBES:
+        return Probe(path)
+    if path in _DOCUMENTS:
+        return PublicDocument(path)
+    for handler, pattern in _MIRROR_ROUTES:
+        match = pattern.fullmatch(path)
+        if match is not None:
+            return MirrorRoute(handler, _stream_ref(tuple(map(_decode, match.groups()))))
+    for handler, pattern, make in _ROUTES:
+        match = pattern.fullmatch(path.removesuffix(_DIGEST_SUFFIX))
+        if match is not None:
+            request = _Target(handler, query, headers.get("authorization"))
+            route = make(request, *map(_decode, match.groups()))
+            # The contract's URLs with a query have no place for the suffix.
+            digest = query.get("digest")
+            if digest not in {None, "sha256"}:
+                raise InvalidParameter("the query parameter digest is invalid; the only value is sha256")
+            return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or digest is not None)
+    raise NotFound("not found")
+
+
+def _decode(segment: str) -> str:
+    with suppress(UnicodeDecodeError):
+        return unquote(segment, errors="strict")
+    raise NotFound("not found")
+
+
+def _stream_ref(segments: tuple[str, ...]) -> StreamRef | None:
+    match segments:
+        case (name,) if name.endswith(".json"):
+            return StreamDocumentRef(name.removesuffix(".json"))
+        case (stream, "configmap.yaml"):
+            return StreamConfigMapRef(stream)
+        case (stream, version, architecture, name):
+            return StreamFileRef(stream, version, architecture, name)
+    return None
+
+
+def _path(template: str) -> re.Pattern[str]:
+    return re.compile(template.replace("*", "([^/]+)"))
+
+
+_ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute | LinkRoute]], ...] = (
+    ("/images/:imageID", _path("/images/*"), _Target.by_query),
+    ("/byid/:token", _path("/byid/*/*/*/*"), _Target.by_id),
+    ("/byapikey/:token", _path("/byapikey/*/*/*/*"), _Target.by_api_key),
+    ("/bytoken/:token", _path("/bytoken/*/*/*/*"), _Target.by_token),
+    ("/images/:imageID/pxe-initrd", _path("/images/*/pxe-initrd"), _Target.pxe_initrd),
+    (
+        "/images/:imageID/s390x-initrd-addrsize",
+        _path("/images/*/s390x-initrd-addrsize"),
+        _Target.initrd_addrsize,
+    ),
+    ("/images/:imageID/ipxe", _path("/images/*/ipxe"), _Target.ipxe_script),
+    ("/s/:code", re.compile(r"/s/([^/.]+)\.(iso|img|ipxe|vmlinuz)"), _Target.short_link),
+    *(
+        (f"/boot-artifacts/{name}", _path(f"/boot-artifacts/({name})"), _Target.artifact_by_query)
+        for name in _ARTIFACT_BY_NAME
+    ),
+    ("/boot-artifacts/:version/:arch/:file", _path("/boot-artifacts/*/*/*"), _Target.artifact),
+    (
+        "/clusters/:clusterID/downloads/image",
+        _path("(?:/api/assisted-install/v[12])?/clusters/*/downloads/image"),
+        _Target.by_cluster,
+    ),
+)
+_MIRROR_ROUTES = (
+    ("/streams/:document", _path("/streams/*")),
+    ("/streams/:stream/:document", _path("/streams/*/*")),
+    ("/streams/:stream/:release/:arch/:file", _path("/streams/*/*/*/*")),
+)
+HANDLERS = (*(handler for handler, _, _ in _ROUTES), *(handler for handler, _ in _MIRROR_ROUTES))
+"""The names of all routes: assisted-image-service's for its own, ours for all others."""
+
+
+def _ref(infra_env_id: str, version: str, architecture: str, file: str) -> ImageRef:
+    kind = _KIND_BY_FILE.get(file)
+    if kind is None:
+        raise NotFound(f"not found; the files are {', '.join(_KIND_BY_FILE)}")
+    return ImageRef(infra_env_id, version, architecture, kind)
+
+
+def _uuid(text: str) -> str:
+    if _UUID.fullmatch(text) is None:
+        raise NotFound("the identifier of the infra-env in the path is not a lower-case UUID")
+    return text
+
+
+def _kind(name: str) -> Kind:
+    kind = _KIND_BY_TYPE.get(name)
+    if kind is None:
+        raise InvalidParameter(
+            f"the query parameter type is invalid; it is one of {', '.join(_KIND_BY_TYPE)}"
+        )
+    return kind
+
+
+def _subject(token: str) -> str:
+    """Return the infra-env that a JWT is for (RFC 7519); assisted-service verifies the signature."""
+    claims = None
+    with suppress(ValueError, RecursionError):  # neither base64url nor UTF-8 nor JSON
+        _header, payload, _signature = token.split(".")
+        claims = json.loads(
+            base64.b64decode(payload + "=" * (-len(payload) % 4), altchars=b"-_", validate=True)
+        )
+    # Outside of the decoder's error, which contains the claims and would be the context of this one.
+    if not isinstance(claims, dict):
+        raise NotFound("the token in the path is not a JWT")
+    subject = claims.get("sub") or claims.get("infra_env_id")
+    if not isinstance(subject, str):
+        raise NotFound("the token in the path has no infra-env (sub or infra_env_id)")
+    return _uuid(subject)

@@ -1,0 +1,299 @@
+"""Short links: makes, opens, lists and revokes them.
+
+A link opens an image like the URL that it was made of: with the same credentials, which assisted-service
+goes on to check. All who have its code can read the image. The code is in no table, log or metric. An opened
+link is kept in memory for a while; the process that ends one bumps its counter, and all processes read it
+again.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.common.concurrency.lru import LruCache
+from image_service.common.concurrency.rate_limiter import RateLimiter
+from image_service.core.errors import (
+    Gone,
+    ImageServiceError,
+    InvalidParameter,
+    NotFound,
+    SnapshotUnreadable,
+    TooManyWrongCodes,
+    Unavailable,
+)
+from image_service.core.images.reference import Kind, PinnedVersion, Reader
+from image_service.server.http.dates import format_epoch
+from image_service.server.http.problem import status_of
+from image_service.server.links.link import (
+    INITRD,
+    ISO,
+    SCRIPT,
+    LinkDescription,
+    LinkTarget,
+    new_code,
+    new_link_id,
+)
+from image_service.server.links.repository import StoredLink
+from image_service.server.snapshots.storage.model import ImageRequest
+from image_service.server.transport.admission.addresses import address_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.common.concurrency.coordination import Coordination
+    from image_service.server.links.repository import LinkRepository
+    from image_service.server.links.target_url import OwnUrls
+    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.storage.encryption import SnapshotCipher
+
+READ_AGAIN_SECONDS = 60.0
+"""How long an opened link is used before it is read again; a revoked one is read again at once."""
+UNREADABLE_SECONDS = 600.0
+"""How long it is used beyond that while the database cannot be read."""
+KEPT_SECONDS = 30 * 86400.0
+"""How long an expired or revoked link is known as such; after that its code is unknown."""
+MAX_OPENED = 4096
+WRONG_CODES = 40
+"""How many wrong codes a client may try at once, in each of at most 64 processes of a host; then one each
+`WRONG_CODE_SECONDS`."""
+WRONG_CODE_SECONDS = 36.0
+MAX_CLIENTS = 4096
+"""Whose wrong codes are counted."""
+
+
+@attrs.frozen
+class LinkRequest:
+    """A request for a link.
+
+    Args:
+        url: of this service, with its credentials.
+        expires_in: seconds.
+        label: a text for the list of links.
+        pinned: True: it keeps the present version of the image.
+    """
+
+    url: str = attrs.field(repr=False)
+    expires_in: int
+    label: str
+    pinned: bool
+
+
+@attrs.frozen
+class MadeLink:
+    """A new link. The service does not keep its URL.
+
+    Args:
+        expires_at: RFC 3339.
+    """
+
+    id: str
+    url: str = attrs.field(repr=False)
+    expires_at: str
+
+
+@attrs.define(eq=False)
+class OpenedLink:
+    """A link whose code was presented. Instants are the clock's seconds.
+
+    Args:
+        counters: see `Links`, when it was read.
+        read_at: when it was last read.
+        expires_at: when it ends.
+    """
+
+    digest: bytes
+    target: LinkTarget
+    counters: tuple[int, int]
+    read_at: float
+    expires_at: float
+
+
+class Links:
+    """The short links of the service.
+
+    Args:
+        repository: stores them.
+        cipher: returns the cipher of the present data key.
+        images: finds the images that URLs name.
+        own_urls: which URLs are of this service.
+        max_seconds: how long a link may be valid.
+        wall_clock: seconds since 1970.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of links, and two clocks
+        self,
+        repository: LinkRepository,
+        cipher: Callable[[], SnapshotCipher],
+        images: BootImages,
+        own_urls: OwnUrls,
+        max_seconds: int,
+        *,
+        coordination: Coordination,
+        clock: IReactorTime,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._repository = repository
+        self._cipher = cipher
+        self._images = images
+        self._own_urls = own_urls
+        self.max_seconds = max_seconds
+        self._coordination = coordination
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._opened: LruCache[bytes, OpenedLink] = LruCache(MAX_OPENED)
+        self._revocations = 0
+        self._wrong_codes: RateLimiter[str] = RateLimiter(clock, WRONG_CODES, WRONG_CODE_SECONDS, MAX_CLIENTS)
+
+    async def make(self, request: LinkRequest, client: str) -> MadeLink:
+        """Make a link to an image that is served now.
+
+        Args:
+            request: URL and options of the link.
+            client: the address of the client.
+
+        Raises:
+            InvalidParameter: the URL is not of this service, or assisted-service refuses the image to it.
+            ImageServiceError: the image, or the database, is not available now.
+        """
+        try:
+            target, suffix = await self._find_target(request, client)
+        except ImageServiceError as error:
+            if status_of(error) >= 500:  # noqa: PLR2004 - a failure of ours or of assisted-service
+                raise
+            raise InvalidParameter(f"url is not served: {error.detail}") from None
+        code, now, ref, cipher = new_code(), self._wall_clock(), target.ref, self._cipher()
+        description = LinkDescription(
+            new_link_id(),
+            request.label,
+            ref.infra_env_id,
+            ref.kind.value if ref.kind else "",
+            ref.version or "",
+            ref.architecture or "",
+            request.pinned,
+            format_epoch(now),
+            format_epoch(now + request.expires_in),
+        )
+        digest = cipher.link_digest_of(code)
+        stored = StoredLink(
+            description.id,
+            digest,
+            cipher.seal(digest, 0, None, json.dumps(attrs.asdict(description)).encode()),
+            cipher.seal_link(code, target.encode()),
+            now + request.expires_in,
+        )
+        await self._repository.add(stored, self._kept_snapshot(target))
+        url = f"{self._own_urls.base_url}/s/{code}.{suffix}"
+        return MadeLink(description.id, url, description.expires_at)
+
+    async def list_usable(self) -> Sequence[LinkDescription]:
+        """Return the links that have neither expired nor been revoked, the next to expire first."""
+        cipher, found = self._cipher(), await self._repository.list_usable(self._wall_clock())
+        return [
+            LinkDescription(**json.loads(cipher.unseal(link.digest, 0, None, link.description)))
+            for link in found
+        ]
+
+    async def revoke(self, link_id: str) -> None:
+        """End a link at once, in all processes; raises NotFound if there is none of this id."""
+        digest = await self._repository.end(link_id)
+        if digest is None:
+            raise NotFound("there is no such link, or it has ended")
+        self._coordination.bump(digest)
+        self._revocations += 1
+
+    async def remove_expired(self) -> None:
+        """Erase the targets of expired links if the database can be used; is called periodically."""
+        with suppress(Unavailable):
+            await self._repository.remove_expired(self._wall_clock(), KEPT_SECONDS)
+
+    async def open(self, code: str, client: str) -> OpenedLink:
+        """Return the link of a code.
+
+        Args:
+            code: its secret part.
+            client: the address of the client.
+
+        Raises:
+            NotFound: there is no such link.
+            Gone: it has expired or was revoked.
+            TooManyWrongCodes: the client has presented too many wrong codes; this one was not looked up.
+            Unavailable: the database cannot be read.
+        """
+        group = address_group(client)
+        if self._wrong_codes.is_exhausted(group):
+            raise TooManyWrongCodes(
+                "too many short links that do not exist were requested from this address",
+                retry_after_seconds=int(WRONG_CODE_SECONDS),
+            )
+        digest = self._cipher().link_digest_of(code)
+        known = self._opened.get(digest)
+        if known is not None and self.is_current(known):
+            return known
+        try:
+            return await self._read(code, digest)
+        except NotFound:
+            self._wrong_codes.admit(group)
+            raise
+        except Unavailable:
+            if known is not None and self._is_usable(known, READ_AGAIN_SECONDS + UNREADABLE_SECONDS):
+                return known
+            raise
+
+    def is_current(self, link: OpenedLink) -> bool:
+        """Return True while a link may be used without reading it again."""
+        return self._is_usable(link, READ_AGAIN_SECONDS)
+
+    def _is_usable(self, link: OpenedLink, age_seconds: float) -> bool:
+        now = self._clock.seconds()
+        is_unchanged = link.counters == self._counters_of(link.digest)
+        return is_unchanged and now < min(link.expires_at, link.read_at + age_seconds)
+
+    def _counters_of(self, digest: bytes) -> tuple[int, int]:
+        """Return counters that change when another process, or this one, revokes a link."""
+        return self._coordination.counter(digest), self._revocations
+
+    async def _read(self, code: str, digest: bytes) -> OpenedLink:
+        counters = self._counters_of(digest)
+        stored = await self._repository.find(digest)
+        if stored is None:
+            raise NotFound("there is no such short link")
+        now, left = self._clock.seconds(), stored.expires_at - self._wall_clock()
+        if stored.sealed is None or left <= 0:
+            raise Gone("this short link has expired or was revoked")
+        try:
+            target = LinkTarget.decode(self._cipher().unseal_link(code, stored.sealed))
+        except SnapshotUnreadable as error:
+            raise Gone(error.detail) from None
+        link = self._opened[digest] = OpenedLink(digest, target, counters, now, now + left)
+        return link
+
+    async def _find_target(self, request: LinkRequest, client: str) -> tuple[LinkTarget, str]:
+        """Return the target of a URL, and the suffix of its link, if the URL is served now."""
+        ref, route = self._own_urls.parse(request.url)
+        is_script = ref.kind is Kind.IPXE_SCRIPT
+        if is_script:  # its arguments must be there too
+            await self._images.get_customization(Reader(client, route.credentials, ref))
+            ref = attrs.evolve(ref, kind=Kind.PXE_INITRD)
+        composed = await self._images.get(ImageRequest(Reader(client, route.credentials, ref)))
+        version, pin = composed.version, None
+        assert version.ref.needs_customization  # noqa: S101 - as the requested reference does
+        if request.pinned:
+            snapshot = version.snapshot
+            if snapshot is None or snapshot.generation < 0:
+                raise Unavailable("the image could not be stored, so that no link can be pinned to it")
+            pin = PinnedVersion(snapshot.generation, version.base.sha256)
+        target = LinkTarget(version.ref, route.credentials, pin)
+        return target, SCRIPT if is_script else ISO if target.is_iso else INITRD
+
+    def _kept_snapshot(self, target: LinkTarget) -> tuple[bytes, int] | None:
+        ref, pin = target.ref, target.pin
+        if pin is None or ref.kind is None:
+            return None
+        kind = ref.kind.customization_kind.value
+        return self._cipher().key_of(ref.infra_env_id, kind, target.credentials), pin.generation

@@ -1,0 +1,57 @@
+"""URLs of this service that links are made of. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import attrs
+
+from image_service.core.errors import InvalidParameter
+from image_service.core.families.coreos.names import is_web_url
+from image_service.core.images.reference import ImageRef, Kind
+from image_service.server.http.routes import ImageRoute, parse_route
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_PORTS = {"http": 80, "https": 443}
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@attrs.frozen
+class OwnUrls:
+    """Knows which URLs are of this service.
+
+    Args:
+        base_url: by which clients reach it, without a slash at its end.
+        ports: of its listeners; None: of one that it does not have.
+    """
+
+    base_url: str
+    ports: Collection[int | None]
+
+    def parse(self, url: str) -> tuple[ImageRef, ImageRoute]:
+        """Return the image or iPXE script that a URL names, as its reference and its route.
+
+        Raises:
+            InvalidParameter: it is not a URL of this service, or its file has no links.
+            NotFound: this service has no such route.
+        """
+        if not is_web_url(url):
+            raise InvalidParameter("url must be an escaped http or https URL without user name and fragment")
+        base, split = urlsplit(self.base_url), urlsplit(url)
+        port = split.port or _PORTS[split.scheme]
+        is_own = split.hostname in {base.hostname, *_LOOPBACK}
+        if not is_own or port not in {base.port or _PORTS[base.scheme], *self.ports}:
+            raise InvalidParameter(f"url is not of this service, whose URLs begin with {self.base_url}")
+        target = f"{split.path}?{split.query}" if split.query else split.path
+        route = parse_route(target, {}, base.path)
+        if not isinstance(route, ImageRoute) or not isinstance(route.ref, ImageRef) or route.is_digest:
+            raise InvalidParameter(
+                "url must be that of an ISO, an initrd for PXE or an iPXE script of an infra-env; all else"
+                " needs no credentials, or has a short link already"
+            )
+        if route.ref.kind is Kind.INITRD_ADDRSIZE:
+            raise InvalidParameter("there are no short links for s390x-initrd-addrsize")
+        return route.ref, route

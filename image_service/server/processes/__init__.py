@@ -1,0 +1,1 @@
+"""The serving processes of WORKERS, as their supervisor and they themselves see them."""

@@ -1,0 +1,69 @@
+"""Builds the request handlers from settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from image_service.core.images.reference import ISOS, Kind
+from image_service.server.http.cors import Cors
+from image_service.server.serving.digests import Digests
+from image_service.server.serving.ipxe_scripts import IpxeScripts
+from image_service.server.serving.request_handler import ImageRequestHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.defer import Deferred
+
+    from image_service.common.concurrency.parts import PartsStack
+    from image_service.core.images.boot_image import BootImage
+    from image_service.core.images.reference import StreamRef
+    from image_service.server.boot_progress.recording import ReadRecorder
+    from image_service.server.links.links import Links
+    from image_service.server.serving.request_handler import Page
+    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.settings.network import ListenSettings
+
+
+def build_request_handlers(  # noqa: PLR0913 - four parts that other packages have
+    parts: PartsStack,
+    settings: ListenSettings,
+    images: BootImages,
+    links: Links,
+    reads: ReadRecorder,
+    *,
+    base_url: str,
+    unready: Callable[[], str],
+    impairment: Callable[[], str],
+    metrics: Callable[[], Page | Deferred[Page]] | None,
+    base_images: Callable[[], bytes] | None,
+    mirror: Callable[[StreamRef], BootImage],
+) -> tuple[ImageRequestHandler, ImageRequestHandler]:
+    """Return the request handler of the port for images, and that of the port for plain HTTP."""
+    digests = Digests(parts.reactor, parts.in_thread_pool(1, "digest", low_priority=True))
+    parts.push_async_callback(digests.stop)
+    make = partial(
+        ImageRequestHandler,
+        images,
+        digests,
+        unready,
+        reads,
+        settings.base_path,
+        links=links,
+        cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,
+        metrics=metrics,
+        base_images=base_images,
+        mirror=mirror,
+        impairment=impairment,
+    )
+    withheld: set[Kind] = set()
+    if not settings.http_serves_isos:
+        withheld.update(ISOS)
+    if not settings.http_serves_initrd:
+        withheld.add(Kind.PXE_INITRD)
+    make_scripts = partial(IpxeScripts, images, base_url, settings.base_path)
+    return (
+        make(scripts=make_scripts(uses_host=False)),
+        make(scripts=make_scripts(uses_host=True), withheld=withheld),
+    )

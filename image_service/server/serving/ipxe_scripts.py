@@ -1,0 +1,82 @@
+"""iPXE scripts of infra-envs: their URLs, with the caller's own credentials or the caller's short link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import attrs
+
+from image_service.core.errors import NotFound
+from image_service.core.families.coreos.names import AUTHORITY
+from image_service.core.images.ipxe import check_architecture, netboot_arguments, render_ipxe_script
+from image_service.core.images.reference import Credentials, CredentialScheme, ImageRef
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from image_service.core.images.reference import Reader
+    from image_service.server.snapshots.boot_images import BootImages
+
+_PARAMETERS = {CredentialScheme.API_KEY: "api_key", CredentialScheme.IMAGE_TOKEN: "image_token"}
+"""Of credentials that a URL can hold; iPXE sends no ``Authorization``."""
+
+
+@attrs.frozen
+class IpxeScripts:
+    """Makes the scripts of one listener.
+
+    Args:
+        images: knows the kernel arguments of infra-envs.
+        base_url: by which clients reach the service, without a slash at its end.
+        uses_host: the listener is not that of `base_url`: the scheme is http, and the host that by which the
+            client has reached it.
+    """
+
+    _images: BootImages
+    _base_url: str
+    _base_path: str
+    _uses_host: bool
+
+    async def render(
+        self, reader: Reader, headers: Mapping[str, str], request_id: str, link_code: str = ""
+    ) -> bytes:
+        """Return the script of an infra-env.
+
+        Args:
+            reader: whose reference is complete.
+            headers: of the request, by lower-case name.
+            request_id: names the request in log lines.
+            link_code: of the short link that was requested; empty: none was.
+
+        Raises:
+            NotFound: iPXE does not boot the architecture.
+            ImageServiceError: the infra-env's kernel arguments are not available, or not valid.
+        """
+        ref = reader.ref
+        if not isinstance(ref, ImageRef) or ref.version is None or ref.architecture is None:
+            raise NotFound("an iPXE script needs a version and an architecture")
+        check_architecture(ref.architecture)
+        base, customization = await self._images.get_customization(reader, request_id)
+        base_url = self._reached_by(headers)
+        version, architecture = quote(ref.version, safe=""), quote(ref.architecture, safe="")
+        artifacts = f"{base_url}/boot-artifacts/{version}/{architecture}"
+        arguments = netboot_arguments(base, f"{artifacts}/rootfs.img", customization.kernel_arguments)
+        if link_code:
+            link = f"{base_url}/s/{link_code}"
+            return render_ipxe_script(f"{link}.vmlinuz", f"{link}.img", arguments)
+        initrd = f"{base_url}/images/{ref.infra_env_id}/pxe-initrd?version={version}&arch={architecture}"
+        initrd += _render_credentials(reader.credentials)
+        return render_ipxe_script(f"{artifacts}/vmlinuz", initrd, arguments)
+
+    def _reached_by(self, headers: Mapping[str, str]) -> str:
+        host = headers.get("host", "")
+        if self._uses_host and AUTHORITY.fullmatch(host):
+            return f"http://{host}{self._base_path}"
+        return self._base_url
+
+
+def _render_credentials(credentials: Credentials | None) -> str:
+    if credentials is None or credentials.scheme not in _PARAMETERS:
+        return ""
+    return f"&{_PARAMETERS[credentials.scheme]}={quote(credentials.secret, safe='')}"

@@ -1,0 +1,1 @@
+"""Snapshots at rest: rows, encryption, encoding."""

@@ -1,0 +1,271 @@
+"""The snapshot repository in an SQL database.
+
+A payload has a table of its own: SQLite writes a row as a whole, and the state of a snapshot changes every
+minute. What differs between databases is the `Database`'s.
+
+What needs room removes, in this order: mounts that are over; snapshots that no mount in progress reads, the
+least recently used first; the other snapshots, the least recently read first; mounts in progress. The newest
+generation of a key stays while there is an older one, which would be taken for the newest.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from image_service.core.errors import StoreFailed, StoreFull
+from image_service.core.images.layouts import UNVERSIONED
+from image_service.server.snapshots.storage import sql_statements as sql
+from image_service.server.snapshots.storage.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import sqlalchemy as sa
+
+    from image_service.common.concurrency.parts import InThread
+    from image_service.common.database.database import Database
+    from image_service.server.snapshots.storage.repository import Owner
+
+T = TypeVar("T")
+
+FILES_BYTES = 6 * 1024 * 1024
+"""Of the limit, for the files beside the database, such as a WAL; of a small limit the half."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""What one transaction removes, about: other writers wait meanwhile."""
+MAX_BATCHES = 16
+"""What is removed at most to make room; what does not fit then is not stored."""
+
+
+@attrs.frozen
+class StoreLimits:
+    """How much is stored.
+
+    Args:
+        max_bytes: of all files.
+        idle_seconds: after its last stored read a mount is over.
+    """
+
+    max_bytes: int
+    idle_seconds: float
+
+    @property
+    def database_bytes(self) -> int:
+        """Of the database itself."""
+        return self.max_bytes - min(FILES_BYTES, self.max_bytes // 2)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of one payload: it fits in beside the tables, and while it is written, it is there twice."""
+        return min(self.database_bytes * 3 // 4, self.max_bytes // 10 + BATCH_BYTES)
+
+
+class SqlRepository:
+    """Stores snapshots and mounts in a database that several processes may share. See ``SnapshotRepository``.
+
+    Nothing is opened before the first call, and one that failed may succeed the next time.
+
+    Args:
+        database: with the tables of `sql_statements`.
+        in_thread_to_read: runs what reads from the disk; no reader need wait for a writer.
+        in_thread_to_write: runs what writes to it.
+        limits: are checked at each write; ``remove_unused`` applies lower ones than before.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        in_thread_to_read: InThread,
+        in_thread_to_write: InThread,
+        limits: StoreLimits,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._in_thread_to_read = in_thread_to_read
+        self._in_thread_to_write = in_thread_to_write
+        self._limits = limits
+        self._now = now
+        self._add_snapshot = sql.add_snapshot(database)
+        self._upsert_mount = sql.upsert_mount(database)
+
+    async def find_newest(self, key: bytes) -> StoredSnapshot | None:
+        """Return the newest generation of a key."""
+        found = await self.read(lambda connection: connection.execute(sql.FIND_NEWEST, {"of": key}).first())
+        return None if found is None else StoredSnapshot(*found)
+
+    async def has_ended(self, key: bytes, generation: int) -> bool:
+        """Return True if a generation has ended, or one after it."""
+        row = {"of": key, "number": generation}
+        return await self.read(lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one())
+
+    async def find_composer(self, key: bytes, generation: int) -> int | None:
+        """Return the composer of a generation."""
+        row = {"of": key, "number": generation}
+        composer: int | None = await self.read(lambda connection: connection.scalar(sql.FIND_COMPOSER, row))
+        return composer
+
+    async def load(self, key: bytes, generation: int) -> bytes | None:
+        """Return a payload."""
+        row = {"of": key, "number": generation}
+        sealed: bytes | None = await self.read(lambda connection: connection.scalar(sql.LOAD, row))
+        return sealed
+
+    async def add(  # noqa: PLR0913 - a row
+        self,
+        key: bytes,
+        generation: int,
+        sealed: bytes,
+        taken_at: float,
+        owner: Owner | None = None,
+        *,
+        composer: int = UNVERSIONED,
+    ) -> bool:
+        """Store a new generation."""
+        if len(sealed) > self._limits.payload_bytes:
+            raise StoreFull(f"a snapshot of {len(sealed)} bytes is not stored")
+        row = {"of": key, "number": generation, "at": taken_at, "composer": composer}
+        whose = attrs.asdict(owner) if owner else {"infra_env": None, "credentials": None}
+
+        def work(connection: sa.Connection) -> bool:
+            if not connection.execute(self._add_snapshot, {**row, **whose}).rowcount:
+                return False
+            connection.execute(sql.ADD_PAYLOAD, {"key": key, "generation": generation, "sealed": sealed})
+            surplus = {"of": key, "number": generation - KEPT_GENERATIONS}
+            connection.execute(sql.REMOVE_GENERATIONS, surplus)
+            if owner is not None:
+                surplus = {"infra_env": owner.infra_env, "before": self._idle_before}
+                connection.execute(sql.REMOVE_CREDENTIALS, surplus)
+            return True
+
+        return await self._write_with_room(len(sealed) + len(sealed) // 64 + 16 * sql.ROW_BYTES, work)
+
+    async def record_validation(self, key: bytes, generation: int, at: float) -> bool:
+        """Record an equal answer of assisted-service."""
+        row = {"of": key, "number": generation, "at": at}
+        return await self.write(
+            lambda connection: connection.execute(sql.RECORD_VALIDATION, row).rowcount > 0
+        )
+
+    async def record_refusal(self, key: bytes, generation: int) -> None:
+        """Record that assisted-service refuses it."""
+        row = {"of": key, "number": generation}
+        await self.write(lambda connection: connection.execute(sql.RECORD_REFUSAL, row).close())
+
+    async def end(self, key: bytes, at: float) -> None:
+        """Remove all generations of a key."""
+        await self.write(partial(_end, key, at))
+
+    async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
+        """Store mounts."""
+        # In one order in all processes: rows stay locked until the transaction ends.
+        by_reader = sorted(mounts, key=lambda mount: mount.reader)
+        by_snapshot = sorted(mounts, key=lambda mount: (mount.key, mount.generation))
+        rows: list[dict[str, Any]] = [{**attrs.asdict(mount), "now": now} for mount in by_reader]
+        read = [
+            {"of": mount.key, "number": mount.generation, "at": mount.read_at, "now": now}
+            for mount in by_snapshot
+        ]
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(self._upsert_mount, rows)
+            connection.execute(sql.RECORD_READ, read)
+
+        if rows:
+            await self._write_with_room(len(rows) * sql.ROW_BYTES, work)
+
+    async def find_mount(self, reader: bytes) -> StoredMount | None:
+        """Return a reader's mount."""
+        row = {"of": reader}
+        found = await self.read(lambda connection: connection.execute(sql.FIND_MOUNT, row).first())
+        return None if found is None else StoredMount(*found)
+
+    async def remove_unused(self, unused_since: float, now: float) -> int:
+        """Remove what has not been used."""
+
+        def work(connection: sa.Connection) -> tuple[int, int]:
+            for statement in sql.CORRECT_FUTURE:
+                connection.execute(statement, {"now": now})
+            mounts = connection.execute(sql.REMOVE_MOUNTS, {"before": unused_since}).rowcount
+            return self._remove(connection, sql.UNUSED, unused_since, BATCH_BYTES)[0], mounts
+
+        removed = 0
+        while any(batch := await self.write(work)):
+            removed += batch[0]
+        while not await self.write(partial(self._make_room, 0)):
+            pass
+        return removed
+
+    async def close(self) -> None:
+        """Close the database."""
+        with suppress(StoreFailed):
+            await self._in_thread_to_write(self._database.close)
+
+    # Room.
+
+    @property
+    def _idle_before(self) -> float:
+        return self._now() - self._limits.idle_seconds
+
+    def _make_room(self, needed_bytes: int, connection: sa.Connection) -> bool:
+        """Remove what may be removed in one transaction; return True if there is room then."""
+        missing = self._missing_bytes(needed_bytes, connection)
+        if missing <= 0:
+            return True
+        connection.execute(sql.REMOVE_MOUNTS, {"before": self._idle_before})
+        missing = min(missing, BATCH_BYTES)
+        for oldest in (sql.IDLE, sql.IN_PROGRESS):
+            missing -= self._remove(connection, oldest, self._idle_before, missing)[1]
+            if missing <= 0:
+                break
+        else:
+            connection.execute(sql.REMOVE_MOUNTS, {"before": inf})
+        return self._missing_bytes(needed_bytes, connection) <= 0
+
+    def _missing_bytes(self, needed_bytes: int, connection: sa.Connection) -> int:
+        return self._database.missing_bytes(connection, needed_bytes, self._limits.database_bytes)
+
+    def _remove(
+        self, connection: sa.Connection, oldest: sa.Select[Any], before: float, missing: int
+    ) -> tuple[int, int]:
+        """Remove snapshots until enough bytes are free; return how many, and the bytes."""
+        removed, freed = [], 0
+        for key, generation, size in connection.execute(oldest, {"before": before}):
+            if freed >= missing:
+                break
+            removed.append({"of": key, "number": generation})
+            freed += size
+        if removed:
+            connection.execute(sql.REMOVE, removed)
+        return len(removed), freed
+
+    # Transactions.
+
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run a transaction that only reads."""
+        return await self._in_thread_to_read(partial(self._database.transact, work))
+
+    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run a transaction that writes first."""
+        return await self._in_thread_to_write(partial(self._database.transact, work))
+
+    async def _write_with_room(self, needed_bytes: int, work: Callable[[sa.Connection], T]) -> T:
+        """Run a transaction once there is room for what it adds."""
+
+        def attempt(connection: sa.Connection) -> tuple[T] | None:
+            return (work(connection),) if self._make_room(needed_bytes, connection) else None
+
+        for _ in range(MAX_BATCHES):
+            if (result := await self.write(attempt)) is not None:
+                return result[0]
+        raise StoreFull(f"there is no room for {needed_bytes} bytes yet")
+
+
+def _end(key: bytes, at: float, connection: sa.Connection) -> None:
+    for statement in sql.END:
+        connection.execute(statement, {"of": key, "at": at})

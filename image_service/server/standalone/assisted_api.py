@@ -1,0 +1,236 @@
+"""The API of the stand-in: request values in, response values out, without HTTP.
+
+    POST                  /api/assisted-install/v2/infra-envs           201
+    GET                   /api/assisted-install/v2/infra-envs           200
+    GET PATCH DELETE      …/infra-envs/{id}                             200 201 204
+    GET                   …/infra-envs/{id}/downloads/files             200
+    GET                   …/infra-envs/{id}/downloads/minimal-initrd    200 204
+    GET                   …/infra-envs/{id}/downloads/image-url         200
+    GET                   /openapi.json                                 200
+
+The statuses are assisted-service's, whose PATCH responds with 201 too.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.logger import Logger
+
+from image_service import __version__
+from image_service.core.errors import InvalidParameter, NotFound
+from image_service.core.images.reference import ISOS, Kind
+from image_service.server.http.openapi import ApiDescription, QueryParameter
+from image_service.server.management.described_api import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
+from image_service.server.management.messages import ApiResponse, json_response
+from image_service.server.management.operations import ApiOperation
+from image_service.server.management.router import ApiRouter
+from image_service.server.standalone.content import discovery_config, ramdisk
+from image_service.server.standalone.infra_env import StandaloneInfraEnv, parse_fields
+from image_service.server.standalone.schemas import SCHEMAS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from image_service.common.concurrency.parts import InThread
+    from image_service.server.management.messages import ApiRequest
+    from image_service.server.standalone.store import InfraEnvStore
+
+_COLLECTION = "/api/assisted-install/v2/infra-envs"
+_ID = "(?P<infra_env_id>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"
+_DOWNLOAD = re.compile(f"{_COLLECTION}/{_ID}(?:|/downloads/files|/downloads/minimal-initrd)")
+_IGNITION_FILE = "discovery.ign"
+_DESCRIPTION = ApiDescription(
+    "image-service stand-in for assisted-service",
+    __version__,
+    "Registers infra-envs, in the form of assisted-service's API.",
+    ("",),
+    error_type=PROBLEM_TYPE,
+    security_schemes=TOKEN_SCHEMES,
+)
+_FILES = {Kind.FULL_ISO: "full.iso", Kind.MINIMAL_ISO: "minimal.iso"}
+
+
+class InfraEnvApi:
+    """The infra-envs and their downloads.
+
+    Args:
+        store: of the infra-envs.
+        in_thread: calls the store in a thread.
+        clock: seconds since 1970.
+        image_service_base_url: returns the base URL of images, without a final slash.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        store: InfraEnvStore,
+        in_thread: InThread,
+        clock: Callable[[], float],
+        image_service_base_url: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._in_thread = in_thread
+        self._clock = clock
+        self._image_service_base_url = image_service_base_url
+        collection = {"GET": self._list, "POST": self._register}
+        described = described_routes(_DESCRIPTION, self._operations(), SCHEMAS)
+        self._router = ApiRouter({**described, f"{_COLLECTION}/": collection})
+
+    def _operations(self) -> Sequence[ApiOperation]:
+        one = f"{_COLLECTION}/{{infra_env_id}}"
+        return (
+            ApiOperation(
+                "GET", _COLLECTION, "ListInfraEnvs", "list infra-envs", self._list, reply="InfraEnvs"
+            ),
+            ApiOperation(
+                "POST",
+                _COLLECTION,
+                "RegisterInfraEnv",
+                "register an infra-env",
+                self._register,
+                status=201,
+                body="NewInfraEnv",
+                reply="InfraEnv",
+            ),
+            ApiOperation("GET", one, "GetInfraEnv", "show an infra-env", self._show, reply="InfraEnv"),
+            ApiOperation(
+                "PATCH",
+                one,
+                "UpdateInfraEnv",
+                "change an infra-env",
+                self._update,
+                status=201,
+                body="InfraEnvChanges",
+                reply="InfraEnv",
+            ),
+            ApiOperation(
+                "DELETE", one, "DeregisterInfraEnv", "remove an infra-env", self._deregister, status=204
+            ),
+            ApiOperation(
+                "GET",
+                f"{one}/downloads/files",
+                "DownloadInfraEnvFiles",
+                "download the Ignition config",
+                self._file,
+                reply="IgnitionConfig",
+                query=(
+                    QueryParameter("file_name", "which file", {"const": _IGNITION_FILE}, required=True),
+                    QueryParameter(
+                        "discovery_iso_type", "kind of image; full-iso", {"enum": [iso.value for iso in ISOS]}
+                    ),
+                ),
+            ),
+            ApiOperation(
+                "GET",
+                f"{one}/downloads/minimal-initrd",
+                "DownloadMinimalInitrd",
+                "download the ramdisk, if there is one",
+                self._minimal_initrd,
+                other_statuses=(204,),
+                content_types=("application/octet-stream",),
+            ),
+            ApiOperation(
+                "GET",
+                f"{one}/downloads/image-url",
+                "GetInfraEnvDownloadURL",
+                "show the URL of the image",
+                self._image_url,
+                reply="ImageUrl",
+            ),
+        )
+
+    async def respond(self, request: ApiRequest) -> ApiResponse:
+        """Return the response to an authenticated request, or raise an ImageServiceError."""
+        return await self._router.respond(request)
+
+    async def respond_to_service(self, request: ApiRequest) -> ApiResponse:
+        """Return the response to image-service itself: an infra-env, its config or its ramdisk, by its id.
+
+        Whoever knows the id could get these as an image, so no secret is needed; there is no list and no
+        change.
+        """
+        if request.method != "GET" or not _DOWNLOAD.fullmatch(request.path):
+            raise NotFound("this listener only has the downloads of an infra-env")
+        return await self._router.respond(request)
+
+    async def register(
+        self, fields: Mapping[str, Any], infra_env_id: str | None = None
+    ) -> StandaloneInfraEnv:
+        """Register an infra-env with the attributes of `parse_fields`, by default under a random id."""
+        infra_env = StandaloneInfraEnv.register(fields, self._now(), infra_env_id)
+        await self._in_thread(partial(self._store.add_infra_env, infra_env))
+        self._log.info("registered infra-env {infra_env}", infra_env=infra_env.id)
+        return infra_env
+
+    def image_url(self, infra_env: StandaloneInfraEnv) -> str:
+        """Return the URL of an infra-env's image."""
+        version, architecture = infra_env.openshift_version, infra_env.cpu_architecture
+        file = _FILES[infra_env.image_type]
+        return f"{self._image_service_base_url()}/byid/{infra_env.id}/{version}/{architecture}/{file}"
+
+    async def _register(self, request: ApiRequest) -> ApiResponse:
+        infra_env = await self.register(await self._parse_fields(request.body, registering=True))
+        location = ("Location", f"{_COLLECTION}/{infra_env.id}")
+        return json_response(self._document(infra_env), 201, (location,))
+
+    async def _list(self, request: ApiRequest) -> ApiResponse:
+        del request  # not needed
+        infra_envs = await self._in_thread(self._store.list_infra_envs)
+        return json_response([self._document(infra_env) for infra_env in infra_envs])
+
+    async def _show(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
+        del request  # same
+        return json_response(self._document(await self._find_infra_env(infra_env_id)))
+
+    async def _update(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
+        fields = await self._parse_fields(request.body, registering=False)
+        update = partial(self._store.update_infra_env, infra_env_id, fields, self._now())
+        infra_env = await self._in_thread(update)
+        self._log.info("updated infra-env {infra_env}", infra_env=infra_env_id, fields=sorted(fields))
+        return json_response(self._document(infra_env), 201)
+
+    async def _deregister(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
+        del request  # same
+        await self._in_thread(partial(self._store.remove_infra_env, infra_env_id))
+        self._log.info("deregistered infra-env {infra_env}", infra_env=infra_env_id)
+        return ApiResponse(204)
+
+    async def _file(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
+        name = request.query.get("file_name")
+        if name != _IGNITION_FILE:
+            raise InvalidParameter(f"file_name must be {_IGNITION_FILE}")
+        kind = request.query.get("discovery_iso_type", Kind.FULL_ISO.value)
+        if kind not in {iso.value for iso in ISOS}:
+            raise InvalidParameter(f"discovery_iso_type must be {', '.join(iso.value for iso in ISOS)}")
+        infra_env = await self._find_infra_env(infra_env_id)
+        return ApiResponse(200, discovery_config(infra_env), modified=infra_env.updated_at)
+
+    async def _minimal_initrd(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
+        del request  # same
+        infra_env = await self._find_infra_env(infra_env_id)
+        content = ramdisk(infra_env)
+        if content is None:
+            return ApiResponse(204)
+        return ApiResponse(200, content, "application/octet-stream", modified=infra_env.updated_at)
+
+    async def _image_url(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
+        del request  # same
+        return json_response({"url": self.image_url(await self._find_infra_env(infra_env_id))})
+
+    async def _find_infra_env(self, infra_env_id: str) -> StandaloneInfraEnv:
+        return await self._in_thread(partial(self._store.find_infra_env, infra_env_id))
+
+    async def _parse_fields(self, body: bytes, *, registering: bool) -> dict[str, Any]:
+        """Parse in a thread: a JSON tree of some MiB takes seconds."""
+        return await self._in_thread(partial(parse_fields, body, registering=registering))
+
+    def _document(self, infra_env: StandaloneInfraEnv) -> dict[str, object]:
+        return infra_env.to_json(self.image_url(infra_env))
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)

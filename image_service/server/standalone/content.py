@@ -1,0 +1,64 @@
+"""Renders the downloads of the stand-in: the discovery config and the ramdisk."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from image_service.core.families.coreos.network_keyfiles import pack_keyfiles
+
+if TYPE_CHECKING:
+    from image_service.server.standalone.infra_env import StandaloneInfraEnv
+
+_DISCOVERY: dict[str, Any] = {"ignition": {"version": "3.0.0"}}
+# The keys of list entries in the Ignition 3 specification; the first that an entry has counts.
+_KEYS = ("path", "name", "device", "number", "label")
+
+
+def discovery_config(infra_env: StandaloneInfraEnv) -> bytes:
+    """Return the Ignition config of a discovery image: the override, merged over a default with a version."""
+    config = _DISCOVERY
+    if infra_env.ignition_config_override is not None:
+        config = merge(config, json.loads(infra_env.ignition_config_override))
+    return json.dumps(config, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def ramdisk(infra_env: StandaloneInfraEnv) -> bytes | None:
+    """Return the initrd that configures the network: the infra-env's own ramdisk, or its keyfiles.
+
+    Returns:
+        a compressed newc archive; None if there is no ramdisk and no keyfile.
+    """
+    if infra_env.ramdisk is not None:
+        return infra_env.ramdisk
+    keyfiles = {name: text.encode() for name, text in infra_env.network_keyfiles.items()}
+    return pack_keyfiles(keyfiles) if keyfiles else None
+
+
+def merge(below: Any, above: Any) -> Any:  # noqa: ANN401 - JSON is any of six types
+    """Merge the JSON of an Ignition config over another, as Ignition merges a child into its parent.
+
+    A scalar of `above` replaces that of `below`; entries of lists with the same key are merged, others added.
+    """
+    if isinstance(below, dict) and isinstance(above, dict):
+        common = {name: merge(below[name], above[name]) for name in below.keys() & above.keys()}
+        return {**below, **above, **common}
+    if isinstance(below, list) and isinstance(above, list):
+        return _merge_lists(below, above)
+    return above
+
+
+def _merge_lists(below: list[Any], above: list[Any]) -> list[Any]:
+    merged = {_identity(entry): entry for entry in below}
+    for entry in above:
+        identity = _identity(entry)
+        merged[identity] = merge(merged[identity], entry) if identity in merged else entry
+    return list(merged.values())
+
+
+def _identity(entry: object) -> str:
+    if isinstance(entry, dict):
+        for key in _KEYS:
+            if key in entry:
+                return json.dumps([key, entry[key]])
+    return json.dumps(entry)

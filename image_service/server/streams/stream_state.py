@@ -1,0 +1,215 @@
+"""The state of one stream: the documents that list its newest releases, and the release its alias stands for.
+
+A release was ready once the alias has moved to it. One that was counts for ``keep``; one that never was is
+forgotten when the stream offers another.
+
+It is stored as ``rhcos-stream-NAME.json``, so that a restart needs no network::
+
+    source         SHA-256 of the URL, whose query may hold a credential; empty: nothing was fetched
+    etag, last_modified
+                   validators of the newest document; null: it had none
+    documents      stream metadata, the newest first: that as it was published, older ones only for the
+                   architectures whose release is kept
+    aliases        by architecture, the release that the stream's name stands for
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from image_service.common.files.atomic import atomic_write
+from image_service.core.errors import StreamMetadataInvalid
+from image_service.core.families.coreos.stream_metadata import (
+    MAX_DOCUMENT_BYTES,
+    offered_members,
+    parse_stream,
+    restrict_architectures,
+    select_releases,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from image_service.common.concurrency.interruption import Interruption
+    from image_service.core.families.coreos.stream_metadata import Document, Release
+    from image_service.server.catalog.download.origin_client import OriginClient
+    from image_service.settings.stream_sources import StreamSource
+
+    Validators: TypeAlias = tuple[str | None, str | None]
+
+
+@attrs.frozen
+class StreamState:
+    """The state of one stream, as it is stored."""
+
+    source: str = ""
+    etag: str | None = None
+    last_modified: str | None = None
+    documents: tuple[Document, ...] = attrs.field(default=(), repr=False)
+    aliases: Mapping[str, str] = attrs.field(factory=dict)
+
+    def preconditions(self, source: StreamSource) -> Mapping[str, str]:
+        """Return the header fields of a request that gets 304 if nothing has changed."""
+        if not self.documents or self.source != _digest(source.url):
+            return {}
+        fields = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def with_document(self, source: StreamSource, document: Document, validators: Validators) -> StreamState:
+        """Return the state after fetching a document, valid for all architectures of `source`."""
+        etag, last_modified = validators
+        documents = self.documents
+        if not documents or offered_members(documents[0]) != offered_members(document):
+            was_ready = _restrict_to_aliases(documents[:1], self.aliases, source)
+            documents = (document, *was_ready, *documents[1:])
+        return attrs.evolve(
+            self, source=_digest(source.url), etag=etag, last_modified=last_modified, documents=documents
+        ).with_aliases(source, self.aliases)
+
+    def with_aliases(self, source: StreamSource, aliases: Mapping[str, str]) -> StreamState:
+        """Return the state with these aliases, without the releases that are not kept any more."""
+        kept: dict[int, set[str]] = {}
+        for index, release in _kept_releases(self.documents, aliases, source):
+            kept.setdefault(index, set()).add(release.architecture)
+        older = [
+            restrict_architectures(self.documents[index], kept[index]) for index in sorted(kept) if index
+        ]
+        return attrs.evolve(self, documents=(*self.documents[:1], *older), aliases=aliases)
+
+    def with_stored(self, source: StreamSource, stored: StreamState) -> StreamState:
+        """Return the state that another process stored, with the aliases of this one and their releases."""
+        if not stored.documents:
+            return self
+        own = _restrict_to_aliases(self.documents, self.aliases, source)
+        stored = attrs.evolve(stored, documents=(*stored.documents, *own))
+        return stored.with_aliases(source, self.aliases)
+
+    def for_source(self, source: StreamSource) -> StreamState:
+        """Return the state without the documents that are not valid for all architectures of `source`."""
+        return attrs.evolve(self, documents=tuple(each for each in self.documents if _is_valid(each, source)))
+
+    def releases(self, source: StreamSource) -> tuple[Release, ...]:
+        """Return the releases to keep of each architecture, the newest first."""
+        return tuple(release for _, release in _kept_releases(self.documents, self.aliases, source))
+
+
+def state_path(data_dir: Path, source: StreamSource) -> Path:
+    """Return the path of a stream's stored state."""
+    return data_dir / f"rhcos-stream-{source.stream}.json"
+
+
+def load_state(path: Path, source: StreamSource) -> StreamState:
+    """Return the stored state; an empty one if there is none, or no valid one.
+
+    Documents that are not valid for all architectures of `source` are left out.
+    """
+    try:
+        members = json.loads(path.read_bytes())
+        documents = []
+        for document in members.pop("documents"):
+            with suppress(StreamMetadataInvalid):
+                documents.append(parse_stream(json.dumps(document).encode()))
+        texts = (members["source"], *members["aliases"].values())
+        validators = (members["etag"], members["last_modified"])
+        if not all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
+            return StreamState()
+        return StreamState(documents=tuple(documents), **members).for_source(source)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return StreamState()
+
+
+def fetch_document(
+    source: StreamSource, state: StreamState, client: OriginClient, interruption: Interruption
+) -> tuple[Document, Validators] | None:
+    """Fetch the document of a stream; None if it has not changed.
+
+    Raises:
+        Unavailable: it cannot be fetched.
+        StreamMetadataInvalid: it is no stream metadata, or has no ISO for any of the architectures.
+        Interrupted: the service stops.
+    """
+    preconditions = state.preconditions(source)
+    with client.fetch(source.url, preconditions, interruption) as response:
+        if response.status == HTTPStatus.NOT_MODIFIED and preconditions:
+            return None
+        text = response.read_all(MAX_DOCUMENT_BYTES)
+        validators = (response.headers.get("ETag"), response.headers.get("Last-Modified"))
+    document = parse_stream(text)
+    if not select_releases(document, source.architectures):
+        raise StreamMetadataInvalid(
+            f"$.architectures: has no metal ISO for {', '.join(source.architectures)}"
+        )
+    return document, validators
+
+
+def save_state(path: Path, state: StreamState) -> None:
+    """Replace the stored state atomically; raises OSError if it cannot be written."""
+    with atomic_write(path) as file:
+        file.write(json.dumps(attrs.asdict(state, recurse=False)).encode())
+
+
+def move_alias(
+    current: str | None, releases: Sequence[Release], may_replace: Callable[[Release, str | None], bool]
+) -> str | None:
+    """Return the version that a stream's name stands for: the newest release that is ready.
+
+    It never moves to an older release, not even if the current one is not ready after a restart. `releases`
+    are the desired ones, the newest first. None: none is ready, and the current one is not desired any more.
+    """
+    for release in releases:
+        if release.version == current or may_replace(release, current):
+            return release.version
+    return None
+
+
+def _kept_releases(
+    documents: Iterable[Document], aliases: Mapping[str, str], source: StreamSource
+) -> Iterator[tuple[int, Release]]:
+    """Yield each release to keep, with the index of the newest document that lists it.
+
+    The release that the stream offers does not count before it is ready; that of an alias is always kept.
+    """
+    offered: dict[str, str] = {}
+    counted: dict[str, set[str]] = {architecture: set() for architecture in source.architectures}
+    for index, document in enumerate(documents):
+        for release in select_releases(document, source.architectures):
+            architecture, version = release.architecture, release.version
+            versions, is_alias = counted[architecture], aliases.get(architecture) == version
+            if index == 0 and not is_alias:
+                offered[architecture] = version
+            elif version in {offered.get(architecture), *versions}:
+                continue
+            elif is_alias or len(versions) < source.keep:
+                versions.add(version)
+            else:
+                continue
+            yield index, release
+
+
+def _is_valid(document: Document, source: StreamSource) -> bool:
+    try:
+        select_releases(document, source.architectures)
+    except StreamMetadataInvalid:
+        return False
+    return True
+
+
+def _restrict_to_aliases(
+    documents: Iterable[Document], aliases: Mapping[str, str], source: StreamSource
+) -> Iterator[Document]:
+    """Yield the documents, each with only those releases that an alias stands for."""
+    for document in documents:
+        releases = select_releases(document, source.architectures)
+        named = {each.architecture for each in releases if aliases.get(each.architecture) == each.version}
+        yield restrict_architectures(document, named)
+
+
+def _digest(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()

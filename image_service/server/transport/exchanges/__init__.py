@@ -1,0 +1,1 @@
+"""What is known and logged of one request and its response."""

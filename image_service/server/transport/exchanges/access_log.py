@@ -1,0 +1,251 @@
+"""The access log: one line per request, but one per ten seconds for the ranges that a connection reads.
+
+Each line has an identifier, that of the request's X-Request-ID or a new one. A failed request has one line,
+at warning or error, with its path and the reason; the response has the same identifier.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+
+from image_service.server.http.ranges import has_range_characters
+from image_service.server.http.redaction import redact_detail, redact_target
+from image_service.server.http.request_id import new_request_id
+from image_service.server.http.routes import Probe
+from image_service.server.transport.sending.observer import AbortReason
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+    from image_service.server.transport.exchanges.exchange import Exchange, Subject
+
+SUMMARY_SECONDS = 10
+COMPLETE = "complete"
+Level: TypeAlias = Any
+"""A level of `twisted.logger`, which has no type for it."""
+
+_MAX_USER_AGENT = 200  # characters
+_PARTIAL_CONTENT = 206
+_INTERNAL_SERVER_ERROR = 500
+_NO_FAULTS_OF_OURS = frozenset({501, 505})  # unknown methods and versions
+_FAULTS = frozenset(
+    {
+        AbortReason.DISK_FAILED,
+        AbortReason.ORIGIN_FAILED,
+        AbortReason.SHORT_READ,
+        AbortReason.INTERNAL_ERROR,
+    }
+)
+_UNLOGGED = frozenset(probe.value for probe in (Probe.HEALTH, Probe.LIVE, Probe.METRICS))
+
+
+@attrs.frozen
+class AccessLog:
+    """What the logs of all connections have in common.
+
+    Args:
+        clock: for durations and the timer of summaries.
+        each_range: log each range by a line of its own (`LOG_RANGES=each`).
+        observer: gets the events.
+    """
+
+    clock: IReactorTime
+    each_range: bool = False
+    observer: ILogObserver = attrs.field(default=globalLogPublisher, repr=False)
+
+    def has_own_line(self, status: int) -> bool:
+        """Return True if complete responses of this status are logged by a line each."""
+        return self.each_range or status != _PARTIAL_CONTENT
+
+    def write(self, level: Level, text: str, fields: dict[str, str | int | float]) -> None:
+        """Log an event.
+
+        It is made here, with its text and its fields apart: Twisted's `Logger` and formatter take longer than
+        everything else about a HEAD.
+        """
+        self.observer(
+            {
+                "log_level": level,
+                "log_namespace": "access",
+                "log_source": None,
+                "log_format": "{log_text}",
+                "log_text": text,
+                "log_time": time.time(),
+                "log_fields": fields,
+            }
+        )
+
+
+@attrs.define
+class _Summary:
+    subject: Subject
+    user_agent: str
+    request_id: str
+    started: float
+    ranges: int = 0
+    body_bytes: int = 0
+
+
+class ConnectionLog:
+    """The lines of one connection.
+
+    Args:
+        log: what it has in common with the others.
+        client: the peer's address.
+    """
+
+    __slots__ = ("_client", "_log", "_summary", "_timer")
+
+    def __init__(self, log: AccessLog, client: str) -> None:
+        self._log = log
+        self._client = client
+        self._summary: _Summary | None = None
+        self._timer: IDelayedCall | None = None
+
+    def add(
+        self,
+        request: Exchange,
+        body_bytes: int,
+        seconds: float,
+        ended: str,
+        abort: AbortReason | None = None,
+    ) -> None:
+        """Log a finished request, or add it to the summary of ranges.
+
+        Args:
+            request: the request.
+            body_bytes: bytes of content that the kernel accepted.
+            seconds: from the head's arrival to the end.
+            ended: `COMPLETE`, or the reason of the abort in words.
+            abort: why it was not sent to its end; None: it was.
+        """
+        if ended == COMPLETE and not self._log.has_own_line(request.status):
+            self.add_range(request.subject, request.user_agent, request.request_id, body_bytes, seconds)
+        else:
+            self._log_request(request, body_bytes, seconds, ended, abort)
+
+    def add_range(
+        self, subject: Subject, user_agent: str, request_id: str, body_bytes: int, seconds: float = 0.0
+    ) -> None:
+        """Add a complete 206 to the summary of its subject and user agent."""
+        summary = self._summary
+        if (
+            summary is None
+            or (summary.subject is not subject and summary.subject != subject)
+            or summary.user_agent != user_agent
+        ):
+            self._flush()
+            started = self._log.clock.seconds() - seconds
+            self._summary = summary = _Summary(subject, user_agent, request_id, started)
+            if self._timer is None:
+                self._timer = self._log.clock.callLater(SUMMARY_SECONDS, self._expire)
+        summary.ranges += 1
+        summary.body_bytes += body_bytes
+
+    def close(self) -> None:
+        """Log the pending summary: the connection is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._flush()
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._flush()
+
+    def _flush(self) -> None:
+        summary, self._summary = self._summary, None
+        if summary is None:
+            return
+        subject, ranges = summary.subject, summary.ranges
+        image = _join(subject.infra_env, subject.kind) or subject.handler
+        seconds = round(self._log.clock.seconds() - summary.started, 6)
+        request_id = summary.request_id or new_request_id()
+        self._log.write(
+            LogLevel.info,
+            f"{ranges} range{'s' * (ranges > 1)} of {image} to {self._client},"
+            f" {summary.body_bytes} bytes in {seconds:.3f} s (id {request_id})",
+            {
+                **self._common_fields(request_id, "GET", summary),
+                "status": _PARTIAL_CONTENT,
+                "ranges": ranges,
+                "bytes": summary.body_bytes,
+                "seconds": seconds,
+                "ended": COMPLETE,
+            },
+        )
+
+    def _log_request(
+        self, request: Exchange, body_bytes: int, seconds: float, ended: str, abort: AbortReason | None
+    ) -> None:
+        subject, status, problem, requested = request.subject, request.status, request.problem, request.range
+        request_id = request.request_id or new_request_id()
+        what = _join(request.method, subject.handler, subject.infra_env, subject.kind)
+        how = (
+            f"{status}, {body_bytes} bytes in {seconds:.3f} s"
+            if status
+            else f"no response in {seconds:.3f} s"
+        )
+        more: dict[str, str] = {}
+        if problem is not None or not subject.handler:
+            path = redact_target(request.target)
+            what = _join(request.method, path) or "invalid request"
+            more["path"] = path
+        if problem is not None:
+            more["detail"] = redact_detail(problem.detail)
+            how = f"{status} {problem.code}: {more['detail']}"
+        if abort is not None:
+            how = f"{how}, {ended}"
+        self._log.write(
+            _level(request, abort),
+            f"{what} to {self._client}: {how} (id {request_id})",
+            {
+                **self._common_fields(request_id, request.method, request),
+                "range": requested if requested and has_range_characters(requested) else "",
+                "status": status,
+                "code": problem.code if problem is not None else abort.value if abort is not None else "",
+                "bytes": body_bytes,
+                "seconds": round(seconds, 6),
+                "ended": ended,
+                **more,
+            },
+        )
+
+    def _common_fields(
+        self, request_id: str, method: str, logged: Exchange | _Summary
+    ) -> dict[str, str | int | float]:
+        subject = logged.subject
+        return {
+            "id": request_id,
+            "client": self._client,
+            "method": method,
+            "user_agent": logged.user_agent[:_MAX_USER_AGENT],
+            "handler": subject.handler,
+            "infra_env": subject.infra_env,
+            "kind": subject.kind,
+        }
+
+
+def _join(*words: str) -> str:
+    return " ".join(filter(None, words))
+
+
+def _level(request: Exchange, abort: AbortReason | None) -> Level:
+    """Return the level of a request's line.
+
+    Error: this service or assisted-service has failed. Warning: the client has, or a limit is reached.
+    Debug: a probe that has not failed.
+    """
+    problem = request.problem
+    if abort in _FAULTS:
+        return LogLevel.error
+    if problem is not None:
+        is_fault = request.status >= _INTERNAL_SERVER_ERROR and not problem.is_temporary
+        return LogLevel.error if is_fault and request.status not in _NO_FAULTS_OF_OURS else LogLevel.warn
+    if abort is not None:
+        return LogLevel.info if abort is AbortReason.CLIENT_GONE else LogLevel.warn
+    return LogLevel.debug if request.subject.handler in _UNLOGGED else LogLevel.info

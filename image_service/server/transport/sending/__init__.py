@@ -1,0 +1,1 @@
+"""Senders: extents to a socket, plain and TLS."""

@@ -1,0 +1,140 @@
+"""Converts a disk image: measured first, inspected after, and then renamed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.core.errors import ConversionFailed, Unprocessable, UnsafeImage, UnusableOutput
+from image_service.core.formats.disk.model import DiskFormat
+from image_service.toolkit.conversion.growth import grow
+from image_service.toolkit.conversion.ova import write_ova
+from image_service.toolkit.conversion.qemu_img import run_qemu_img
+from image_service.toolkit.conversion.wrapping import wrap_partition
+from image_service.toolkit.disks.detection import detect_others
+from image_service.toolkit.disks.digest import sha256_beside, sha256_of
+from image_service.toolkit.disks.opening import OVA, open_image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from image_service.toolkit.conversion.ovf import Appliance
+    from image_service.toolkit.conversion.target import Target
+    from image_service.toolkit.disks.opening import DiskImage
+    from image_service.toolkit.workspace.workspace import Workspace
+
+
+@attrs.frozen
+class Conversion:
+    """What a conversion has made.
+
+    Args:
+        size: bytes of the new file.
+        virtual_size: bytes of its disk.
+        input_sha256: SHA-256 of the file that was read, in hexadecimal; None: it was not asked for.
+        output_sha256: SHA-256 of the new file.
+    """
+
+    size: int
+    virtual_size: int
+    input_sha256: str | None
+    output_sha256: str | None
+
+
+def convert(  # noqa: PLR0913 - properties of a conversion
+    image: DiskImage,
+    out: Path,
+    target: Target,
+    workspace: Workspace,
+    *,
+    digests: bool = True,
+    appliance: Appliance | None = None,
+    wraps_partition: bool = False,
+    virtual_size: int | None = None,
+) -> Conversion:
+    """Convert an open image; `out` is replaced when all is done, and stays as it was on failure.
+
+    Args:
+        image: as `open_image` yields it.
+        out: a new file, or a regular file that is replaced.
+        target: the form.
+        workspace: of the call.
+        digests: True: compute the SHA-256 of both files; that of the image while it is converted.
+        appliance: what an OVA describes; no other target has one.
+        wraps_partition: True: the image is that of a partition, and the new disk has a GPT around it.
+        virtual_size: bytes of the new disk, zeros at its end; None: those of the image.
+
+    Raises:
+        Unprocessable: the disk has no such form, is larger than `virtual_size`, or is no partition to wrap;
+            as a raw file it would be read as an archive.
+        UnusableOutput: `out` is the image, or no file can be made there.
+        NoRoom, TimedOut: a limit is exceeded, or the bytes that are needed can never fit.
+        ConversionFailed: qemu-img failed, or the result is not what was asked for.
+    """
+    if wraps_partition:
+        image = wrap_partition(image, workspace)
+    elif target.format is DiskFormat.RAW:
+        _check_raw(image)
+    if virtual_size is not None:
+        image = grow(image, virtual_size, workspace)
+    target.check_size(image.disk.virtual_size)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if os.path.samestat(out.stat(), os.fstat(image.descriptor)):
+            raise UnusableOutput(f"{out} is the image that is converted")
+    needed = target.needed_bytes(image.disk.virtual_size, image.stored_extents)
+    workspace.reserve(needed, f"{out} ({target})", beside=out)
+    with workspace.output(out) as unfinished:
+        with sha256_beside(image.descriptor, workspace.pace) if digests else nullcontext() as digest:
+            if appliance:
+                workspace.reserve(needed, f"the VMDK of {out}")
+                write_ova(image, unfinished, target, workspace, appliance)
+            else:
+                run_qemu_img(image, unfinished, target, workspace)
+            input_sha256 = digest.result() if digest else None
+        image.check_unchanged()
+        return _inspect(unfinished, image.disk.virtual_size, target, workspace, input_sha256)
+
+
+def _check_raw(image: DiskImage) -> None:
+    """Raise Unprocessable if the disk has the first bytes of an archive: a raw file would be taken for it."""
+    for name in detect_others(image.disk.read_at, image.disk.virtual_size):
+        archive = "a tar archive" if name == OVA else f"a {name} file"
+        raise Unprocessable(
+            f"{image.path}: the disk begins like {archive}, and would be taken for one as a raw file:"
+            " convert it to another format"
+        )
+
+
+def _inspect(
+    path: Path, virtual_size: int, target: Target, workspace: Workspace, input_sha256: str | None
+) -> Conversion:
+    """Check that the new file is what was asked for; compute its digest if that of the input is known."""
+    try:
+        with open_image(path, target.name, pace=workspace.pace, name=f"the result is no {target}") as made:
+            disk, size = made.disk, made.size
+    except UnsafeImage as error:
+        raise ConversionFailed(error.detail) from error
+    subformat = target.subformat or disk.subformat
+    if (disk.format, disk.subformat, disk.virtual_size) != (target.format, subformat, virtual_size):
+        raise ConversionFailed(
+            f"the result is {disk.format.value} {disk.subformat} with a disk of {disk.virtual_size} bytes,"
+            f" instead of {target} with {virtual_size} bytes"
+        )
+    if input_sha256 is None:
+        return Conversion(size, virtual_size, None, None)
+    workspace.progress.start("digest", size)
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        workspace.pace(count)
+        done += count
+        workspace.progress.set(done)
+
+    with path.open("rb") as file:
+        output_sha256 = sha256_of(file.fileno(), advance)
+    workspace.progress.finish()
+    return Conversion(size, virtual_size, input_sha256, output_sha256)

@@ -1,0 +1,91 @@
+"""The facts of a disk that checks ask for, each read once, when it is first asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from image_service.core.errors import BaseImageError
+from image_service.core.families.coreos.platforms import PLATFORM_ARGUMENT
+from image_service.toolkit.inspection.content import read_content
+from image_service.toolkit.validation.boot_entry import find_boot_entry, read_initrd, system_roots
+from image_service.toolkit.validation.verdicts import CannotTell
+from image_service.toolkit.validation.windows import read_windows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from image_service.core.formats.filesystems.file_tree import TreeNode
+    from image_service.toolkit.disks.opening import DiskImage
+    from image_service.toolkit.inspection.content import DiskContent
+    from image_service.toolkit.validation.boot_entry import InitrdContent
+    from image_service.toolkit.validation.platforms import Platform
+    from image_service.toolkit.validation.windows import WindowsFacts
+    from image_service.toolkit.workspace.workspace import Workspace
+
+_Value = TypeVar("_Value")
+
+
+class DiskFacts:
+    """What is known of a disk; a method raises CannotTell, or FormatError for what is damaged.
+
+    Args:
+        image: the open image.
+        platform: whose drivers are looked for.
+        workspace: for programs.
+    """
+
+    def __init__(self, image: DiskImage, platform: Platform, workspace: Workspace) -> None:
+        self.image = image
+        self.content: DiskContent = read_content(image.disk)
+        self._platform = platform
+        self._workspace = workspace
+        self.entry = _once(lambda: find_boot_entry(self.content.volumes))
+        self.initrd = _once(self._read_initrd)
+        self.windows = _once(self._read_windows)
+        self.roots = _once(self._find_roots)
+
+    def is_coreos(self) -> bool:
+        """Return True if the boot entry is CoreOS's."""
+        entry = self.entry()
+        return bool(entry.values(PLATFORM_ARGUMENT)) or "$ignition_firstboot" in entry.arguments
+
+    def _read_initrd(self) -> InitrdContent:
+        entry = self.entry()
+        if not entry.initrd:
+            raise CannotTell("the boot entry has no initrd: its drivers are built into the kernel")
+        read_at, _ = entry.open(entry.initrd)
+        groups = (*self._platform.storage_drivers, *self._platform.network_drivers)
+        wanted = frozenset(name for group in groups for name in group)
+        return read_initrd(read_at, f"the initrd {entry.initrd}", wanted, self._workspace.check)
+
+    def _read_windows(self) -> WindowsFacts:
+        services = frozenset((*self._platform.windows_storage, *self._platform.windows_network))
+        return read_windows(self.image.disk, self.content.volumes, services, self._workspace)
+
+    def _find_roots(self) -> tuple[TreeNode, ...]:
+        if roots := tuple(system_roots(self.content.volumes)):
+            return roots
+        kinds = {each.file_system.kind for each in self.content.volumes if each.file_system and not each.root}
+        raise CannotTell(
+            "no file system with an operating system can be read without a mount"
+            + (f"; the disk has {', '.join(sorted(kinds))}" if kinds else "")
+        )
+
+
+def _once(compute: Callable[[], _Value]) -> Callable[[], _Value]:
+    """Return a function that computes once; what cannot be told, or is damaged, is remembered too."""
+    values: list[_Value] = []
+    errors: list[CannotTell | BaseImageError] = []
+
+    def get() -> _Value:
+        if errors:
+            raise errors[0]
+        if not values:
+            try:
+                values.append(compute())
+            except (CannotTell, BaseImageError) as error:
+                errors.append(error)
+                raise
+        return values[0]
+
+    return get

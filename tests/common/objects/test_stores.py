@@ -1,0 +1,236 @@
+"""The contract of object stores, with a directory and with a real S3 server."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from image_service.common.objects import s3 as s3_module
+from image_service.common.objects.build import open_store
+from image_service.common.objects.s3_links import S3Links
+from image_service.core.errors import NotFound, StoreFailed, StoreFull
+from image_service.settings.remote import S3Settings
+from tests.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from image_service.common.objects.store import ObjectStorage
+
+PART_BYTES = 5 * 1024 * 1024  # the smallest of S3
+KEY = "jobs/0b7a/1/disk.raw"
+NEVER = datetime(1970, 1, 2, tzinfo=UTC)
+
+
+@attrs.frozen
+class Opened:
+    """A store, and the directory in which its files are."""
+
+    store: ObjectStorage
+    directory: Path
+
+    def files(self) -> list[str]:
+        """Return the stored files, finished or not."""
+        return sorted(
+            str(path.relative_to(self.directory)) for path in self.directory.rglob("*") if path.is_file()
+        )
+
+
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def settings_of(server: S3Server) -> S3Settings:
+    return S3Settings(
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+        endpoint_url=server.environment["AWS_ENDPOINT_URL"],
+    )
+
+
+@pytest.fixture(params=["directory", "s3"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """An empty store of each kind."""
+    if request.param == "directory":
+        return Opened(open_store(f"{tmp_path}/store", S3Settings()), tmp_path)
+    monkeypatch.setattr(s3_module, "PART_BYTES", PART_BYTES)
+    server: S3Server = request.getfixturevalue("s3_server")
+    prefix = f"prefix/{tmp_path.name}"
+    return Opened(open_store(f"s3://{BUCKET}/{prefix}", settings_of(server)), server.directory)
+
+
+class Broken:
+    """Content that fails after a while."""
+
+    def __init__(self, good_bytes: int) -> None:
+        self._left = good_bytes
+
+    def read(self, size: int, /) -> bytes:
+        """Return zeros, then raise."""
+        if not self._left:
+            raise ConnectionError("the client has gone")
+        taken = min(size, self._left)
+        self._left -= taken
+        return bytes(taken)
+
+
+@pytest.mark.parametrize("size", [0, 1, PART_BYTES, 2 * PART_BYTES + 7])
+def test_object_is_read_as_it_was_stored(opened: Opened, size: int) -> None:
+    content = os.urandom(size)
+    stored = opened.store.put(KEY, BytesIO(content))
+    assert (stored.key, stored.size) == (KEY, size)
+    assert stored.sha256 == hashlib.sha256(content).hexdigest()
+    assert opened.store.read_at(KEY, 0, size + 10) == content
+    middle = size // 2
+    assert opened.store.read_at(KEY, middle, 3) == content[middle : middle + 3]
+    assert opened.store.read_at(KEY, size, 10) == b""
+    assert opened.store.read_at(KEY, size + 5, 10) == b""
+    assert opened.store.read_at(KEY, 0, 0) == b""
+
+
+def test_content_is_stored_from_its_position_on(opened: Opened) -> None:
+    content = BytesIO(b"head and body")
+    content.seek(5)
+    opened.store.put(KEY, content)
+    assert opened.store.read_at(KEY, 0, 100) == b"and body"
+
+
+def test_object_is_replaced_and_deleted(opened: Opened) -> None:
+    opened.store.put(KEY, BytesIO(b"old"))
+    opened.store.put(KEY, BytesIO(b"new"))
+    assert opened.store.read_at(KEY, 0, 10) == b"new"
+    opened.store.delete(KEY)
+    opened.store.delete(KEY)
+    with pytest.raises(NotFound, match=KEY):
+        opened.store.read_at(KEY, 0, 10)
+
+
+@pytest.mark.parametrize("good_bytes", [0, 100, PART_BYTES + 100])
+def test_content_that_fails_leaves_nothing(opened: Opened, good_bytes: int) -> None:
+    before = opened.files()
+    with pytest.raises(ConnectionError):
+        opened.store.put(KEY, Broken(good_bytes))
+    with pytest.raises(NotFound):
+        opened.store.read_at(KEY, 0, 1)
+    assert opened.files() == before
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/.b", "a/../b", "a b", "a\n", "ä"])
+def test_text_that_is_no_key_is_refused(opened: Opened, key: str) -> None:
+    for call in (
+        lambda: opened.store.put(key, BytesIO()),
+        lambda: opened.store.read_at(key, 0, 1),
+        lambda: opened.store.delete(key),
+    ):
+        with pytest.raises(ValueError, match="is no key"):
+            call()
+
+
+# S3 has no directories. The server of the tests has, and refuses an object whose directory is being removed.
+@pytest.mark.parametrize("opened", ["directory"], indirect=True)
+def test_objects_beside_each_other_are_stored_and_deleted_at_once(opened: Opened) -> None:
+    def store_and_delete(number: int) -> None:
+        key = f"jobs/{number % 2}/{number}"
+        opened.store.put(key, BytesIO(b"x"))
+        assert opened.store.read_at(key, 0, 1) == b"x"
+        opened.store.delete(key)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(store_and_delete, range(40)))
+
+
+def test_incomplete_objects_of_a_killed_process_are_removed(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = opened.files()
+    # A process that is killed neither removes its file nor aborts its upload.
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", lambda *_, **__: None)
+        if (get_client := getattr(opened.store, "_get_client", None)) is not None:
+            patch.setattr(get_client(), "abort_multipart_upload", lambda **_: None)
+        with pytest.raises(ConnectionError):
+            opened.store.put(KEY, Broken(PART_BYTES + 1))
+    left = opened.files()
+    assert left != before
+    opened.store.remove_unfinished(NEVER)
+    assert opened.files() == left
+    opened.store.remove_unfinished(datetime.now(UTC) + timedelta(minutes=1))
+    assert opened.files() == before
+
+
+def test_unfinished_files_of_no_directory_are_none(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "absent"), S3Settings()).remove_unfinished(NEVER)
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    open_store(f"{tmp_path}/store", S3Settings()).put(KEY, BytesIO(b"x"))
+    for path in (tmp_path / "store", tmp_path / "store" / KEY):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_link_in_the_place_of_an_object_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(StoreFailed):
+        open_store(str(tmp_path), S3Settings()).read_at("link", 0, 10)
+
+
+def test_full_directory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", fail)
+    store = open_store(str(tmp_path), S3Settings())
+    with pytest.raises(StoreFull, match="No space left"):
+        store.put(KEY, BytesIO(b"x"))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_unavailable_server_is_an_error(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("image_service.common.objects.s3_client._ATTEMPTS", 1)
+    settings = attrs.evolve(settings_of(s3_server), endpoint_url="http://127.0.0.1:1")
+    store = open_store(f"s3://{BUCKET}", settings)
+    for call in (
+        lambda: store.put(KEY, BytesIO()),
+        lambda: store.delete(KEY),
+        lambda: store.read_at(KEY, 0, 1),
+    ):
+        with pytest.raises(StoreFailed, match="EndpointConnectionError"):
+            call()
+
+
+def test_refused_credentials_are_an_error_without_them(s3_server: S3Server) -> None:
+    settings = attrs.evolve(settings_of(s3_server), secret_access_key="wrong-secret")
+    with pytest.raises(StoreFailed, match="SignatureDoesNotMatch") as caught:
+        open_store(f"s3://{BUCKET}", settings).put(KEY, BytesIO(b"x"))
+    assert ACCESS_KEY not in str(caught.value)
+
+
+def test_link_is_signed_unless_its_object_is_public(s3_server: S3Server) -> None:
+    open_store(f"s3://{BUCKET}", settings_of(s3_server)).put("uploads/x.vmdk", BytesIO(b"disk"))
+    links = S3Links(settings_of(s3_server))
+    location = f"s3://{BUCKET}/uploads/x.vmdk"
+    with urllib.request.urlopen(links.url_of(location)) as answer:  # noqa: S310 - a URL of the test's server
+        assert answer.read() == b"disk"
+    assert "eu-north-1" in links.url_of(location, "eu-north-1")
+    public = links.url_of(location, is_public=True)
+    assert public == f"{s3_server.environment['AWS_ENDPOINT_URL']}/{BUCKET}/uploads/x.vmdk"
+
+
+def test_link_without_credentials_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(StoreFailed, match="NoCredentialsError"):
+        S3Links(S3Settings()).url_of("s3://bucket/key")

@@ -1,0 +1,133 @@
+"""Images of each composer. What the release before makes is made by this one without its newest composer."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+
+from image_service.core.formats.initrd import read_members
+from image_service.core.formats.newc import Member, write_archive
+from image_service.core.images.canvas import full_canvas
+from image_service.core.images.compose import compose
+from image_service.core.images.customization import Customization
+from image_service.core.images.layouts import COMPOSERS, UNVERSIONED, newest_composer, oldest_composer
+from image_service.core.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
+from image_service.core.images.reference import BootArtifact
+from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso, live_files
+from tests.core.images.building import CONFIG, base_image, bytes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from image_service.core.images.base import BaseImage
+    from image_service.core.images.boot_image import BootImage
+    from image_service.core.images.layouts import Composer
+
+TEXT = random.Random(17).randbytes(IGNITION_LENGTH).hex()  # noqa: S311 - packs to half of its length
+LARGE = b'{"ignition":{"version":"3.4.0"},"text":"%s"}' % TEXT[: IGNITION_LENGTH * 5 // 4].encode()
+ISO = build_live_iso({**live_files(), "images/initrd.addrsize": bytes(16)})
+MODIFIED = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+@pytest.fixture
+def base() -> Iterator[BaseImage]:
+    with base_image(ISO) as image:
+        yield attrs.evolve(
+            image, sha256="0" * 64
+        )  # the real one depends on the library that packed its recipe
+
+
+@pytest.fixture
+def release_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(COMPOSERS, max(COMPOSERS))
+
+
+def image(base: BaseImage, composer: Composer | None, config: bytes = LARGE) -> BootImage:
+    return compose(full_canvas(base), Customization(config, (), MODIFIED), "x.iso", composer)
+
+
+def ignition_area(base: BaseImage, composer: Composer) -> bytes:
+    area = base.layout.ignition
+    return bytes_of(image(base, composer))[area.offset : area.offset + area.length]
+
+
+def test_release_has_the_composer_of_the_release_before() -> None:
+    assert sorted(COMPOSERS) == [2, 3]
+    assert (oldest_composer().version, newest_composer().version) == (2, 3)
+    assert {version: composer.version for version, composer in COMPOSERS.items()} == {2: 2, 3: 3}
+
+
+def test_snapshots_without_a_version_are_composed_as_by_the_release_that_stored_them() -> None:
+    assert UNVERSIONED in COMPOSERS
+
+
+# If this changes, there must be a new composer (images/composers.py).
+def test_large_config_has_golden_bytes_and_etag(base: BaseImage) -> None:
+    made = image(base, COMPOSERS[3])
+    assert (
+        sha256(ignition_area(base, COMPOSERS[3])).hexdigest()
+        == "f45ebe89a0b4ae991e4d307c8b6d47b48c2b08659f272f4c449f11ea7a0dc1ac"
+    )
+    assert made.etag == '"f005f33bf6148cf7eb267baa30aed38eaf85b45b"'
+
+
+def test_large_config_of_composer_2_has_the_bytes_of_zlib(base: BaseImage) -> None:
+    archive = write_archive([Member("config.ign", LARGE)])
+    coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
+    expected = bytes.fromhex("1f8b08000000000004ff") + coder.compress(archive) + coder.flush()
+    assert ignition_area(base, COMPOSERS[2]).startswith(expected)
+
+
+def test_composers_make_other_bytes_of_the_same_content(base: BaseImage) -> None:
+    areas = [ignition_area(base, composer) for composer in COMPOSERS.values()]
+    assert len(set(areas)) == len(areas)
+    for area in areas:
+        assert {name: member.data for name, member in read_members(area).items()} == {"config.ign": LARGE}
+
+
+def test_image_without_a_composer_is_of_the_newest(base: BaseImage) -> None:
+    assert image(base, None).etag == image(base, COMPOSERS[3]).etag != image(base, COMPOSERS[2]).etag
+
+
+@pytest.mark.usefixtures("release_before")
+def test_release_before_makes_the_images_of_its_composer(base: BaseImage) -> None:
+    made = image(base, None)
+    assert newest_composer().version == 2
+    assert made.etag == image(base, COMPOSERS[2]).etag
+    assert bytes_of(made) == bytes_of(image(base, COMPOSERS[2]))
+
+
+def initrd(base: BaseImage, composer: Composer | None) -> BootImage:
+    return compose_pxe_initrd(base, None, Customization(CONFIG, (), MODIFIED), "x.img", composer)
+
+
+def addrsize(base: BaseImage, composer: Composer | None) -> BootImage:
+    return compose_initrd_addrsize(base, initrd(base, composer), "x.addrsize", composer)
+
+
+@pytest.mark.parametrize("make", [image, initrd, addrsize])
+def test_etag_is_that_of_the_composer(
+    base: BaseImage, make: Callable[[BaseImage, Composer | None], BootImage]
+) -> None:
+    etags = [make(base, composer).etag for composer in COMPOSERS.values()]
+    assert len(set(etags)) == len(etags)
+    assert make(base, None).etag == etags[-1]
+
+
+# Replicas of two releases serve these at once, and no snapshot pins a composer for them: they never change.
+ARTIFACTS = [
+    (BootArtifact.KERNEL, "a6f4f6937165fa4ea35a0511a0fc15795b7cb1fc"),
+    (BootArtifact.INITRD, "b8d4e1c7f6d01ca250f688978d87b9f49331cb9a"),
+    (BootArtifact.ROOTFS, "8165d62e9a46fbf8da3f4d937b4655dd1ac8bb7f"),
+]
+
+
+@pytest.mark.parametrize(("which", "etag"), ARTIFACTS)
+def test_boot_artifact_has_one_etag_in_all_releases(base: BaseImage, which: BootArtifact, etag: str) -> None:
+    assert compose_artifact(base, which).etag == f'"{etag}"'

@@ -1,0 +1,49 @@
+"""The files of the status page, and the files that they load; an acceptance test drives it with a browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urljoin
+
+import pytest
+
+import image_service.server.admin
+from image_service.server.admin.status_page import page_routes
+from image_service.server.management.messages import ApiRequest
+from image_service.server.management.router import ApiRouter
+from tests.pytwisted import ensure_deferred
+
+STATIC = Path(image_service.server.admin.__file__).with_name("static")
+FILES = sorted(file.name for file in STATIC.iterdir())
+
+
+def references(text: str) -> list[str]:
+    """Return the files that a page loads, and the modules that a module imports."""
+    return re.findall(r'(?:src|href)="([^"#]+)"', text) + re.findall(r'from "([^"]+)"', text)
+
+
+@ensure_deferred
+async def test_page_is_html_with_a_strict_policy() -> None:
+    response = await ApiRouter(page_routes()).respond(ApiRequest("GET", "/"))
+    assert response.content_type == "text/html; charset=utf-8"
+    policy = dict(response.fields)["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize("name", FILES)
+@ensure_deferred
+async def test_files_that_a_page_or_module_loads_exist(name: str) -> None:
+    router = ApiRouter(page_routes())
+    path = "/" if name == "index.html" else f"/static/{name}"
+    text = (await router.respond(ApiRequest("GET", path))).body.decode()
+    found = {urljoin(path, each) for each in references(text) if not each.startswith("http")}
+    for each in found - {"/openapi.json", "/metrics", "/health"}:
+        assert (await router.respond(ApiRequest("GET", each))).status == 200
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_loaded_from_elsewhere_and_nothing_is_inline(name: str) -> None:
+    text = (STATIC / name).read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?://|//cdn|@import|innerHTML|\son[a-z]+=|\sstyle=|<style|<script>", text)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from twisted.web.http_headers import Headers
+
+from image_service.core.errors import UpstreamError
+from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.images.reference import Kind
+from image_service.server.assisted.responses import CompleteResponse, InfraEnv, parse_infra_env
+
+
+def parse(body: bytes) -> InfraEnv:
+    return parse_infra_env(CompleteResponse("infra-env 1", Headers(), body))
+
+
+def parse_arguments(arguments: object) -> tuple[KernelArgument, ...]:
+    return parse(json.dumps({"kernel_arguments": arguments}).encode()).kernel_arguments
+
+
+def test_infra_env_is_parsed() -> None:
+    operations = [{"operation": "append", "value": "a=1"}, {"operation": "delete", "value": 'b="2 3"'}]
+    infra_env = parse(
+        json.dumps(
+            {
+                "kernel_arguments": json.dumps(operations),
+                "openshift_version": "4.20",
+                "type": "minimal-iso",
+                "cpu_architecture": "aarch64",
+                "pull_secret_set": True,
+            }
+        ).encode()
+    )
+    assert infra_env.kernel_arguments == (
+        KernelArgument(Operation.APPEND, "a=1"),
+        KernelArgument(Operation.DELETE, 'b="2 3"'),
+    )
+    assert infra_env.openshift_version == "4.20"
+    assert infra_env.kind is Kind.MINIMAL_ISO
+    assert infra_env.architecture == "aarch64"
+
+
+def test_empty_infra_env_is_parsed() -> None:
+    infra_env = parse(b"{}")
+    assert infra_env.kernel_arguments == ()
+    assert (infra_env.openshift_version, infra_env.kind, infra_env.architecture) == (None, None, None)
+
+
+@pytest.mark.parametrize("kind", ["netboot", "pxe-initrd", "s390x-initrd-addrsize"])
+def test_type_other_than_an_iso_is_none(kind: str) -> None:
+    assert parse(json.dumps({"type": kind}).encode()).kind is None
+
+
+@pytest.mark.parametrize("nothing", [None, "", "[]", "null"])
+def test_absent_kernel_arguments_are_empty(nothing: object) -> None:
+    assert parse_arguments(nothing) == ()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        [],
+        {},
+        7,
+        "{}",
+        "a=1",
+        "[",
+        "[" * 100_000,
+        '["a"]',
+        "[{}]",
+        '[{"operation":"append"}]',
+        '[{"operation":"append","value":7}]',
+        '[{"operation":"prepend","value":"a"}]',
+        '[{"operation":"APPEND","value":"a"}]',
+        '[{"operation":7,"value":"a"}]',
+    ],
+)
+def test_invalid_kernel_arguments_are_502(garbage: object) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        parse_arguments(garbage)
+    assert caught.value.retry_after_seconds
+
+
+@pytest.mark.parametrize("operation", ["append", "replace", "delete"])
+def test_every_kernel_argument_operation_is_parsed(operation: str) -> None:
+    operations = [{"operation": operation, "value": value} for value in ("a=1=2", "", "$")]
+    assert parse_arguments(json.dumps(operations)) == tuple(
+        KernelArgument(Operation(operation), value) for value in ("a=1=2", "", "$")
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"null", b"[]", b"7", b"\xff", b"{", b"[" * 100_000, b'{"openshift_version":4.2}', b'{"type":[]}'],
+)
+def test_invalid_infra_env_is_502(body: bytes) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        parse(body)
+    assert caught.value.retry_after_seconds
+    assert caught.value.__context__ is None, "the decoder's error holds the whole text"
+
+
+def test_secrets_are_not_in_repr() -> None:
+    infra_env = parse(b'{"kernel_arguments":"[{\\"operation\\":\\"append\\",\\"value\\":\\"s3\\"}]"}')
+    assert infra_env.kernel_arguments == (KernelArgument(Operation.APPEND, "s3"),)
+    assert "s3" not in repr(infra_env)

@@ -1,0 +1,336 @@
+"""Mounts as the board shows them, from the records of the processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from image_service.core.images.boot_areas import BootPart
+from image_service.server.boot_progress.board import KEEP_SECONDS, MAX_MOUNTS
+from image_service.server.boot_progress.clients import DOCTOR
+from tests.server.boot_progress.boots import (
+    MIB,
+    MINIMAL_AREAS,
+    SIZE,
+    STALL_SECONDS,
+    Client,
+    Site,
+    iso,
+    key,
+    part,
+)
+
+GRUB_BLOCK = 32 * 1024
+PROCESSES = pytest.mark.parametrize("processes", [1, 3])
+BLOCKS = pytest.mark.parametrize("block", [1, 4096, GRUB_BLOCK])
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def minimal(site: Site) -> Client:
+    return site.client(iso(MINIMAL_AREAS), key("minimal-iso"))
+
+
+@PROCESSES
+@BLOCKS
+def test_full_iso_passes_through_each_stage(processes: int, block: int) -> None:
+    site = Site(processes)
+    client = site.client()
+    client.head()
+    assert (site.mount()["stage"], site.mount()["bytes_read"]) == ("probed", 0)
+    client.read(32768)
+    assert site.mount()["stage"] == "probed"
+    client.read(part(BootPart.FIRMWARE).start)
+    assert site.mount()["stage"] == "firmware"
+    client.read(part(BootPart.BOOT_LOADER).start // block * block)
+    assert site.mount()["stage"] == "boot loader"
+    client.read_part(BootPart.KERNEL, block)
+    assert site.mount()["stage"] == "kernel"
+    client.read_part(BootPart.INITRD, block)
+    assert site.mount()["stage"] == "initrd"
+    client.read_part(BootPart.IGNITION, block)
+    assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == (
+        "ignition",
+        pytest.approx(0.1, abs=0.1),
+    )
+    site.now += 30
+    client.read(32768)  # by Linux, which looks for the medium
+    client.read(part(BootPart.ROOTFS).start)
+    assert site.mount()["stage"] == "root file system"
+    client.read_part(BootPart.ROOTFS)
+    assert (site.mount()["rootfs_percent"], site.mount()["stalled"]) == (100, False)
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["stalled"]) == ("done", False)
+    assert [each[:2] for each in site.ended] == [("done", False)]
+
+
+@PROCESSES
+@BLOCKS
+def test_minimal_iso_is_done_once_ignition_is_read(processes: int, block: int) -> None:
+    site = Site(processes)
+    client = minimal(site)
+    client.boot_until_ignition(block)
+    assert site.mount()["stage"] == "initrd"
+    client.read_part(BootPart.IGNITION, block, step=64 * 1024)
+    assert site.mount()["stage"] == "ignition"
+    site.now += 2
+    assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == ("done", None)
+    site.now += STALL_SECONDS
+    assert not site.mount()["stalled"]
+
+
+def test_initrd_loaded_in_a_block_with_ignition_is_not_ignition_yet(site: Site) -> None:
+    """GRUB's block with the beginning of the initrd has the end of the Ignition area."""
+    client = minimal(site)
+    client.boot_until_ignition(GRUB_BLOCK)
+    site.now += 2
+    assert site.mount()["stage"] == "initrd"
+
+
+@pytest.mark.parametrize(
+    ("parts", "stage"),
+    [
+        ([], "probed"),
+        ([BootPart.FIRMWARE], "firmware"),
+        ([BootPart.FIRMWARE, BootPart.BOOT_LOADER], "boot loader"),
+        ([BootPart.KERNEL], "kernel"),
+        ([BootPart.KERNEL, BootPart.INITRD], "initrd"),
+    ],
+)
+def test_boot_that_ends_early_is_stalled(site: Site, parts: list[BootPart], stage: str) -> None:
+    client = site.client()
+    client.read(32768)
+    for wanted in parts:
+        client.read_part(wanted)
+    site.now += STALL_SECONDS - 1
+    assert not site.mount()["stalled"]
+    site.now += 2
+    assert (site.mount()["stage"], site.mount()["stalled"]) == (stage, True)
+    assert [each[:2] for each in site.ended] == [(stage, True)]
+
+
+def test_full_iso_is_stalled_between_ignition_and_root_file_system(site: Site) -> None:
+    client = site.client()
+    client.boot_until_ignition()
+    client.read_part(BootPart.IGNITION)
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["stalled"]) == ("ignition", True)
+
+
+def test_stages_never_go_back(site: Site) -> None:
+    client = site.client()
+    client.boot_until_ignition()
+    client.read(part(BootPart.FIRMWARE).start)
+    assert site.mount()["stage"] == "initrd"
+
+
+def test_image_read_as_a_whole_has_no_stage_but_a_per_cent(site: Site) -> None:
+    content = site.client().download(SIZE // 4)
+    assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == (None, pytest.approx(25, abs=0.1))
+    content.record(SIZE)
+    assert (site.mount()["bytes_read"], site.mount()["rootfs_percent"]) == (SIZE, 100)
+    assert site.ended == []
+    site.now += STALL_SECONDS + 1
+    assert site.mount()["stalled"] is False
+    assert site.ended == [(None, False, SIZE)]
+
+
+@pytest.mark.parametrize("kind", ["full-iso", "minimal-iso"])
+def test_image_that_is_smaller_than_a_range_of_firmware_is_read_as_a_whole(site: Site, kind: str) -> None:
+    site.client(iso((), MIB), key(kind)).download(MIB)
+    assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == (None, 100)
+
+
+def test_doctor_does_not_boot_and_never_stalls(site: Site) -> None:
+    client = site.client()
+    reads = site.recorders[0].find(client.key, client.image)
+    reads.client = DOCTOR
+    client.read(32768)
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["stalled"]) == (None, False)
+
+
+def test_image_read_in_order_by_small_ranges_has_no_stage(site: Site) -> None:
+    client = site.client()
+    for start in range(0, 200 * MIB, MIB):
+        client.read(start, MIB, ahead=0)
+    assert site.mount()["stage"] is None
+
+
+def test_unfinished_download_of_an_iso_is_stalled(site: Site) -> None:
+    site.client().download(MIB)
+    site.now += STALL_SECONDS + 1
+    assert site.mount()["stalled"]
+
+
+def test_boot_artifact_has_a_per_cent_and_never_stalls(site: Site) -> None:
+    site.client(iso((), 10 * MIB), key("rootfs.img")).download(5 * MIB)
+    site.now += STALL_SECONDS + 1
+    mount = site.mount()
+    assert (mount["stage"], mount["rootfs_percent"], mount["stalled"]) == (
+        None,
+        pytest.approx(50, abs=1),
+        False,
+    )
+
+
+def test_reopened_medium_is_a_new_mount(site: Site) -> None:
+    client = site.client()
+    client.boot_until_ignition()
+    site.collect()
+    client.head()
+    client.read(32768)
+    assert (site.mount()["stage"], len(site.ended)) == ("probed", 1)
+
+
+def test_linux_that_probes_the_medium_is_the_same_mount(site: Site) -> None:
+    client = minimal(site)
+    client.boot_until_ignition()
+    client.read_part(BootPart.IGNITION)
+    site.collect()
+    site.now += 30
+    client.read(0)
+    client.read(32768)
+    site.now += 2
+    assert site.mount()["stage"] == "done"
+
+
+def test_stalled_boot_that_begins_again_is_a_new_mount(site: Site) -> None:
+    client = site.client()
+    client.boot_until_ignition()
+    site.collect()
+    site.now += STALL_SECONDS + 1
+    client.read(32768)
+    assert (site.mount()["stage"], site.mount()["stalled"]) == ("probed", False)
+
+
+def test_second_download_is_a_new_mount(site: Site) -> None:
+    site.client().download(SIZE)
+    site.collect()
+    site.client().download(MIB)
+    assert site.mount()["rootfs_percent"] < 1
+
+
+def test_client_and_image_are_described(site: Site) -> None:
+    client = site.client()
+    reads = site.recorders[0].find(client.key, client.image)
+    reads.client, reads.user_agent = "curl", "curl/7.88.1"
+    client.read(32768, ahead=0)
+    site.now += 5
+    mount = site.mount()
+    assert json.loads(json.dumps(mount)) == {
+        "infra_env": "5a3b1e00-0000-4000-8000-000000000001",
+        "version": "9.6",
+        "kind": "full-iso",
+        "address": "192.0.2.1",
+        "client": "curl",
+        "user_agent": "curl/7.88.1",
+        "since": "2026-01-02T00:16:40Z",
+        "last_read": "2026-01-02T00:16:40Z",
+        "bytes_read": MIB,
+        "size": SIZE,
+        "rate": round(2048 / 5),
+        "stage": "probed",
+        "rootfs_percent": 0.0,
+        "stalled": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("client_name", "user_agent", "shown"),
+    [(None, "unknown/1", None), ("iPXE", "iPXE/1.21", "iPXE"), (None, "", "curl"), ("qemu", "", "qemu")],
+)
+def test_name_of_another_program_at_the_address_is_not_kept(
+    site: Site, client_name: str | None, user_agent: str, shown: str | None
+) -> None:
+    client = site.client()
+    reads = site.recorders[0].find(client.key, client.image)
+    reads.client, reads.user_agent = "curl", "curl/7.88.1"
+    client.read(32768, ahead=0)
+    site.collect()
+    reads.client, reads.user_agent = client_name, user_agent
+    client.read(65536, ahead=0)
+    assert site.mount()["client"] == shown
+
+
+def test_rate_is_that_of_the_last_seconds(site: Site) -> None:
+    client = site.client()
+    for _ in range(60):
+        site.now += 0.99
+        client.read(32768, MIB, ahead=0)
+        site.collect()
+    assert site.mount()["rate"] == pytest.approx(MIB, rel=0.15)
+    site.now += 30
+    assert site.mount()["rate"] == 0
+
+
+def test_only_changed_mounts_are_changes(site: Site) -> None:
+    one, other = site.client(), site.client(mount_key=key(address="192.0.2.2"))
+    one.read(0)
+    other.read(0)
+    site.collect()
+    revisions = [revision for revision, _ in site.board.changes(0)]
+    assert len(revisions) == 2
+    one.read(32768)
+    site.collect()
+    ((revision, mount),) = site.board.changes(revisions[-1])
+    assert (mount["address"], revision) == ("192.0.2.1", site.board.revision)
+
+
+def test_streams_share_the_description_of_a_change(site: Site) -> None:
+    client = site.client()
+    client.read(0)
+    site.collect()
+    ((_, first),) = site.board.changes(0)
+    ((_, second),) = site.board.changes(0)
+    assert first is second
+    client.read(32768)
+    site.collect()
+    ((_, third),) = site.board.changes(0)
+    assert third is not first
+
+
+def test_end_of_a_boot_is_a_change(site: Site) -> None:
+    client = minimal(site)
+    client.boot_until_ignition()
+    client.read_part(BootPart.IGNITION)
+    site.collect()
+    revision = site.board.revision
+    site.now += 2
+    site.collect()
+    assert [mount["stage"] for _, mount in site.board.changes(revision)] == ["done"]
+    revision = site.board.revision
+    site.collect()
+    assert list(site.board.changes(revision)) == []
+
+
+def test_rate_that_falls_to_nothing_is_a_change(site: Site) -> None:
+    site.client().read(32768)
+    site.now += 1
+    site.collect()
+    revision = site.board.revision
+    site.now += 11
+    site.collect()
+    assert [mount["rate"] for _, mount in site.board.changes(revision)] == [0]
+
+
+def test_quiet_mount_is_forgotten_and_the_number_is_limited(site: Site) -> None:
+    site.client().read(0)
+    site.collect()
+    site.now += KEEP_SECONDS + 1
+    assert site.mounts() == []
+    for number in range(MAX_MOUNTS + 2):
+        site.client(mount_key=key(address=str(number))).read(0)
+    assert len(site.mounts()) == MAX_MOUNTS
+    assert {each["address"] for each in site.mounts()}.isdisjoint({"0", "1"})
+
+
+def test_all_mounts_are_reported_when_the_service_stops(site: Site) -> None:
+    site.client().read(32768)
+    site.collect()
+    site.board.close()
+    assert [stage for stage, _, _ in site.ended] == ["probed"]

@@ -1,0 +1,102 @@
+"""A request handler by itself, asked as a connection would ask it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+
+from image_service.server.boot_progress.recording import ReadRecorder
+from image_service.server.http.head import Request
+from image_service.server.serving.digests import Digests
+from image_service.server.serving.ipxe_scripts import IpxeScripts
+from image_service.server.serving.request_handler import ImageRequestHandler
+from image_service.server.transport.exchanges.exchange import PreparedResponse
+from tests.server.links.linking import MemoryLinks, links_of
+from tests.server.snapshots.doubles import BASE_URL, ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from image_service.core.images.reference import Kind
+    from image_service.server.http.cors import Cors
+    from image_service.server.links.links import Links
+    from tests.server.snapshots.doubles import World
+
+TARGET = f"/byid/{ID}/4.20/x86_64/full.iso"
+
+
+def _at_once(work: Callable[[], bytes]) -> Deferred[bytes]:
+    return succeed(work())
+
+
+@attrs.define(eq=False)
+class Service:
+    """A request handler in a world that counts.
+
+    Args:
+        world: what images are made of.
+        ready: whether it says that it is.
+        cors: which pages may read its answers.
+        withheld: kinds that its listener does not serve.
+        hashes: takes digests.
+    """
+
+    world: World
+    ready: bool = True
+    cors: Cors | None = None
+    withheld: Collection[Kind] = ()
+    hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
+    stored_links: MemoryLinks = attrs.field(factory=MemoryLinks)
+    links: Links = attrs.field(init=False)
+    handler: ImageRequestHandler = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.links = links_of(self.world, self.stored_links)
+        self.handler = self.make_handler(self.links)
+
+    def make_handler(self, links: Links, scripts: IpxeScripts | None = None) -> ImageRequestHandler:
+        """Return the handler of one listener."""
+        base_url = f"{BASE_URL}/base"
+        return ImageRequestHandler(
+            self.world.images,
+            Digests(self.world.clock, self.hashes),
+            lambda: "" if self.ready else "no image yet",
+            ReadRecorder(self.world.clock.seconds),
+            "/base",
+            links=links,
+            scripts=scripts or IpxeScripts(self.world.images, base_url, "/base", uses_host=False),
+            withheld=self.withheld,
+            cors=self.cors,
+            base_images=lambda: b'{"images": []}',
+        )
+
+    def ask(
+        self, target: str = TARGET, method: str = "GET", *, overloaded: bool = False, **fields: str
+    ) -> PreparedResponse | Deferred[PreparedResponse]:
+        """Ask; underscores in names of fields stand for hyphens."""
+        headers = {"host": "h", **{name.replace("_", "-"): value for name, value in fields.items()}}
+        request = Request(method, target, headers, keep_alive=True)
+        return self.handler.handle(request, "192.0.2.1", overloaded=overloaded)
+
+    def get(self, target: str = TARGET, method: str = "GET", **options: Any) -> PreparedResponse:
+        """The answer, which must have come by now."""
+        answer = self.ask(target, method, **options)
+        if isinstance(answer, PreparedResponse):
+            return answer
+        (arrived,) = answers_of(answer)
+        return arrived
+
+    @property
+    def upstream_calls(self) -> int:
+        """How many questions assisted-service was asked."""
+        return len(self.world.assisted.calls)
+
+
+def answers_of(asked: PreparedResponse | Deferred[PreparedResponse]) -> list[PreparedResponse]:
+    """Where the answer will be; the application promises that there is no failure."""
+    found: list[PreparedResponse] = []
+    assert isinstance(asked, Deferred)
+    asked.addCallback(found.append)
+    return found

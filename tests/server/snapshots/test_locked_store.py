@@ -1,0 +1,84 @@
+"""A database that another process has locked: who waits, for how long, and what is stored later."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from twisted.internet.task import Clock
+
+from image_service.common.concurrency.circuit_breaker import PAUSE_SECONDS, CircuitBreaker
+from image_service.server.snapshots.build_snapshots import open_repository
+from image_service.server.snapshots.storage.encryption import SnapshotCipher
+from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+from image_service.server.snapshots.storage.sql_statements import DATABASE_FILE
+from image_service.settings.upstream import SnapshotSettings
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.server.snapshots.outcomes import run_now
+from tests.server.snapshots.pinning import KEY, OTHERS, customization
+from tests.server.snapshots.repositories import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from twisted.internet.defer import Deferred
+    from twisted.internet.epollreactor import EPollReactor
+
+T = TypeVar("T")
+
+
+class CountingThreads(Threads):
+    """Threads that count what they run."""
+
+    run = 0
+
+    def __call__(self, work: Callable[[], T], /) -> Deferred[T]:
+        self.run += 1
+        return super().__call__(work)
+
+
+@async_fixture
+async def threads(reactor: EPollReactor) -> AsyncIterator[CountingThreads]:
+    threads = CountingThreads(reactor, 2)
+    yield threads
+    threads.stop()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@async_fixture
+async def archive(tmp_path: Path, threads: CountingThreads, clock: Clock) -> AsyncIterator[SealedRepository]:
+    to_read, to_write = CircuitBreaker(threads, clock), CircuitBreaker(threads, clock)
+    repository = open_repository(tmp_path, to_read, to_write, SnapshotSettings())
+    yield SealedRepository(repository, SnapshotCipher(bytes(32)), run_now, clock)
+    await repository.close()
+
+
+@ensure_deferred
+async def test_locked_database_is_tried_once_and_stored_to_when_it_is_free(
+    archive: SealedRepository, threads: CountingThreads, clock: Clock, tmp_path: Path
+) -> None:
+    key, *others = OTHERS
+    known = await archive.add(KEY, None, customization("known"), after=0, at=clock.seconds())
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        new = await archive.add(key, None, customization("new"), after=0, at=clock.seconds())
+        assert new.generation < 0
+        assert await archive.load(new, None) is not None
+        assert await archive.load_newest(KEY, known.stored_key, None) is not None, "reading goes on"
+        before = threads.run
+        for each in others:
+            unstored = await archive.add(each, None, customization("new"), after=0, at=clock.seconds())
+            assert unstored.generation < 0
+        assert threads.run == before, "the store is left alone"
+        other.execute("ROLLBACK")
+    clock.advance(PAUSE_SECONDS)
+    await archive.record_validation(new, None, clock.seconds())
+    assert new.generation > 0
+    assert await archive.load_newest(key, new.stored_key, None) is not None

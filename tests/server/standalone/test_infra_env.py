@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_service.core.errors import InvalidParameter, InvalidRequest
+from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.images.reference import Kind
+from image_service.server.http.problem import status_of
+from image_service.server.standalone.infra_env import (
+    MAX_OVERRIDE_BYTES,
+    MAX_RAMDISK_BYTES,
+    StandaloneInfraEnv,
+    parse_fields,
+)
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+REQUIRED: dict[str, Any] = {"name": "a", "openshift_version": "4.20"}
+IGNITION = '{"ignition":{"version":"3.2.0"}}'
+RAMDISK = gzip.compress(b"s3cret", mtime=0)
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    [
+        *REQUIRED,
+        "cpu_architecture",
+        "image_type",
+        "ignition_config_override",
+        "kernel_arguments",
+        "network_keyfiles",
+        "ramdisk",
+    ]
+)
+
+
+def read(**fields: Any) -> dict[str, Any]:
+    return parse_fields(json.dumps({**REQUIRED, **fields}).encode(), registering=True)
+
+
+def append(value: str) -> dict[str, str]:
+    return {"operation": "append", "value": value}
+
+
+def in_base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def test_all_fields_are_set() -> None:
+    fields = read(
+        cpu_architecture="aarch64",
+        image_type="minimal-iso",
+        ignition_config_override=IGNITION,
+        kernel_arguments=[
+            append("a=1"),
+            {"operation": "delete", "value": "quiet"},
+            {"operation": "replace", "value": "a=1=2"},
+        ],
+        network_keyfiles={"eth0.nmconnection": "[connection]\n"},
+        ramdisk=in_base64(RAMDISK),
+    )
+    infra_env = StandaloneInfraEnv.register(fields, NOW)
+    assert infra_env.kernel_arguments == (
+        KernelArgument(Operation.APPEND, "a=1"),
+        KernelArgument(Operation.DELETE, "quiet"),
+        KernelArgument(Operation.REPLACE, "a=1=2"),
+    )
+    assert infra_env.ramdisk == RAMDISK
+    assert infra_env.image_type is Kind.MINIMAL_ISO
+    document = infra_env.to_json("http://images.test/a.iso")
+    assert json.loads(str(document["kernel_arguments"])) == [
+        append("a=1"),
+        {"operation": "delete", "value": "quiet"},
+        {"operation": "replace", "value": "a=1=2"},
+    ]
+    assert document == document | {
+        "name": "a",
+        "openshift_version": "4.20",
+        "cpu_architecture": "aarch64",
+        "type": "minimal-iso",
+        "ignition_config_override": IGNITION,
+        "network_keyfiles": {"eth0.nmconnection": "[connection]\n"},
+        "ramdisk_set": True,
+        "created_at": "2026-01-02T03:04:05Z",
+        "updated_at": "2026-01-02T03:04:05Z",
+        "download_url": "http://images.test/a.iso",
+        "href": f"/api/assisted-install/v2/infra-envs/{infra_env.id}",
+    }
+
+
+def test_unset_fields_have_defaults() -> None:
+    document = StandaloneInfraEnv.register(read(), NOW).to_json("")
+    assert document["cpu_architecture"] == "x86_64"
+    assert document["type"] == "full-iso"
+    assert document["ignition_config_override"] is None
+    assert document["network_keyfiles"] == {}
+    assert document["ramdisk_set"] is False
+    assert "kernel_arguments" not in document
+
+
+def test_ids_are_unique() -> None:
+    assert StandaloneInfraEnv.register(read(), NOW).id != StandaloneInfraEnv.register(read(), NOW).id
+
+
+def test_secrets_are_not_in_repr() -> None:
+    fields = read(
+        ignition_config_override='{"ignition":{"version":"3.2.0"},"a":"s3cret"}',
+        kernel_arguments=[append("s3cret")],
+        network_keyfiles={"s3cret": "s3cret"},
+        ramdisk=in_base64(b"\x1f\x8bs3cret"),
+    )
+    assert "s3cret" not in repr(StandaloneInfraEnv.register(fields, NOW))
+
+
+@pytest.mark.parametrize("secret", ['{"auths":{}}', "", None, 7, {"auths": {}}])
+def test_pull_secret_is_ignored_whatever_its_type(secret: object) -> None:
+    assert read(pull_secret=secret) == read()
+
+
+def test_ramdisk_is_not_in_the_json() -> None:
+    document = StandaloneInfraEnv.register(
+        read(ramdisk=in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES, b"\0"))), NOW
+    ).to_json("")
+    assert len(json.dumps(document)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "cleared"),
+    [
+        ("ignition_config_override", None),
+        ("kernel_arguments", ()),
+        ("network_keyfiles", {}),
+        ("ramdisk", None),
+    ],
+)
+def test_null_clears_a_field(name: str, cleared: object) -> None:
+    assert parse_fields(json.dumps({name: None}).encode(), registering=False) == {name: cleared}
+
+
+def test_architecture_alias_is_resolved() -> None:
+    assert read(cpu_architecture="arm64")["cpu_architecture"] == "aarch64"
+
+
+def test_all_faults_are_reported_together() -> None:
+    body = {"nmae": "a", "ssh_authorized_key": "s3cret", "cpu_architecture": "vax", "image_type": 7}
+    with pytest.raises(InvalidParameter) as caught:
+        parse_fields(json.dumps(body).encode(), registering=True)
+    detail = caught.value.detail
+    for fault in (
+        "'nmae' is not a field",
+        "'ssh_authorized_key' is not a field",
+        "name is required",
+        "openshift_version is required",
+        "cpu_architecture must be one of x86_64, aarch64, ppc64le, s390x, arm64",
+        "image_type must be full-iso or minimal-iso",
+    ):
+        assert fault in detail
+    assert "s3cret" not in detail
+
+
+def test_update_requires_no_field() -> None:
+    assert parse_fields(b"{}", registering=False) == {}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b'"a"', b"{", b"\xff", b"[" * 100_000, b'{"name":"\\ud800"}']
+)
+def test_content_other_than_a_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_fields(body, registering=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("name", ""),
+        ("name", "a" * 129),
+        ("name", "a\nb"),
+        ("name", None),
+        ("openshift_version", "4/20"),
+        ("openshift_version", "../4.20"),
+        ("openshift_version", "4.20 "),
+        ("openshift_version", 4.2),
+        ("image_type", "disconnected-iso"),
+        ("image_type", ["full-iso"]),
+        ("cpu_architecture", ["x86_64"]),
+        ("ignition_config_override", "{}"),
+        ("ignition_config_override", '{"ignition":{"version":"2.2.0"}}'),
+        ("ignition_config_override", "{"),
+        ("ignition_config_override", {"ignition": {"version": "3.2.0"}}),
+        ("ignition_config_override", IGNITION + " " * MAX_OVERRIDE_BYTES),
+        ("kernel_arguments", "a=1"),
+        ("kernel_arguments", {"operation": "append", "value": "a"}),
+        ("kernel_arguments", ["a"]),
+        ("kernel_arguments", [{"operation": "append"}]),
+        ("kernel_arguments", [append("a") | {"more": 1}]),
+        ("kernel_arguments", [{"operation": "prepend", "value": "a"}]),
+        ("kernel_arguments", [append("$a")]),
+        ("kernel_arguments", [append("")]),
+        ("kernel_arguments", [append("a" * 4097)]),
+        ("kernel_arguments", [{"operation": "replace", "value": "a=b"}]),
+        ("kernel_arguments", [{"operation": "delete", "value": 'a="b'}]),
+        ("kernel_arguments", [append("a")] * 65),
+        ("network_keyfiles", []),
+        ("network_keyfiles", {"../a": ""}),
+        ("network_keyfiles", {"a/b": ""}),
+        ("network_keyfiles", {".a": ""}),
+        ("network_keyfiles", {"": ""}),
+        ("network_keyfiles", {"a": None}),
+        ("network_keyfiles", {"a": "\0"}),
+        ("network_keyfiles", {"a": "x" * 65_537}),
+        ("network_keyfiles", {str(number): "" for number in range(65)}),
+        ("ramdisk", 7),
+        ("ramdisk", ["H4sI"]),
+        ("ramdisk", "H4sI\n"),
+        ("ramdisk", "H4s"),
+        ("ramdisk", "ä"),
+        ("ramdisk", in_base64(b"070707")),
+        ("ramdisk", in_base64(b"\0" + RAMDISK)),
+        ("ramdisk", in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES + 1, b"\0"))),
+    ],
+)
+def test_wrong_value_is_refused_with_the_field_name(name: str, wrong: object) -> None:
+    with pytest.raises(InvalidParameter, match=f"^{name} ") as caught:
+        read(**{name: wrong})
+    assert status_of(caught.value) == 400
+
+
+@given(st.dictionaries(names | st.text(max_size=8), values, max_size=4))
+def test_every_json_object_is_parsed_or_refused(document: dict[str, Any]) -> None:
+    try:
+        fields = parse_fields(json.dumps(document).encode(), registering=False)
+    except InvalidRequest:
+        return
+    assert set(fields) == set(document) - {"pull_secret"}
+    json.dumps(StandaloneInfraEnv.register({**REQUIRED, **fields}, NOW).to_json("")).encode()

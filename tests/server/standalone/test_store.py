@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.core.errors import NotFound
+from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.images.reference import Kind
+from image_service.server.standalone.infra_env import StandaloneInfraEnv
+from image_service.server.standalone.store import InfraEnvStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+FULL = {
+    "name": "a",
+    "openshift_version": "4.20",
+    "image_type": Kind.MINIMAL_ISO,
+    "ignition_config_override": '{"ä":"🙂"}',
+    "kernel_arguments": tuple(KernelArgument(operation, f"a=1={operation.value}") for operation in Operation),
+    "network_keyfiles": {"b": "2", "a": "1\n"},
+    "ramdisk": b"\x1f\x8b\0\xff",
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[InfraEnvStore]:
+    store = InfraEnvStore(tmp_path / "a.sqlite")
+    yield store
+    store.close()
+
+
+def infra_env(name: str = "a") -> StandaloneInfraEnv:
+    return StandaloneInfraEnv.register({"name": name, "openshift_version": "4.20"}, NOW)
+
+
+def test_stored_infra_env_is_equal_after_a_restart(tmp_path: Path) -> None:
+    kept = StandaloneInfraEnv.register(FULL, NOW)
+    first = InfraEnvStore(tmp_path / "a.sqlite")
+    first.add_infra_env(kept)
+    first.close()
+    second = InfraEnvStore(tmp_path / "a.sqlite")
+    assert second.find_infra_env(kept.id) == kept
+    second.close()
+
+
+def test_database_of_the_first_release_is_migrated(tmp_path: Path) -> None:
+    """The table is as that release made it."""
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database:
+        database.execute(
+            "CREATE TABLE infra_envs (id VARCHAR(36) NOT NULL, name TEXT NOT NULL,"
+            " openshift_version TEXT NOT NULL, cpu_architecture TEXT NOT NULL, image_type TEXT NOT NULL,"
+            " ignition_config_override TEXT, kernel_arguments JSON NOT NULL, network_keyfiles JSON NOT NULL,"
+            " created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, PRIMARY KEY (id))"
+        )
+        row = ("a", "old", "4.20", "x86_64", "full-iso", None, '[["append", "a=1"]]', "{}", 0, 1)
+        database.execute("INSERT INTO infra_envs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        database.commit()
+    for name in ("new", "newer"):
+        store = InfraEnvStore(tmp_path / "a.sqlite")
+        old = store.find_infra_env("a")
+        assert (old.name, old.ramdisk) == ("old", None)
+        assert old.kernel_arguments == (KernelArgument(Operation.APPEND, "a=1"),)
+        store.add_infra_env(StandaloneInfraEnv.register({**FULL, "name": name}, NOW))
+        store.close()
+
+
+def test_infra_envs_are_listed_by_name(store: InfraEnvStore) -> None:
+    for name in ("b", "a", "c"):
+        store.add_infra_env(infra_env(name))
+    assert [infra_env.name for infra_env in store.list_infra_envs()] == ["a", "b", "c"]
+
+
+def test_update_changes_only_the_given_fields(store: InfraEnvStore) -> None:
+    before = store.add_infra_env(StandaloneInfraEnv.register(FULL, NOW))
+    after = store.update_infra_env(before.id, {"name": "b", "kernel_arguments": ()}, LATER)
+    assert store.find_infra_env(before.id) == after
+    assert (after.name, after.kernel_arguments) == ("b", ())
+    assert after.ignition_config_override == before.ignition_config_override
+    assert after.created_at == NOW
+    assert after.updated_at == LATER
+
+
+@pytest.mark.parametrize("now", [NOW, NOW - timedelta(days=1), NOW + timedelta(milliseconds=999)])
+def test_update_has_a_later_date_even_if_the_clock_stands_still(store: InfraEnvStore, now: datetime) -> None:
+    kept = store.add_infra_env(infra_env())
+    dates = [kept.updated_at, *(store.update_infra_env(kept.id, {}, now).updated_at for _ in range(3))]
+    assert dates == sorted(set(dates))
+    assert all(date.microsecond == 0 for date in dates)
+
+
+def test_removed_infra_env_is_not_found(store: InfraEnvStore) -> None:
+    gone = store.add_infra_env(infra_env()).id
+    store.remove_infra_env(gone)
+    assert store.list_infra_envs() == []
+    with pytest.raises(NotFound):
+        store.find_infra_env(gone)
+    with pytest.raises(NotFound):
+        store.update_infra_env(gone, {}, NOW)
+    with pytest.raises(NotFound):
+        store.remove_infra_env(gone)

@@ -1,0 +1,49 @@
+"""The requests in the list of recent failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from image_service.core.errors import NotFound
+from image_service.server.http.head import Request
+from image_service.server.http.problem import problem
+from image_service.server.transport.exchanges.access_log import COMPLETE
+from image_service.server.transport.exchanges.exchange import Exchange, PreparedResponse
+from image_service.server.transport.exchanges.failures import FailureList, RecentFailures
+
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"
+
+
+def refused(target: str) -> Exchange:
+    request = Request("GET", target, {}, keep_alive=True)
+    response = problem(NotFound(f"no image for {TOKEN}"), {})
+    return Exchange("GET", request, 0.0, prepared=PreparedResponse(response))
+
+
+def test_refused_request_is_listed_without_its_token() -> None:
+    failures, listed = RecentFailures(lambda: 1.0), FailureList()
+    failures.record_exchange(refused(f"/bytoken/{TOKEN}/4.20/x86_64/full.iso"), "192.0.2.1", COMPLETE)
+    listed.merge(failures.collect())
+    assert failures.collect() == []
+    (failure,) = listed.after()
+    assert (failure.path, failure.status) == ("/bytoken/***/4.20/x86_64/full.iso", 404)
+    assert (failure.client, failure.time) == ("192.0.2.1", 1.0)
+    assert failure.reason == "no image for ***"
+    assert listed.after(listed.revision) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"), [(COMPLETE, "x"), ("the client is gone", "x; the client is gone")]
+)
+def test_reason_names_the_refusal_and_the_abort(outcome: str, reason: str) -> None:
+    failures = RecentFailures()
+    exchange = Exchange("GET", None, 0.0, prepared=PreparedResponse(problem(NotFound("x"), {})))
+    failures.record_exchange(exchange, "192.0.2.1", outcome)
+    ((_, _, listed, path, _),) = failures.collect()
+    assert (listed, path) == (reason, None)
+
+
+def test_failed_probe_is_not_listed() -> None:
+    failures = RecentFailures()
+    failures.record_exchange(refused("/health"), "192.0.2.1", COMPLETE)
+    assert failures.collect() == []

@@ -1,5 +1,0 @@
-from __future__ import annotations
-
-from tests.transport.conftest import handler, image, serve, serve_both, server
-
-__all__ = ["handler", "image", "serve", "serve_both", "server"]

@@ -1,5 +1,0 @@
-from __future__ import annotations
-
-from tests.catalog.conftest import lines, no_proxies, origin
-
-__all__ = ["lines", "no_proxies", "origin"]

@@ -1,0 +1,346 @@
+"""``image-toolkit convert``: reports, progress, exit statuses; OUT stays as it was when the call fails."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+import pytest
+
+from image_service.core.errors import Unprocessable
+from image_service.core.formats.disk.partitions import read_partitions
+from image_service.toolkit.commands import main
+from image_service.toolkit.conversion import convert as conversion
+from image_service.toolkit.conversion import ova
+from image_service.toolkit.conversion.target import find_target
+from image_service.toolkit.workspace import dependencies
+from tests.acceptance.clients import needs_client, run_client
+from tests.toolkit.conversion.converting import MIB, SIZE, Form, compare_by_qemu, write_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from image_service.toolkit.workspace.dependencies import Dependency
+
+OLD = b"what was there before"
+
+
+@attrs.frozen
+class Outcome:
+    """The result of a call."""
+
+    status: int
+    report: dict[str, Any]
+    errors: str
+
+
+Run: TypeAlias = "Callable[..., Outcome]"
+
+
+@pytest.fixture
+def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Run ``convert --json`` in this process, and restore its signal handlers."""
+    needs_client("qemu-img")
+    (tmp_path / "scratch").mkdir()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+
+    def run_here(*arguments: object) -> Outcome:
+        words = ["convert", *map(str, arguments), "--scratch", str(tmp_path / "scratch"), "--json"]
+        status = main(words)
+        output, errors = capfd.readouterr()
+        return Outcome(status, json.loads(output), errors)
+
+    yield run_here
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    return write_disk(tmp_path / "disk.raw")
+
+
+def check_refused(run: Run, status: int, reason: str, source: Path, out: Path, *options: str) -> None:
+    """Fail the test unless a call fails, leaves OUT alone, and leaves nothing beside it or in its scratch."""
+    before = {path: path.stat() for path in out.parent.iterdir() if path.is_file()}
+    content = out.read_bytes()
+    outcome = run(source, out, *options)
+    assert (outcome.status, outcome.report["exit"]) == (status, status), outcome.report
+    assert reason in outcome.report["error"]["reason"]
+    after = {path: path.stat() for path in out.parent.iterdir() if path.is_file()}
+    assert after.keys() == before.keys()
+    assert after[out].st_ino == before[out].st_ino
+    assert out.read_bytes() == content
+    assert list((out.parent / "scratch").iterdir()) == []
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "out.old"
+    path.write_bytes(OLD)
+    return path
+
+
+def test_report_has_formats_sizes_and_digests(run: Run, raw: Path, tmp_path: Path) -> None:
+    out = tmp_path / "disk.vhd"
+    outcome = run(raw, out, "--format", "vhd")
+    digest = hashlib.sha256(raw.read_bytes()).hexdigest()
+    assert outcome.report == {
+        "verb": "convert",
+        "exit": 0,
+        "input": {"format": "raw", "size": SIZE, "virtual_size": SIZE, "sha256": digest},
+        "output": {
+            "format": "vhd",
+            "subformat": "fixed",
+            "size": SIZE + 512,
+            "virtual_size": SIZE,
+            "sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
+        },
+        "error": None,
+    }
+    assert outcome.errors == ""
+
+
+def test_digests_can_be_left_out(run: Run, raw: Path, tmp_path: Path) -> None:
+    outcome = run(raw, tmp_path / "out", "--no-digest")
+    assert outcome.report["output"]["format"] == "qcow2"
+    assert (outcome.report["input"]["sha256"], outcome.report["output"]["sha256"]) == (None, None)
+
+
+@pytest.mark.parametrize("source_format", ["raw", "vhd", "ova"])
+@pytest.mark.parametrize("name", ["raw", "qcow2", "vmdk", "vhd", "vhdx", "ova"])
+def test_grown_disk_has_zeros_at_its_end(
+    name: str, source_format: str, run: Run, raw: Path, tmp_path: Path
+) -> None:
+    source, out, grown = tmp_path / "source", tmp_path / "out", SIZE + 3 * MIB
+    assert run(raw, source, "--format", source_format).status == 0
+    outcome = run(source, out, "--format", name, "--size", grown)
+    assert outcome.report["output"]["virtual_size"] == grown, outcome.report
+    with raw.open("r+b") as file:
+        file.truncate(grown)
+    compare_by_qemu(raw, out, Form(name))
+
+
+@pytest.mark.parametrize("source_format", ["raw", "qcow2"])
+@pytest.mark.parametrize("name", ["raw", "vmdk", "vhd"])
+def test_partition_gets_a_gpt_around_it(
+    source_format: str, name: str, run: Run, raw: Path, tmp_path: Path
+) -> None:
+    partition, out, back = (tmp_path / file for file in (f"source.{source_format}", "out, 1", "back.raw"))
+    run(raw, partition, "--format", source_format)
+    done = run(partition, out, "--format", name, "--wrap-partition")
+    assert done.status == 0, done.report
+    run(out, back, "--format", "raw")
+    disk, content = back.read_bytes(), raw.read_bytes()
+    assert disk[MIB : MIB + len(content)] == content
+    table = read_partitions(lambda offset, length: disk[offset : offset + length], len(disk))
+    assert table
+    assert (len(table.partitions), table.faults) == (1, ())
+    again = run(out, back, "--wrap-partition")
+    assert (again.status, "has a partition table" in str(again.report["error"])) == (6, True)
+
+
+def test_disk_cannot_shrink(run: Run, raw: Path, old: Path) -> None:
+    check_refused(run, 6, f"cannot shrink to {MIB}", raw, old, "--size", "1M")
+
+
+def test_existing_file_is_replaced_and_keeps_its_permissions(run: Run, raw: Path, old: Path) -> None:
+    old.chmod(0o640)
+    assert run(raw, old, "--format", "raw").status == 0
+    assert old.read_bytes() == raw.read_bytes()
+    assert old.stat().st_mode & 0o777 == 0o640
+
+
+def test_progress_rises_to_its_totals_in_each_phase(run: Run, raw: Path, tmp_path: Path) -> None:
+    outcome = run(raw, tmp_path / "out.ova", "--format", "ova", "--progress", "json")
+    lines = [json.loads(line) for line in outcome.errors.splitlines()]
+    phases = list(dict.fromkeys(line["phase"] for line in lines))
+    assert phases == ["convert", "archive", "digest"]
+    for phase in phases:
+        done = [line["done"] for line in lines if line["phase"] == phase]
+        (total,) = {line["total"] for line in lines if line["phase"] == phase}
+        assert done == sorted(set(done))
+        assert (done[0], done[-1]) == (0, total)
+    # qemu-img says more, of which as much is seen as the machine has time for.
+    assert sum(0 < line["done"] < SIZE for line in lines if line["phase"] == "convert") >= 1
+
+
+@pytest.mark.parametrize("name", ["json:{}", "nbd:localhost:1", "vvfat:x", "fat,size=1"])
+def test_name_of_out_is_only_a_file_name(
+    name: str, run: Run, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(raw, name).status == 0
+    assert (tmp_path / name).is_file()
+
+
+def test_boot_sector_without_partitions_is_a_raw_disk(run: Run, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(510) + b"\x55\xaa" + bytes(MIB))
+    assert run(disk, tmp_path / "out", "--input-format", "raw").status == 0
+
+
+def test_content_that_is_not_as_declared_is_refused_with_both_names(
+    run: Run, raw: Path, old: Path, tmp_path: Path
+) -> None:
+    qcow2 = tmp_path / "image.qcow2"
+    run_client("qemu-img", "convert", "-f", "raw", "-O", "qcow2", raw, qcow2)
+    check_refused(run, 6, "declared to be raw, and its content is qcow2", qcow2, old, "--input-format", "raw")
+    check_refused(run, 6, "declared to be vmdk, and its content is raw", raw, old, "--input-format", "vmdk")
+
+
+def test_image_that_names_another_file_is_refused(run: Run, old: Path, tmp_path: Path) -> None:
+    image = tmp_path / "image.qcow2"
+    options = ("-F", "raw", "-b", "/etc/passwd", "-u")
+    run_client("qemu-img", "create", "-q", "-f", "qcow2", *options, image, "1M")
+    check_refused(run, 6, "backing", image, old)
+
+
+@pytest.mark.parametrize(
+    ("size", "arguments", "reason"),
+    [
+        (SIZE + 100, (), "sectors of 512 bytes"),
+        (2041 << 30, ("--format", "vhd"), "2190433320960 at most (2040 GiB)"),
+        (2041 << 30, ("--format", "vhd", "--subformat", "dynamic"), "2190433320960 at most"),
+    ],
+)
+def test_impossible_result_is_refused(
+    size: int, arguments: tuple[str, ...], reason: str, run: Run, old: Path
+) -> None:
+    disk = write_disk(old.with_name("disk"), size, {0: 512})
+    check_refused(run, 6, reason, disk, old, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--subformat", "fixed"), "qcow2 has no subformat fixed"),
+        (("--format", "vhd", "--subformat", "thick"), "only: fixed, dynamic"),
+        (("--format", "vmdk", "--compress"), "only qcow2"),
+        (("--format", "ova", "--ova-name", "a/b"), "no name of an appliance"),
+        (("--format", "ova", "--ova-cpus", "0"), "1 to 768 CPUs"),
+    ],
+)
+def test_options_that_do_not_fit_each_other_are_invalid(
+    arguments: tuple[str, ...], reason: str, run: Run, raw: Path, old: Path
+) -> None:
+    check_refused(run, 2, reason, raw, old, *arguments)
+
+
+def test_limits_of_large_disks_are_those_of_the_formats() -> None:
+    find_target("vhdx").check_size(64 << 40)
+    find_target("vmdk").check_size(62 << 40)
+    find_target("raw").check_size(1 << 50)
+    for name, size in {"vhdx": (64 << 40) + 512, "vmdk": 63 << 40, "ova": 63 << 40}.items():
+        with pytest.raises(Unprocessable, match="at most"):
+            find_target(name).check_size(size)
+    with pytest.raises(Unprocessable, match="sectors"):
+        find_target("raw").check_size(0)
+
+
+def test_out_must_be_another_file_than_the_image(run: Run, raw: Path, tmp_path: Path) -> None:
+    (tmp_path / "hard-link").hardlink_to(raw)
+    (tmp_path / "symlink").symlink_to(raw)
+    for out in (raw, tmp_path / "hard-link"):
+        check_refused(run, 2, "is the image that is converted", raw, out)
+    outcome = run(raw, tmp_path / "symlink")
+    assert outcome.status == 2
+    assert raw.stat().st_size == SIZE
+    assert (tmp_path / "symlink").is_symlink()
+
+
+def test_missing_image_is_a_fault_of_the_input(run: Run, old: Path, tmp_path: Path) -> None:
+    check_refused(run, 6, "No such file", tmp_path / "absent", old)
+
+
+def test_missing_qemu_img_is_named_with_its_packages(
+    run: Run, raw: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dependencies.Dependency.find
+
+    def find(dependency: Dependency) -> str | None:
+        return None if dependency is dependencies.QEMU_IMG else found(dependency)
+
+    monkeypatch.setattr("image_service.toolkit.workspace.dependencies.Dependency.find", find)
+    check_refused(run, 3, "qemu-img (Debian: qemu-utils; Fedora: qemu-img)", raw, old)
+
+
+@pytest.mark.parametrize(
+    ("head", "name"), [(bytes(257) + b"ustar", "a tar archive"), (b"\x1f\x8b\x08", "a gzip file")]
+)
+def test_disk_that_would_be_an_archive_as_a_raw_file_is_refused_as_raw_alone(
+    run: Run, old: Path, tmp_path: Path, head: bytes, name: str
+) -> None:
+    (tmp_path / "disk").write_bytes(head.ljust(MIB, b"\0"))
+    image = tmp_path / "disk.qcow2"
+    run_client("qemu-img", "convert", "-f", "raw", "-O", "qcow2", tmp_path / "disk", image)
+    check_refused(run, 6, f"the disk begins like {name}", image, old, "--format=raw")
+    assert run(image, tmp_path / "disk.vhdx", "--format=vhdx").status == 0
+    assert run(image, tmp_path / "wrapped.raw", "--format=raw", "--wrap-partition").status == 0
+
+
+def test_damage_that_only_qemu_img_finds_is_a_failed_conversion(run: Run, old: Path, tmp_path: Path) -> None:
+    disk, image = tmp_path / "disk", tmp_path / "image.qcow2"
+    disk.write_bytes(b"compressible" * MIB)
+    run_client("qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", disk, image)
+    content = image.read_bytes()
+    start = 5 * 65536 + 10_000  # in the compressed data, of which an inspection reads head and tail only
+    image.write_bytes(content[:start] + b"\xff" * 4096 + content[start + 4096 :])
+    check_refused(run, 5, "qemu-img", image, old)
+
+
+@pytest.mark.parametrize("wrong", ["size", "format"])
+def test_wrong_result_of_qemu_img_is_a_failed_conversion(
+    wrong: str, run: Run, raw: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_wrongly(_image: object, out: Path, *_: object) -> None:
+        if wrong == "size":
+            run_client("qemu-img", "create", "-q", "-f", "qcow2", out, str(SIZE + 512))
+        else:
+            out.write_bytes(b"KDMV" + bytes(65532))
+
+    monkeypatch.setattr(conversion, "run_qemu_img", write_wrongly)
+    check_refused(run, 5, "the result is", raw, old)
+
+
+def test_no_room_is_found_before_anything_is_written(
+    run: Run, raw: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_nothing(*_: object, **__: object) -> None:
+        raise AssertionError("qemu-img was run")
+
+    monkeypatch.setattr(conversion, "run_qemu_img", run_nothing)
+    monkeypatch.setattr(ova, "run_qemu_img", run_nothing)
+    check_refused(run, 7, "(--scratch-bytes)", raw, old, "--scratch-bytes", "500K")
+    check_refused(run, 7, "(--scratch-bytes)", raw, old, "--scratch-bytes", "6M", "--format", "ova")
+
+
+def test_time_limit_ends_the_call(run: Run, old: Path, tmp_path: Path) -> None:
+    disk = write_disk(tmp_path / "disk", 64 * MIB, {0: 64 * MIB})
+    check_refused(run, 8, "--timeout", disk, old, "--timeout", "0.01")
+    check_refused(run, 8, "--timeout", disk, old, "--timeout", "1", "--io-rate", "1M")
+
+
+@pytest.mark.parametrize("name", ["vm.ova", "my disk.ova", ".ova", "ä.ova"])
+def test_appliance_is_named_after_the_file(name: str, run: Run, raw: Path, tmp_path: Path) -> None:
+    assert run(raw, tmp_path / name, "--format", "ova", "--no-digest").status == 0
+    members = run_client("tar", "-tf", tmp_path / name).decode().split()
+    expected = {"vm.ova": "vm", "my disk.ova": "mydisk", ".ova": "ova", "ä.ova": "disk"}[name]
+    assert members[0] == f"{expected}.ovf"
+
+
+def test_text_names_the_file_and_its_digest(
+    raw: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    needs_client("qemu-img")
+    assert main(["convert", str(raw), str(tmp_path / "out.raw"), "--format", "raw"]) == 0
+    output, errors = capfd.readouterr()
+    digest = hashlib.sha256(raw.read_bytes()).hexdigest()
+    assert output == (
+        f"{tmp_path / 'out.raw'}: raw, a disk of {SIZE} bytes in a file of {SIZE} bytes, SHA-256 {digest}\n"
+    )
+    assert errors == ""
