@@ -43,7 +43,6 @@ MAX_MODULES = 16
 # To be mended: imports against the map.
 KNOWN = {
     *((f"common.objects.{name}", "settings.remote") for name in ("build", "s3", "s3_client", "s3_links")),
-    *((f"core.images.{name}", "common.files.base_file") for name in ("base", "extents")),
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

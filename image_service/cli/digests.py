@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from image_service.common.command_line.parser import exit_on_signals
 from image_service.common.command_line.progress_bar import ProgressBar
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
 from image_service.core.formats.digest_list import BLOCK_BYTES, render_digest_list
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the digest list of a file."""
     exit_on_signals()
     try:
-        opened = BaseFile.open(Path(options.file))
+        opened = LocalFile.open(Path(options.file))
     except BaseImageError as error:
         raise BaseImageError(f"{options.file} {error.detail}") from None
     offsets = accumulate(repeat(BLOCK_BYTES), initial=0)

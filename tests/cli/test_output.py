@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from image_service.cli.shared import output
 from image_service.cli.shared.output import choose_output, write_output
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
 from image_service.core.images.extents import ExtentMap, FileExtent, Literal
 from tests.common.files.partly_absent import PartlyAbsent
@@ -91,7 +91,9 @@ def test_copies_end_at_multiples_of_the_chunk_size(tmp_path: Path, monkeypatch: 
 
 def test_truncated_base_leaves_no_output(tmp_path: Path) -> None:
     with base_file(CONTENT) as file:
-        extents = ExtentMap((Literal(b"x"), FileExtent(BaseFile(file.descriptor, 2000, "base.iso"), 0, 2000)))
+        extents = ExtentMap(
+            (Literal(b"x"), FileExtent(LocalFile(file.descriptor, 2000, "base.iso"), 0, 2000))
+        )
         with pytest.raises(BaseImageError, match=r"base\.iso at offset 1024: the file became shorter"):
             write_output(tmp_path / "out", extents)
     assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import attrs
 from image_service.cli.shared.command import STANDARD_INPUT, standard_input
 from image_service.common.command_line.parser import interrupt_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError, RamdiskTooLarge
 from image_service.core.families.coreos.kargs import Operation, find_ineffective
 from image_service.core.families.coreos.live_iso import detect_architecture, read_live_iso
@@ -32,6 +32,7 @@ from image_service.core.images.compose import compose
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
@@ -66,10 +67,10 @@ def _open_file(path: str) -> Iterator[BaseFile]:
         with standard_input() as pipe, TemporaryFile() as copy:  # a pipe cannot be read at an offset
             shutil.copyfileobj(pipe, copy)
             copy.flush()
-            yield BaseFile(copy.fileno(), copy.tell(), path)
+            yield LocalFile(copy.fileno(), copy.tell(), path)
         return
     try:
-        file = BaseFile.open(Path("/dev/stdin" if path == STANDARD_INPUT else path))
+        file = LocalFile.open(Path("/dev/stdin" if path == STANDARD_INPUT else path))
     except BaseImageError as error:
         raise BaseImageError(f"{path} {error.detail}") from None
     with closing(file):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from image_service.common.files.base_file import BaseFile
+    from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.extents import Extent, ExtentMap
 
 _STANDARD_OUTPUT = "-"

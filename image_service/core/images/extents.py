@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.common.files.base_file import BaseFile  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.core.formats.base_file import BaseFile  # noqa: TC001 - attrs resolves annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import NotFound
 from image_service.core.images.boot_image import BootImage
 from image_service.core.images.extents import ExtentMap, FileExtent, Literal
@@ -65,7 +65,7 @@ class Content:
 
 
 @attrs.frozen(eq=False)
-class ObjectFile(BaseFile):
+class ObjectFile(LocalFile):
     """An object of a store, to be read like a file; it has no descriptor, and its path is its key."""
 
     store: ObjectStorage = attrs.field(kw_only=True)

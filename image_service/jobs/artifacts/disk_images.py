@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from image_service.common.concurrency.interruption import Interrupted
 from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.common.files.atomic import atomic_write
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.common.files.open_files import OpenFiles
 from image_service.core.errors import BaseImageError, Unavailable, describe_os_error
 from image_service.core.formats.decompress import DecompressedStream, is_compressed
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.concurrency.parts import InThread
+    from image_service.core.formats.base_file import BaseFile
     from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
     from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.settings.os_images import OsImage
@@ -141,7 +142,7 @@ class DiskImages:
                 self._unpack(packed.file, path, sidecar, packed.sha256)
         finally:
             packed.file.close()
-        file = BaseFile.open(path)
+        file = LocalFile.open(path)
         digest = Sidecar(sidecar, file).get_digest("sha256")
         if digest is None:
             file.close()
@@ -160,7 +161,7 @@ class DiskImages:
                     target.seek(len(block), os.SEEK_CUR)
                 check_space(target.tell(), None)
             target.truncate()
-        file = BaseFile.open(path)
+        file = LocalFile.open(path)
         try:
             stored = Sidecar(sidecar, file)
             stored.save_digest("sha256", digest.hexdigest())
@@ -172,7 +173,7 @@ class DiskImages:
 def _open_packed(
     entry: OsImage, path: Path, sidecar: Path, interruption: Interruption, keys: KeyRing | None
 ) -> BaseDisk:
-    file = BaseFile.open(path)
+    file = LocalFile.open(path)
     try:
         digest = verify_file(entry, file, load_sidecar(sidecar, file), interruption, keys)
     except BaseException:
@@ -185,7 +186,7 @@ def _is_of(path: Path, sidecar: Path, packed_sha256: str) -> bool:
     """Return True if a file was unpacked from the one with that digest."""
     if not path.is_file():
         return False
-    file = BaseFile.open(path)
+    file = LocalFile.open(path)
     try:
         return Sidecar(sidecar, file).get_digest(_PACKED_DIGEST) == packed_sha256
     finally:

@@ -7,11 +7,13 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from image_service.core.formats.base_file import BaseFile
 
 BLOCK_BYTES = 64 * 1024
 
@@ -33,7 +35,7 @@ class PartlyAbsent:
         self._resident: set[int] = set()
         path.touch()
         os.truncate(path, len(content))
-        self.file = BaseFile(os.open(path, os.O_RDONLY), len(content), str(path), self)
+        self.file = LocalFile(os.open(path, os.O_RDONLY), len(content), str(path), self)
 
     def validator(self, file: BaseFile) -> str:
         """A digest of the content."""

@@ -4,16 +4,18 @@ import gc
 import os
 from typing import TYPE_CHECKING
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.common.files.open_files import OpenFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from image_service.core.formats.base_file import BaseFile
+
 
 def opened(path: Path) -> BaseFile:
     path.touch()
-    return BaseFile(os.open(path, os.O_RDONLY), 0, str(path))
+    return LocalFile(os.open(path, os.O_RDONLY), 0, str(path))
 
 
 def is_open(descriptor: int) -> bool:

@@ -12,8 +12,8 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.threadpool import ThreadPool
 
-from image_service.common.files.base_file import BaseFile
 from image_service.common.files.cachestat import is_cached
+from image_service.common.files.local_file import LocalFile
 from image_service.common.files.page_cache import PROBE_BYTES, READ_BYTES, PageCache
 from image_service.common.files.residency_cache import REGION_BYTES
 from tests.core.images.building import base_file
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.core.formats.base_file import BaseFile
 
 SIZE = 16 * 2**20
 PAGE = mmap.PAGESIZE
@@ -49,7 +51,7 @@ def file(tmp_path: Path) -> Iterator[BaseFile]:
     """A file on the disk of which the kernel holds nothing, until the first look at it."""
     path = tmp_path / "base.iso"
     path.write_bytes(CONTENT)
-    opened = BaseFile.open(path)
+    opened = LocalFile.open(path)
     try:
         _skip_without_nowait(opened.descriptor)
         _evict(opened)
@@ -297,7 +299,7 @@ def test_file_in_memory_is_always_resident(page_cache: PageCache) -> None:
 async def test_disk_error_fails_the_prefetch(page_cache: PageCache, tmp_path: Path) -> None:
     """A directory stands for a broken disk: reading it fails, and fails again."""
     descriptor = os.open(tmp_path, os.O_RDONLY)
-    broken = BaseFile(descriptor, 100, "broken")
+    broken = LocalFile(descriptor, 100, "broken")
     try:
         with pytest.raises(IsADirectoryError):
             await page_cache.prefetch(broken, 0, 100)

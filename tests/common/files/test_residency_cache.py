@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.common.files.residency_cache import (
     MAX_REGIONS,
     REGION_BYTES,
     VALID_SECONDS,
     ResidencyCache,
 )
+
+if TYPE_CHECKING:
+    from image_service.core.formats.base_file import BaseFile
 
 SIZE = 3 * REGION_BYTES - 1000
 KIB = 1024
@@ -30,7 +35,7 @@ class World:
     cold: int = -1
     checked: list[tuple[int, int]] = attrs.field(factory=list)
     clock: Clock = attrs.field(factory=Clock)
-    file: BaseFile = attrs.field(factory=lambda: BaseFile(7, SIZE, "base.iso"))
+    file: LocalFile = attrs.field(factory=lambda: LocalFile(7, SIZE, "base.iso"))
     regions: ResidencyCache = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -105,7 +110,7 @@ def test_expired_region_counts_as_read_once(world: World) -> None:
 
 
 def test_regions_of_two_files_are_distinct(world: World) -> None:
-    other = BaseFile(8, SIZE, "other.iso")
+    other = LocalFile(8, SIZE, "other.iso")
     world.knows(0)
     assert world.knows(0)
     assert not world.regions.are_resident(other, 0, 1)
@@ -115,7 +120,7 @@ def test_file_with_a_reused_descriptor_is_checked_itself(world: World) -> None:
     """The file opened after another is closed may get its descriptor."""
     world.knows(0)
     assert world.knows(0)
-    world.file = BaseFile(7, SIZE, "other.iso")
+    world.file = LocalFile(7, SIZE, "other.iso")
     assert not world.knows(0)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.images.base import BaseImage
 from image_service.core.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
@@ -17,6 +17,7 @@ from image_service.core.images.extents import Extent, ExtentMap, FileExtent, Lit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.boot_image import BootImage
 
 CONFIG = b'{"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "core"}]}}'
@@ -55,7 +56,7 @@ def base_file(content: bytes) -> Iterator[BaseFile]:
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
-        yield BaseFile(descriptor, len(content), "base.iso")
+        yield LocalFile(descriptor, len(content), "base.iso")
     finally:
         os.close(descriptor)
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.images.boot_image import BootImage, make_etag
 from image_service.core.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros
 
-EXTENTS = ExtentMap((FileExtent(BaseFile(-1, 2**33, "base.iso"), 0, 2**33), Literal(b"s3cr3t"), Zeros(4)))
+EXTENTS = ExtentMap((FileExtent(LocalFile(-1, 2**33, "base.iso"), 0, 2**33), Literal(b"s3cr3t"), Zeros(4)))
 IMAGE = BootImage(EXTENTS, '"e"', datetime(2026, 1, 2, tzinfo=UTC), "x.iso")
 identities = st.text("ab 1", max_size=4)
 # Overlays of a composition start with an archive's magic number, never with a line end.

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import (
     IgnitionTooLarge,
     KernelArgumentInvalid,
@@ -347,7 +347,7 @@ def test_area_beyond_4_gib_is_filled(tmp_path: Path) -> None:
     try:
         size = path.stat().st_size
         layout = read_live_iso(lambda offset, length: os.pread(descriptor, length, offset), size)
-        base = BaseImage(BaseFile(descriptor, size, str(path)), layout, "0" * 64, "1", "x86_64")
+        base = BaseImage(LocalFile(descriptor, size, str(path)), layout, "0" * 64, "1", "x86_64")
         image = composed(base, CONFIG, "quiet")
         assert image.size == size > ignition_offset
         area = read(image.extents.slice(ignition_offset, ignition_offset + IGNITION_LENGTH))

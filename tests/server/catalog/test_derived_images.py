@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import os
 import re
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -410,7 +411,7 @@ async def test_derive_is_interrupted_by_stop(
 @ensure_deferred
 async def test_derived_file_is_closed_with_its_last_reference(derivations: Derivations) -> None:
     derived_images = derivations.start()
-    bases = [attrs.evolve(base := derivations.open(), file=attrs.evolve(base.file))]  # ours alone
+    bases = [attrs.evolve(base := derivations.open(), file=copy(base.file))]  # ours alone
     derived = derived_images.derive(bases[0])
     assert derived is not None
     await derived

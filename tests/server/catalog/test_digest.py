@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import Unavailable
 from image_service.server.catalog.storage.digest import Sidecar, get_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from image_service.core.formats.base_file import BaseFile
 
 CONTENT = bytes(range(251)) * 10_000  # three blocks, the last one short
 
@@ -24,7 +26,7 @@ def file(tmp_path: Path) -> Iterator[BaseFile]:
     path = tmp_path / "base.iso"
     path.write_bytes(CONTENT)
     with path.open("rb") as opened:
-        yield BaseFile(opened.fileno(), len(CONTENT), str(path))
+        yield LocalFile(opened.fileno(), len(CONTENT), str(path))
 
 
 def test_digest_is_of_the_whole_file(file: BaseFile, tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_sidecar_of_a_replaced_file_is_ignored(file: BaseFile, tmp_path: Path) -
     other.replace(file.path)  # same name, size and time
 
     with open(file.path, "rb") as opened:  # noqa: PTH123 - BaseFile has its path as text
-        replaced = BaseFile(opened.fileno(), len(CONTENT), file.path)
+        replaced = LocalFile(opened.fileno(), len(CONTENT), file.path)
         digest = get_sha256(replaced, Sidecar(sidecar, replaced), Interruption())
 
     assert digest == hashlib.sha256(CONTENT[::-1]).hexdigest()

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError, ConfigurationError, Unavailable
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from tests.acceptance.clients import needs_client
@@ -17,6 +17,8 @@ from tests.common.files.partly_absent import PartlyAbsent
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from image_service.core.formats.base_file import BaseFile
 
 CONTENT = b"an image " * 100_000
 PUBLIC_KEY = b"\x99\x01\x0d"  # the header of one, for a gpgv that does not read it
@@ -69,7 +71,7 @@ def file(tmp_path: Path) -> Iterator[BaseFile]:
     path.write_bytes(CONTENT)
     with path.open("rb") as opened:
         path.unlink()
-        yield BaseFile(opened.fileno(), len(CONTENT), str(path))
+        yield LocalFile(opened.fileno(), len(CONTENT), str(path))
 
 
 def ring(tmp_path: Path, *keys: bytes) -> KeyRing:

@@ -12,7 +12,7 @@ from image_service.common.concurrency.coordination import LOCKS_FILE
 from image_service.common.concurrency.file_locks import FileLocks
 from image_service.common.database.sqlite import SqliteDatabase
 from image_service.common.files.atomic import atomic_target
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import StoreFailed
 from image_service.server.catalog.download.partial_file import OriginFile, PartialFile
 from image_service.server.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
@@ -76,7 +76,7 @@ def set_aside(data_dir: Path) -> None:
 
 def save_digest(data_dir: Path) -> None:
     (data_dir / IMAGE).write_bytes(b"a base image")
-    file = BaseFile.open(data_dir / IMAGE)
+    file = LocalFile.open(data_dir / IMAGE)
     Sidecar(data_dir / f"{IMAGE}.json", file).save_digest("sha256", "0" * 64)
     file.close()
 

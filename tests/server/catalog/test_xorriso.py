@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import Unavailable
 from image_service.server.catalog.derived import xorriso
 from image_service.server.catalog.derived.xorriso import Remastering, remaster
@@ -19,6 +19,8 @@ from tests.server.catalog.fake_xorriso import fake_xorriso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from image_service.core.formats.base_file import BaseFile
 
 MIB = 2**20
 NOTHING_MUCH = Remastering(("/removed",), {}, datetime(2025, 5, 23, tzinfo=UTC), "0" * 32, 8 * MIB)
@@ -30,7 +32,7 @@ def source(tmp_path: Path) -> Iterator[BaseFile]:
     path = tmp_path / "source.iso"
     master(path, {"kept": os.urandom(4 * MIB), "removed": b""}, VOLUME_ID)
     with path.open("rb") as file:
-        yield BaseFile(file.fileno(), path.stat().st_size, str(path))
+        yield LocalFile(file.fileno(), path.stat().st_size, str(path))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.images.boot_image import BootImage
 from image_service.core.images.extents import ExtentMap, FileExtent, Literal, Zeros, apply_overlays
 from image_service.server.http.respond import Representation
@@ -318,7 +318,7 @@ def test_image_without_a_date_has_no_last_modified() -> None:
 
 def test_sizes_beyond_4_gib_are_supported() -> None:
     size = 6 * 2**30
-    file = BaseFile(-1, size, "never opened")
+    file = LocalFile(-1, size, "never opened")
     image = representation(ExtentMap((FileExtent(file, 0, size),)))
     assert fields_of(image.respond("HEAD", {}))["content-length"] == str(size)
     response = image.respond("GET", {"range": f"bytes={5 * 2**30}-"})

@@ -18,7 +18,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from image_service.common.concurrency.parts import run_at_low_priority
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError, ImageServiceError, NotFound, Unavailable
 from image_service.core.images.boot_image import BootImage
 from image_service.core.images.extents import Extent, ExtentMap, FileExtent, Literal, Zeros
@@ -199,7 +199,7 @@ def test_disk_error_is_an_error_with_its_offset(tmp_path: Path) -> None:
     """A directory stands for a broken disk."""
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
-        broken = BaseFile(descriptor, 100, "/data/rhcos.iso")
+        broken = LocalFile(descriptor, 100, "/data/rhcos.iso")
         with pytest.raises(BaseImageError, match=r"^rhcos\.iso cannot be read at offset 7: Is a directory"):
             sha256_of_extents([FileExtent(broken, 7, 10)], never_stop)
     finally:

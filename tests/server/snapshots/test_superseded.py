@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import ExitStack
+from copy import copy
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,7 +21,7 @@ from tests.server.snapshots.mounting import Client, bytes_of, etag_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.common.files.base_file import BaseFile
+    from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.base import BaseImage
 
 KEY = (VERSION, "x86_64", FULL)
@@ -40,7 +41,7 @@ class Superseding:
         base = self.open_files.enter_context(
             base_image(build_live_iso({**live_files(), "coreos/x": content}))
         )
-        self.world.catalog.images[KEY] = attrs.evolve(base, file=attrs.evolve(base.file))  # ours alone
+        self.world.catalog.images[KEY] = attrs.evolve(base, file=copy(base.file))  # ours alone
         if before is not None:
             self.world.images.supersede(before)
         return weakref.ref(self.world.catalog.images[KEY].file)

@@ -10,7 +10,7 @@ import yaml
 from twisted.internet.defer import Deferred, execute
 
 from image_service.common.concurrency.interruption import Interrupted
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import ImageServiceError, NotFound, Unavailable, UnknownBaseImage
 from image_service.core.families.coreos.stream_metadata import select_releases
 from image_service.core.images.base import BaseImage
@@ -43,7 +43,7 @@ def release(version: str, architecture: str = "x86_64", name: str = "stable") ->
 
 
 def opened(version: str, architecture: str = "x86_64", sha256: str = SHA256) -> BaseImage:
-    return BaseImage(BaseFile(-1, 1000, f"{version}.iso"), LAYOUT, sha256, version, architecture)
+    return BaseImage(LocalFile(-1, 1000, f"{version}.iso"), LAYOUT, sha256, version, architecture)
 
 
 @attrs.define(eq=False)

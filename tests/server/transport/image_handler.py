@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred, succeed
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import NotFound, Unavailable
 from image_service.core.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from image_service.server.http.problem import problem
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.extents import Extent
     from image_service.server.http.head import Request
 
@@ -51,7 +52,7 @@ def make_image(directory: Path) -> Image:
     content = bytearray(random.Random(3).randbytes(FILE_BYTES))  # noqa: S311 - any bytes will do
     path = directory / "base"
     path.write_bytes(content)
-    file = BaseFile(os.open(path, os.O_RDONLY), FILE_BYTES, str(path))
+    file = LocalFile(os.open(path, os.O_RDONLY), FILE_BYTES, str(path))
     literal = random.Random(4).randbytes(300_000)  # noqa: S311 - same
     overlays = [
         Overlay(100, Literal(b"kernel arguments")),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.common.files.base_file import BaseFile
 from image_service.common.files.cachestat import is_cached
+from image_service.common.files.local_file import LocalFile
 from image_service.core.images.extents import ExtentMap, FileExtent
 from tests.pytwisted import ensure_deferred
 from tests.server.transport.client import request
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.core.formats.base_file import BaseFile
     from tests.server.transport.conftest import Serve
     from tests.server.transport.server import Server
 
@@ -47,7 +48,7 @@ def cold_file(path: Path, content: bytes) -> BaseFile:
         os.fsync(file.fileno())
     descriptor = os.open(path, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    return BaseFile(descriptor, len(content), str(path))
+    return LocalFile(descriptor, len(content), str(path))
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ async def test_disk_error_aborts_the_response(
     server: Server, handler: ImageHandler, tmp_path: Path, size: int
 ) -> None:
     """A descriptor of which every read fails, in place of a broken disk."""
-    directory = BaseFile(os.open(tmp_path, os.O_RDONLY), size, str(tmp_path))
+    directory = LocalFile(os.open(tmp_path, os.O_RDONLY), size, str(tmp_path))
     handler.image = Image(ExtentMap((FileExtent(directory, 0, size),)), b"", directory)
     client = await server.client()
     await client.send(request("/image") * 2)

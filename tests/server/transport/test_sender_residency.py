@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.common.files.base_file import BaseFile
+    from image_service.core.formats.base_file import BaseFile
     from tests.server.transport.image_handler import ImageHandler
     from tests.server.transport.server import Server
 

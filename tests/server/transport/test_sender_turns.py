@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.common.files.base_file import BaseFile
+    from image_service.core.formats.base_file import BaseFile
     from tests.server.transport.client import Client
     from tests.server.transport.conftest import Serve
     from tests.server.transport.image_handler import Image, ImageHandler

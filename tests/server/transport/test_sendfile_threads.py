@@ -16,7 +16,7 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.images.extents import ExtentMap, FileExtent
 from image_service.server.transport.sending import sendfile_sender, sendfile_threads
 from image_service.server.transport.sending.sendfile_sender import TURN_BYTES
@@ -70,7 +70,7 @@ def content() -> bytes:
 def image(tmp_path: Path, content: bytes) -> Iterator[Image]:
     path = tmp_path / "large"
     path.write_bytes(content)
-    file = BaseFile(os.open(path, os.O_RDONLY), SIZE, str(path))
+    file = LocalFile(os.open(path, os.O_RDONLY), SIZE, str(path))
     yield Image(ExtentMap((FileExtent(file, 0, SIZE),)), content, file)
     os.close(file.descriptor)
 
@@ -422,7 +422,7 @@ async def test_disk_error_in_a_thread_aborts_the_response(
     server: Server, handler: ImageHandler, image: Image, tmp_path: Path
 ) -> None:
     """A descriptor of which every read fails, in place of a broken disk."""
-    directory = BaseFile(os.open(tmp_path, os.O_RDONLY), SIZE, str(tmp_path))
+    directory = LocalFile(os.open(tmp_path, os.O_RDONLY), SIZE, str(tmp_path))
     half = SIZE // 4
     extents = ExtentMap((FileExtent(image.file, 0, half), FileExtent(directory, 0, SIZE - half)))
     handler.image = Image(extents, image.content, directory)

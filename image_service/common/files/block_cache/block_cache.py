@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 from twisted.internet.task import LoopingCall
 
-from image_service.common.files.base_file import BaseFile
 from image_service.common.files.block_cache.budget import Budget
 from image_service.common.files.block_cache.cached_version import CachedVersion, granules_of
 from image_service.common.files.block_cache.counters import CacheCounters
@@ -26,12 +25,14 @@ from image_service.common.files.block_cache.version_files import (
     create_version,
     read_boot_id,
 )
+from image_service.common.files.local_file import LocalFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
     from image_service.common.files.block_cache.source import CacheIdentity, GranuleDigests, RangeSource
+    from image_service.core.formats.base_file import BaseFile
 
 EPOCH_SECONDS = 0.02
 """How often the reactor reports that no sender is about to send what it found present."""
@@ -106,7 +107,7 @@ class BlockCache:
                 weakref.finalize(version, fetcher.close)
         descriptor = os.open(version.files.directory / DATA, os.O_RDONLY | os.O_CLOEXEC)
         avoid_large_folios(descriptor)
-        return BaseFile(descriptor, identity.size, str(version.files.directory / DATA), version)
+        return LocalFile(descriptor, identity.size, str(version.files.directory / DATA), version)
 
     def _open_files(self, identity: CacheIdentity) -> VersionFiles:
         directory = self._directory / identity.digest

@@ -16,7 +16,7 @@ import attrs
 
 from image_service.common.concurrency.interruption import Interruption  # noqa: TC001 - same
 from image_service.common.files.atomic import atomic_write
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.families.coreos.rootfs import nmstate_archive, read_nmstatectl
@@ -27,6 +27,8 @@ from image_service.server.catalog.storage.digest import Sidecar, get_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from image_service.core.formats.base_file import BaseFile
 
 
 def derived_names(version: str, architecture: str) -> tuple[str, str]:
@@ -88,9 +90,9 @@ class DerivedFileStore:
                 self.data_dir.claim_files(path.name, path.name, f"{path.name}.json")
                 path.unlink(missing_ok=True)  # the disk may be too small for both
                 make()
-                with closing(BaseFile.open(path)) as file:
+                with closing(LocalFile.open(path)) as file:
                     _sidecar(file).save_digest("origin", origin)
-            with closing(BaseFile.open(path)) as file:
+            with closing(LocalFile.open(path)) as file:
                 yield file, get_sha256(file, _sidecar(file), self.interruption)
 
     def _extract_nmstate(self, base: BaseImage, path: Path) -> None:
@@ -113,7 +115,7 @@ def _origin(digests: Sequence[str]) -> str:
 
 def _is_derived_from(path: Path, origin: str) -> bool:
     try:
-        with closing(BaseFile.open(path)) as file:
+        with closing(LocalFile.open(path)) as file:
             return _sidecar(file).get_digest("origin") == origin
     except FileNotFoundError:
         return False

@@ -6,7 +6,7 @@ import re
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.families.coreos.names import ARCHITECTURE, VERSION
 from image_service.server.catalog.lifecycle.status import BaseImageState, ImageStatus
 from image_service.server.catalog.storage.data_dir import MANIFEST
@@ -48,7 +48,7 @@ def _status(directory: Path, entry: OsImage, listed: ManifestEntry | None) -> Im
         return ImageStatus(entry, BaseImageState.WAITING, "stays at its origin; --admin asks a service")
     path, partial = entry.local_path or directory / entry.file_name, directory / f".{entry.file_name}.part"
     if path.is_file():
-        with closing(BaseFile.open(path)) as file:
+        with closing(LocalFile.open(path)) as file:
             digest = Sidecar(directory / f"{entry.file_name}.json", file).get_digest("sha256")
         state, reason = (BaseImageState.READY, "") if digest else (BaseImageState.WAITING, "not verified")
         return ImageStatus(entry, state, reason, file.size, file.size, file.size, digest)

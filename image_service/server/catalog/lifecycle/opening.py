@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
 from image_service.core.families.coreos.family import (
     FIRST_WITH_NMSTATE,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.core.families.coreos.live_iso import LiveIso
     from image_service.core.families.coreos.minimal_iso import MinimalIso
+    from image_service.core.formats.base_file import BaseFile
     from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.settings.os_images import OsImage
 
@@ -56,7 +57,7 @@ def open_base_image(
         OSError: it cannot be read.
         Interrupted: the service stops.
     """
-    file = BaseFile.open(path)
+    file = LocalFile.open(path)
     try:
         return examine_file(entry, file, sidecar, interruption, keys)
     except BaseException:

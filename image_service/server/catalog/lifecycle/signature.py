@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.common.concurrency.sandbox import run_sandboxed
-from image_service.common.files.base_file import BaseFile
+from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError, ConfigurationError, FormatError
 from image_service.core.formats.openpgp import read_key_ring
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
+    from image_service.core.formats.base_file import BaseFile
 
 MAX_SIGNATURE_BYTES = 64 * 1024  # signatures by a dozen keys take some KiB
 _MAX_STATUS_BYTES = 64 * 1024
@@ -86,7 +87,7 @@ class KeyRing:
     def verify_bytes(self, content: bytes, signature: bytes, interruption: Interruption) -> None:
         """Verify the detached signature of a file in memory; see `verify`."""
         with _in_memory(content) as descriptor:
-            self.verify(BaseFile(descriptor, len(content), "memory"), signature, interruption)
+            self.verify(LocalFile(descriptor, len(content), "memory"), signature, interruption)
 
 
 @contextmanager

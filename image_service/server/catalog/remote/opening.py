@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.common.files.base_file import BaseFile
     from image_service.common.files.block_cache.block_cache import BlockCache
+    from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.base import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.catalog.lifecycle.signature import KeyRing

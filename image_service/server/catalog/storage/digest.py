@@ -17,14 +17,14 @@ import time
 from typing import TYPE_CHECKING
 
 from image_service.common.files.atomic import atomic_write
-from image_service.common.files.base_file import ShortReadError
+from image_service.common.files.local_file import ShortReadError
 from image_service.core.errors import BaseImageError, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.common.files.base_file import BaseFile
+    from image_service.core.formats.base_file import BaseFile
     from image_service.core.formats.reading import Span
 
 _SAMPLES = 16

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.defer import Deferred
 
-from image_service.common.files.base_file import ShortReadError
 from image_service.common.files.block_cache.source import OriginFailed
+from image_service.common.files.local_file import ShortReadError
 from image_service.core.images.extents import Literal
 from image_service.server.transport.sending.observer import AbortReason
 

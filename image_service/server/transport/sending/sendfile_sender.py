@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-from image_service.common.files.base_file import ShortReadError
+from image_service.common.files.local_file import ShortReadError
 from image_service.core.images.extents import FileExtent
 from image_service.server.transport.sending.sender import NotResidentError, Sender, data_of
 from image_service.server.transport.sending.sendfile_threads import MAX_BYTES, MIN_BYTES

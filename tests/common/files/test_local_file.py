@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.common.files.base_file import BLOCK_BYTES, BaseFile, ShortReadError
+from image_service.common.files.local_file import BLOCK_BYTES, LocalFile, ShortReadError
 from image_service.core.errors import BaseImageError
 from tests.common.files.partly_absent import PartlyAbsent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from image_service.core.formats.base_file import BaseFile
 
 CONTENT = hashlib.shake_256(b"base file").digest(2 * BLOCK_BYTES + 100_001)
 SIZE = len(CONTENT)
@@ -25,7 +27,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseFile]:
     path = tmp_path / "base.iso"
     if request.param == "resident":
         path.write_bytes(CONTENT)
-        opened = BaseFile.open(path)
+        opened = LocalFile.open(path)
     else:
         opened = PartlyAbsent(path, CONTENT).file
         assert path.read_bytes() == bytes(SIZE), "reading the file itself returns zeros"
@@ -110,4 +112,4 @@ def test_open_refuses_other_than_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo"):
         with pytest.raises(BaseImageError, match="is not a regular file"):
-            BaseFile.open(path)
+            LocalFile.open(path)

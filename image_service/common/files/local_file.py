@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -20,6 +20,8 @@ from image_service.core.errors import BaseImageError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from image_service.core.formats.base_file import Residency
 
 BLOCK_BYTES = 1024 * 1024
 
@@ -31,58 +33,9 @@ class ShortReadError(OSError):
         super().__init__(errno.EIO, f"the file ends at or before offset {offset}; it had {size} bytes")
 
 
-class Residency(Protocol):
-    """Knows which bytes of a file are present locally, and fetches absent ones.
-
-    Offsets and lengths are in bytes; lengths are at least 1.
-    """
-
-    def validator(self, file: BaseFile) -> str:
-        """Return what changes whenever the content of the file changes, as a strong ETag does."""
-
-    def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
-        """Return how many of the bytes, counted from `offset`, can be read without waiting.
-
-        Called by senders: the answer holds until the reactor turns, and they send at once what it says.
-        """
-
-    def is_present(self, file: BaseFile, offset: int, length: int) -> bool:
-        """Return True if all bytes could be read without waiting now."""
-
-    async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
-        """Make bytes resident for a sender that reads them next.
-
-        Canceling drops work that has not started; the bytes may arrive or not.
-
-        Raises:
-            OSError: the bytes cannot be fetched.
-        """
-
-    def hold(self, file: BaseFile, offset: int, length: int) -> AbstractContextManager[None]:
-        """Make bytes resident and keep them so within the context. Blocks: not for the reactor's thread.
-
-        Raises:
-            OSError: on entry, if the bytes cannot be fetched.
-        """
-
-    def try_hold(self, file: BaseFile, offset: int, length: int) -> Callable[[], None] | None:
-        """Keep bytes resident until the returned function is called, once, in any thread. Does not block.
-
-        Returns:
-            None: they are not resident, or cannot be kept so.
-        """
-
-
 @attrs.frozen(eq=False)
-class BaseFile:
-    """An open, read-only file. Whoever opened it closes the descriptor; extents borrow it.
-
-    Args:
-        descriptor: for sendfile and fstat; read bytes with `read_at`.
-        size: bytes.
-        path: for messages.
-        residency: None: all bytes are on a local disk; senders ask the page cache.
-    """
+class LocalFile:
+    """A file on the local disk, whose bytes may be fetched on demand; see `BaseFile`."""
 
     descriptor: int
     size: int
@@ -90,7 +43,7 @@ class BaseFile:
     residency: Residency | None = None
 
     @classmethod
-    def open(cls, path: Path) -> BaseFile:
+    def open(cls, path: Path) -> LocalFile:
         """Open a local file, which the caller closes; raise BaseImageError if it is not a regular file."""
         # O_NONBLOCK: opening a FIFO does not wait for a writer; regular files ignore the flag.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -104,7 +57,7 @@ class BaseFile:
         """Close the descriptor."""
         os.close(self.descriptor)
 
-    def duplicate(self) -> BaseFile:
+    def duplicate(self) -> LocalFile:
         """Return the same file with a descriptor of its own, which the caller closes."""
         return attrs.evolve(self, descriptor=os.dup(self.descriptor))
 
