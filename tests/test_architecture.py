@@ -37,7 +37,7 @@ MAY_IMPORT = {
 }
 COMMON_MAY_IMPORT = ("core.errors", "core.formats")
 # These, and what they import, import no Twisted.
-PURE = ("core", "toolkit", "tools.doctor", "server.http", "server.boot_progress")
+PURE = ("core", "settings", "toolkit", "tools.doctor", "server.http", "server.boot_progress")
 REACTOR_USERS = {"app", "cli"}
 MAX_MODULES = 16
 # To be mended: imports against the map.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from image_service.common.files.certificates import describe_end, read_not_after
-from image_service.common.files.private_files import describe_exposure
+from image_service.common.files.exposure import describe_exposure
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from image_service.common.files.exposure import describe_owner
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _OWNERS_BITS = stat.S_IRWXU
@@ -70,34 +71,10 @@ def restrict_to_owner(path: Path) -> None:
             except PermissionError:
                 text = "{path} has mode {mode:04o}, which gives others access and only its owner can change"
             _log.warn(text, path=str(path), mode=mode, now=mode & _OWNERS_BITS)
-        for warning in _describe_owner(path, status):
+        for warning in describe_owner(path, status):
             _log.warn("{warning}", warning=warning)
     finally:
         os.close(descriptor)
-
-
-def describe_exposure(path: Path) -> Iterator[str]:
-    """Yield why others have access to a secret file of the operator: its mode, and its owner.
-
-    Its group is the operator's choice. Links are followed: Kubernetes mounts secrets with them.
-
-    Raises:
-        OSError: it is absent.
-    """
-    status = path.stat()
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & stat.S_IRWXO:
-        yield f"{path} has mode {mode:04o}: every user has access to it"
-    yield from _describe_owner(path, status)
-
-
-def _describe_owner(path: Path, status: os.stat_result) -> Iterator[str]:
-    """Yield a sentence if a secret file belongs neither to this process's user nor to root."""
-    if status.st_uid not in {os.geteuid(), 0}:
-        yield (
-            f"{path} belongs to uid {status.st_uid}, who can read and change it; this service runs as uid"
-            f" {os.geteuid()}"
-        )
 
 
 def _link(path: Path) -> OSError:

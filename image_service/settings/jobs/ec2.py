@@ -15,7 +15,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from image_service.common.files.private_files import describe_exposure
+from image_service.common.files.exposure import describe_exposure
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 

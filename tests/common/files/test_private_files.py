@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
+from image_service.common.files.exposure import describe_exposure
 from image_service.common.files.private_files import (
     create_private,
-    describe_exposure,
     open_no_follow,
     restrict_to_owner,
 )
