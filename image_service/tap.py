@@ -42,6 +42,6 @@ class Options(usage.Options):
 
 
 def makeService(options: Options) -> Service:
-    """Return the service, not yet started: a supervisor if there is more than one worker."""
+    """Return the service, not yet started: a supervisor if there is more than one serving process."""
     kind = Supervisor if options.settings.process.workers > 1 else ImageService
     return kind(get_reactor(), options.settings, standalone=bool(options["standalone"]))

@@ -1,4 +1,4 @@
-"""The common base of the byte server and of the supervisor of its workers: ports and reload."""
+"""The common base of the byte server and of the supervisor of the serving processes: ports and reload."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Configuration:
 
 
 def read_configuration(environ: Mapping[str, str], *, standalone: bool) -> Configuration:
-    """Read everything again, each file once: workers get the texts that were checked.
+    """Read everything again, each file once: serving processes get the texts that were checked.
 
     Raises:
         ConfigurationError: something is not valid; names all faults.

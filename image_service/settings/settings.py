@@ -124,13 +124,13 @@ class Settings:
         host = "localhost" if address is None or address in _LOCALHOST else str(address)
         return self.listen.base_url or f"{scheme}://{parsers.Address(host, port).netloc}"
 
-    def of_one_worker(self) -> Settings:
-        """Return them with one worker's part of the limits that are for all workers together."""
-        workers, upstream, snapshots = self.process.workers, self.upstream, self.snapshots
+    def of_one_process(self) -> Settings:
+        """Return them with one serving process's part of the limits that are for all together."""
+        count, upstream, snapshots = self.process.workers, self.upstream, self.snapshots
         return attrs.evolve(
             self,
-            upstream=attrs.evolve(upstream, concurrency=max(1, upstream.concurrency // workers)),
-            snapshots=attrs.evolve(snapshots, cache_bytes=snapshots.cache_bytes // workers),
+            upstream=attrs.evolve(upstream, concurrency=max(1, upstream.concurrency // count)),
+            snapshots=attrs.evolve(snapshots, cache_bytes=snapshots.cache_bytes // count),
         )
 
     @property

@@ -31,8 +31,8 @@ class UpstreamSettings:
     timeout_seconds: float = setting("UPSTREAM_TIMEOUT", parse=parsers.seconds, default="30")
     """Timeout of a whole call to assisted-service, in seconds, from when it is sent."""
     concurrency: int = setting("UPSTREAM_CONCURRENCY", parse=parsers.whole_number(1), default="32")
-    """Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each. Of each
-    worker's, a quarter is reserved for revalidations of known images, and a quarter of the others for new
+    """Calls to assisted-service at a time, divided equally among `WORKERS`, at least one each. Of those
+    of a process, a quarter is reserved for revalidations of known images, and a quarter of the others for new
     images of credentials that assisted-service has accepted (of 32: 8 and 6). All share the rest (18). While
     several wait, requests without credentials get as many of these as those with new ones, and each client
     address as many as another of its kind. A call that has waited until 1.5 s after its request is refused

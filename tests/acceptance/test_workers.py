@@ -473,12 +473,12 @@ def test_error_at_start_of_every_worker_ends_the_service(tmp_path: Path) -> None
         SERVE, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "no worker can start" in ended.stdout
+    assert "no serving process can start" in ended.stdout
     assert "ReactorNotRunning" not in ended.stdout  # the other one cannot either
 
 
 def test_fork_failure_for_every_worker_ends_the_service(tmp_path: Path) -> None:
-    none = "serving_process.WorkerProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
+    none = "serving_process.ServingProcess.__init__ = lambda *_: os.close(-1)"  # an OSError, as of fork(2)
     command = _serve_after("import os; from image_service.app.processes import serving_process", none)
     variables = {
         "LISTEN_PORT": "0",
@@ -491,7 +491,7 @@ def test_fork_failure_for_every_worker_ends_the_service(tmp_path: Path) -> None:
         command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert ended.stdout.count("no worker can start") == 2
+    assert ended.stdout.count("no serving process can start") == 2
     assert "Traceback" not in ended.stdout + ended.stderr
 
 

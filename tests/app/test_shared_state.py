@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 
 from image_service.common.concurrency.coordination import SharedMemoryCoordination
 from image_service.server.processes.shared_state import (
-    MAX_WORKERS,
+    MAX_PROCESSES,
     SharedMemory,
     SharedSlotPool,
     create_memory,
@@ -176,7 +176,7 @@ def test_rows_of_workers_and_versions_of_keys_do_not_overlap() -> None:
     descriptor = create_memory()
     one, other = SharedMemory(descriptor), SharedMemory(descriptor)
     os.close(descriptor)
-    for worker in range(MAX_WORKERS):
+    for worker in range(MAX_PROCESSES):
         row = one.row(worker)
         for cell in range(len(row)):
             row[cell] = worker + 1
@@ -185,6 +185,6 @@ def test_rows_of_workers_and_versions_of_keys_do_not_overlap() -> None:
         SharedMemoryCoordination(each.versions, Path("/nonexistent"), Clock()) for each in (one, other)
     )
     assert looking.counter(key) != bumping.bump(key) == looking.counter(key)
-    assert [set(other.row(worker)) for worker in range(MAX_WORKERS)] == [
-        {worker + 1} for worker in range(MAX_WORKERS)
+    assert [set(other.row(worker)) for worker in range(MAX_PROCESSES)] == [
+        {worker + 1} for worker in range(MAX_PROCESSES)
     ]

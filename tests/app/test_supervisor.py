@@ -79,9 +79,9 @@ class Supervised:
         handlers: Handlers,
         exited: Callable[[str, int | None], None],
     ) -> FakeProcess:
-        self.workers[assignment.worker] = FakeProcess(handlers, exited)
+        self.workers[assignment.number] = FakeProcess(handlers, exited)
         self.credentials = read_credentials(os.dup(int(descriptors[CREDENTIALS])))
-        return self.workers[assignment.worker]
+        return self.workers[assignment.number]
 
     def result_of(self, deferred: Deferred[list[str]]) -> list[str]:
         assert deferred.called
@@ -216,7 +216,8 @@ def test_worker_that_restarts_after_a_reload_is_given_the_new_texts(supervised: 
 def test_worker_that_cannot_reload_is_logged(supervised: Supervised, messages: list[str]) -> None:
     supervised.workers[2].say("reloaded", ([], "HTTPS_KEY_FILE: no\nHTTPS_CERT_FILE: no"))
     assert messages == [
-        "worker 2 cannot reload, keeping the previous configuration: HTTPS_KEY_FILE: no; HTTPS_CERT_FILE: no"
+        "serving process 2 cannot reload, keeping the previous configuration: HTTPS_KEY_FILE: no;"
+        " HTTPS_CERT_FILE: no"
     ]
 
 
@@ -225,7 +226,7 @@ def test_reload_that_one_worker_cannot_apply_has_failed(supervised: Supervised) 
     reloaded = reload(supervised, {})
     for worker, fault in enumerate((None, "HTTPS_KEY_FILE: no", None)):
         supervised.workers[worker].say("reloaded", ([], fault))
-    with pytest.raises(ConfigurationError, match="worker 1 cannot use the new one"):
+    with pytest.raises(ConfigurationError, match="serving process 1 cannot use the new one"):
         supervised.result_of(reloaded)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import Clock
 
-from image_service.server.processes.process_counts import TIMEOUT_SECONDS, WorkerCounts
+from image_service.server.processes.process_counts import TIMEOUT_SECONDS, ProcessCounts
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -25,11 +25,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def counts(clock: Clock) -> WorkerCounts:
-    return WorkerCounts(clock)
+def counts(clock: Clock) -> ProcessCounts:
+    return ProcessCounts(clock)
 
 
-def test_response_in_time_is_the_latest(counts: WorkerCounts, clock: Clock) -> None:
+def test_response_in_time_is_the_latest(counts: ProcessCounts, clock: Clock) -> None:
     requests: list[None] = []
     collected = counts.collect(lambda: requests.append(None))
     assert (len(requests), collected.called) == (1, False)
@@ -38,7 +38,7 @@ def test_response_in_time_is_the_latest(counts: WorkerCounts, clock: Clock) -> N
     assert (counts.latest, clock.getDelayedCalls()) == (COUNTED, [])
 
 
-def test_timeout_keeps_only_what_lasts(counts: WorkerCounts, clock: Clock) -> None:
+def test_timeout_keeps_only_what_lasts(counts: ProcessCounts, clock: Clock) -> None:
     counts.update(COUNTED)
     collected = counts.collect(lambda: None)
     clock.advance(TIMEOUT_SECONDS)
@@ -48,7 +48,7 @@ def test_timeout_keeps_only_what_lasts(counts: WorkerCounts, clock: Clock) -> No
     assert counts.latest == COUNTED
 
 
-def test_drain_returns_lasting_counters_only_once(counts: WorkerCounts, clock: Clock) -> None:
+def test_drain_returns_lasting_counters_only_once(counts: ProcessCounts, clock: Clock) -> None:
     counts.update(COUNTED)
     collected = counts.collect(lambda: None)
     assert counts.drain() == [COUNTER]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import Clock
 
-from image_service.server.processes.process_slot import WorkerSlot
+from image_service.server.processes.process_slot import ProcessSlot
 from image_service.server.processes.watchdog import MAX_UNANSWERED, PING_SECONDS
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ class RecordingObserver:
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def worker_serves(self, _: WorkerSlot) -> None:
+    def process_serves(self, _: ProcessSlot) -> None:
         self.events.append("serves")
 
-    def worker_exited(self, _: WorkerSlot) -> None:
+    def process_exited(self, _: ProcessSlot) -> None:
         self.events.append("exited")
 
-    def page_requested(self, _: WorkerSlot) -> None:
+    def page_requested(self, _: ProcessSlot) -> None:
         self.events.append("page requested")
 
     def activity_received(self, collected: Collected) -> None:
@@ -88,12 +88,12 @@ def observer() -> RecordingObserver:
 
 
 @pytest.fixture
-def slot(clock: Clock, processes: FakeProcesses, observer: RecordingObserver) -> WorkerSlot:
-    return WorkerSlot(clock, 0, processes.spawn, observer)
+def slot(clock: Clock, processes: FakeProcesses, observer: RecordingObserver) -> ProcessSlot:
+    return ProcessSlot(clock, 0, processes.spawn, observer)
 
 
 def test_worker_restart_is_retried_when_fork_fails(
-    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+    slot: ProcessSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
 ) -> None:
     slot.start()
     processes.serve()
@@ -111,7 +111,7 @@ def test_worker_restart_is_retried_when_fork_fails(
 
 
 def test_first_start_that_fails_is_reported(
-    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+    slot: ProcessSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
 ) -> None:
     processes.can_start = False
     slot.start()
@@ -120,7 +120,7 @@ def test_first_start_that_fails_is_reported(
 
 
 def test_worker_that_exits_before_it_serves_is_reported(
-    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+    slot: ProcessSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
 ) -> None:
     slot.start()
     processes.exited("exit status 1", 1)
@@ -129,7 +129,7 @@ def test_worker_that_exits_before_it_serves_is_reported(
 
 
 def test_page_request_is_passed_on(
-    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+    slot: ProcessSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
 ) -> None:
     slot.start()
     processes.handlers["page"](None)
@@ -138,7 +138,7 @@ def test_page_request_is_passed_on(
 
 
 def test_metrics_are_collected_from_a_serving_worker_only(
-    slot: WorkerSlot, clock: Clock, processes: FakeProcesses
+    slot: ProcessSlot, clock: Clock, processes: FakeProcesses
 ) -> None:
     slot.start()
     assert slot.collect_metrics().called
@@ -154,7 +154,7 @@ def test_metrics_are_collected_from_a_serving_worker_only(
 
 
 def test_stuck_worker_is_killed_and_restarted(
-    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
+    slot: ProcessSlot, clock: Clock, processes: FakeProcesses, observer: RecordingObserver
 ) -> None:
     slot.start()
     clock.pump([PING_SECONDS] * 100)
@@ -169,7 +169,7 @@ def test_stuck_worker_is_killed_and_restarted(
 
 @pytest.mark.parametrize("serving", [False, True])
 def test_stop_waits_for_a_worker_as_long_as_it_responds(
-    slot: WorkerSlot, clock: Clock, processes: FakeProcesses, serving: object
+    slot: ProcessSlot, clock: Clock, processes: FakeProcesses, serving: object
 ) -> None:
     slot.start()
     if serving:
@@ -183,7 +183,7 @@ def test_stop_waits_for_a_worker_as_long_as_it_responds(
     assert (stopped.called, slot.starts, clock.getDelayedCalls()) == (True, 1, [])
 
 
-def test_stop_cancels_a_restart(slot: WorkerSlot, clock: Clock, processes: FakeProcesses) -> None:
+def test_stop_cancels_a_restart(slot: ProcessSlot, clock: Clock, processes: FakeProcesses) -> None:
     slot.start()
     processes.serve()
     processes.exited("killed", None)

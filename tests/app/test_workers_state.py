@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.app.administration.combined_state import WorkersState
+from image_service.app.administration.combined_state import CombinedState
 from image_service.core.errors import Unavailable
 from image_service.server.processes.process_counts import TIMEOUT_SECONDS
 from image_service.server.processes.queries import NO_RESPONSE, Queries
@@ -62,11 +62,11 @@ class World:
     clock: Clock = attrs.field(factory=Clock)
     slots: list[FakeSlot] = attrs.field(init=False)
     is_running: bool = True
-    state: WorkersState = attrs.field(init=False)
+    state: CombinedState = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.slots = [FakeSlot(self.clock) for _ in range(3)]
-        self.state = WorkersState(self.slots, render_metrics, lambda: self.is_running)  # type: ignore[arg-type] # a double
+        self.state = CombinedState(self.slots, render_metrics, lambda: self.is_running)  # type: ignore[arg-type] # a double
 
     def start(self, work: Coroutine[Deferred[Any], Any, Any]) -> list[Any]:
         """Start a query; its result is added to the list, its error as text."""

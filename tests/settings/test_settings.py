@@ -361,7 +361,7 @@ def test_malformed_text_is_refused(complete: dict[str, str], name: str, text: st
 def test_limits_are_divided_among_workers_with_at_least_one_call_each(complete: dict[str, str]) -> None:
     limits = {"WORKERS": "5", "UPSTREAM_CONCURRENCY": "3", "SNAPSHOT_CACHE_BYTES": "1000"}
     settings = Settings.from_environment({**complete, **limits})
-    part = settings.of_one_worker()
+    part = settings.of_one_process()
     assert (part.upstream.concurrency, part.snapshots.cache_bytes) == (1, 200)
     assert part.limits == settings.limits
 

@@ -1,4 +1,4 @@
-"""The state of all workers, for the administrative listener, which is in the supervisor."""
+"""The state of all serving processes, for the administrative listener, which is in the supervisor."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from image_service.app.administration.process_status import StatusDocument
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page
-    from image_service.server.processes.process_slot import WorkerSlot
+    from image_service.server.processes.process_slot import ProcessSlot
 
 
 @attrs.frozen
-class WorkersState:
-    """The `ServingState` of a service of several workers.
+class CombinedState:
+    """The `ServingState` of a service of several serving processes.
 
     Args:
-        slots: of the workers.
+        slots: of the serving processes.
         render_metrics: renders the metrics of all.
         is_running: returns False once the service is shutting down.
     """
 
-    _slots: Sequence[WorkerSlot]
+    _slots: Sequence[ProcessSlot]
     _render_metrics: Callable[[], Awaitable[Page]]
     _is_running: Callable[[], bool]
 
     async def unready_reason(self) -> str:
-        """See `ServiceState`: one worker that can serve is enough; a stuck one is not waited for."""
+        """See `ServiceState`: one serving process that can serve is enough; a stuck one is not waited for."""
 
-        async def check(slot: WorkerSlot) -> None:
+        async def check(slot: ProcessSlot) -> None:
             if reason := await slot.query("unready_reason"):
                 raise Unavailable(reason)
 
@@ -56,7 +56,7 @@ class WorkersState:
         return ""
 
     async def describe_impairment(self) -> str:
-        """See `ServiceState`: of the first worker that responds."""
+        """See `ServiceState`: of the first serving process that responds."""
         for slot in self._serving:
             with suppress(Unavailable):
                 return str(await slot.query("describe_impairment"))
@@ -67,14 +67,14 @@ class WorkersState:
         return await self._render_metrics()
 
     async def render_images(self) -> str:
-        """See `ServiceState`: of the first worker that responds."""
+        """See `ServiceState`: of the first serving process that responds."""
         for slot in self._serving:
             with suppress(Unavailable):
                 return str(await slot.query("render_images"))
         raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
 
     async def describe_status(self) -> StatusDocument:
-        """See `ServingState`: of all workers that respond."""
+        """See `ServingState`: of all serving processes that respond."""
         responses = await DeferredList(
             [slot.query("describe_status") for slot in self._serving], consumeErrors=True
         )
@@ -85,9 +85,9 @@ class WorkersState:
 
     @property
     def links(self) -> LinkHandlers:
-        """See `ServingState`: those of the first worker that serves."""
+        """See `ServingState`: those of the first serving process that serves."""
         return ForwardedRequests(self._slots)
 
     @property
-    def _serving(self) -> list[WorkerSlot]:
+    def _serving(self) -> list[ProcessSlot]:
         return [slot for slot in self._slots if slot.is_serving]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class ProcessState:
-    """The `ServingState` of a service of one process, and of each worker."""
+    """The `ServingState` of a service of one process, and of each serving process."""
 
     _catalog: Catalog
     _listeners: Listeners

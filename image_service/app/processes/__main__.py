@@ -1,4 +1,4 @@
-"""``python -m image_service.app.processes``: one worker; the supervisor starts it."""
+"""``python -m image_service.app.processes``: one serving process; the supervisor starts it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.server.admin.admin_api import api_routes
 from image_service.server.admin.links_api import LinksApi
 from image_service.server.management.router import ApiRouter
-from image_service.server.observability.log import WorkerTag, observer
+from image_service.server.observability.log import ProcessTag, observer
 from image_service.server.observability.merging import export
 from image_service.server.processes.channel import Channel
 from image_service.server.processes.environment import read_credentials
@@ -61,18 +61,18 @@ if TYPE_CHECKING:
 _log = Logger()
 
 
-class Worker:
+class ServiceInProcess:
     """An image service that shares its ports and limits with others."""
 
     def __init__(self, reactor: EPollReactor, settings: Settings, assignment: Assignment) -> None:
         self._assignment = assignment
         self._pages: list[Deferred[Page]] = []
         self._adopted: dict[int, list[IListeningPort]] = {}
-        self._sockets = {worker: _sockets(assignment, worker) for worker in range(assignment.workers)}
+        self._sockets = {number: _sockets(assignment, number) for number in range(assignment.processes)}
         self._channel = Channel(
             {
                 "adopt": self._adopt,
-                "release": lambda worker: self.service.release(self._adopted.pop(worker)),
+                "release": lambda number: self.service.release(self._adopted.pop(number)),
                 "collect": lambda _: self._channel.send("metrics", export(self.service.metrics.collect())),
                 "activity": lambda _: self._channel.send("activity", self.service.activity.collect()),
                 "page": self._page_received,
@@ -85,19 +85,19 @@ class Worker:
         )
         self.service = ImageService(
             reactor,
-            settings.of_one_worker(),
+            settings.of_one_process(),
             standalone=assignment.stand_in is not None,
-            sockets=self._sockets.pop(assignment.worker),
+            sockets=self._sockets.pop(assignment.number),
             shared=self._shared_resources(reactor, settings.storage.data_dir),
         )
         StandardIO(self._channel, CONTROL_IN, CONTROL_OUT, reactor)  # type: ignore[call-arg]  # mypy reads that of Windows
 
     def _shared_resources(self, reactor: EPollReactor, data_dir: Path) -> SharedResources:
         memory, assignment = SharedMemory(MEMORY), self._assignment
-        rows = [memory.row(worker) for worker in range(assignment.workers)]
+        rows = [memory.row(number) for number in range(assignment.processes)]
         return SharedResources(
-            is_leader=assignment.worker == 0,
-            counts=Counts(memory.row(assignment.worker), rows),
+            is_leader=assignment.number == 0,
+            counts=Counts(memory.row(assignment.number), rows),
             slot_pool=partial(SharedSlotPool, reactor, SLOTS),
             coordination=SharedMemoryCoordination(memory.versions, data_dir / LOCKS_FILE, reactor),
             stand_in=assignment.stand_in,
@@ -107,18 +107,18 @@ class Worker:
             set_status=lambda text: self._channel.send("status", text),
         )
 
-    def _adopt(self, worker: int) -> None:
-        self._adopted[worker] = self.service.adopt(each.dup() for each in self._sockets[worker])
+    def _adopt(self, number: int) -> None:
+        self._adopted[number] = self.service.adopt(each.dup() for each in self._sockets[number])
 
     def _request_page(self, _: Metrics) -> Deferred[Page]:
-        """Have the supervisor render it, which has the metrics of all workers."""
+        """Have the supervisor render it, which has the metrics of all serving processes."""
         page: Deferred[Page] = Deferred()
         self._pages.append(page)
         self._channel.send("page")
         return page
 
     def _page_received(self, page: Any) -> None:  # noqa: ANN401 - JSON
-        pages, self._pages = self._pages, []  # none, if the worker before this one has requested it
+        pages, self._pages = self._pages, []  # none, if the process before this one requested it
         for each in pages:
             if page is None:
                 each.errback(Unavailable("the supervisor cannot render the metrics; see its log"))
@@ -166,8 +166,8 @@ class Worker:
         self.service.shutdown.shut_down(signal_number)
 
 
-def _sockets(assignment: Assignment, worker: int) -> list[socket.socket]:
-    first = FIRST_LISTENER + worker * assignment.ports
+def _sockets(assignment: Assignment, number: int) -> list[socket.socket]:
+    first = FIRST_LISTENER + number * assignment.ports
     sockets = [socket.socket(fileno=first + port) for port in range(assignment.ports)]
     for each in sockets:
         each.setblocking(False)  # noqa: FBT003 - its signature. It is so already, but a copy would undo that
@@ -175,7 +175,7 @@ def _sockets(assignment: Assignment, worker: int) -> list[socket.socket]:
 
 
 def main() -> None:
-    """Run until the supervisor stops this worker, or exits."""
+    """Run until the supervisor stops this process, or exits."""
     reactor = get_reactor()
     for number in SHUTDOWN_SIGNALS:  # a terminal sends them to all processes: the supervisor stops this one
         signal.signal(number, signal.SIG_IGN)
@@ -183,9 +183,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISED_SIGNALS)  # or child processes could not be stopped
     assignment = Assignment.parse(sys.argv[1])
     os.environ.update(read_credentials(CREDENTIALS))
-    globalLogBeginner.beginLoggingTo([WorkerTag(observer(), assignment.worker)])
+    globalLogBeginner.beginLoggingTo([ProcessTag(observer(), assignment.number)])
     settings = Settings.from_environment(os.environ, standalone=assignment.stand_in is not None)
-    service = Worker(reactor, settings, assignment).service
+    service = ServiceInProcess(reactor, settings, assignment).service
     reactor.callWhenRunning(service.startService)
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run(installSignalHandlers=False)

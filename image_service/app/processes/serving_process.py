@@ -1,4 +1,4 @@
-"""A worker's process: its assignment, its descriptors, and the channel to it."""
+"""A serving process: its assignment, its descriptors, and the channel to it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SUPERVISED_SIGNALS = (*SHUTDOWN_SIGNALS, signal.SIGHUP, *UNUSED)
-"""A worker ignores them: the supervisor stops it, and has it reload."""
+"""A serving process ignores them: the supervisor stops it, and has it reload."""
 CONTROL_IN, CONTROL_OUT, MEMORY, SLOTS, CREDENTIALS = range(3, 8)
-"""Descriptors that every worker has."""
+"""Descriptors that every serving process has."""
 FIRST_LISTENER = 8
-"""From here on: a socket of each port for worker 0, then those for worker 1, and so on."""
+"""From here on: a socket of each port for process 0, then for process 1, and so on."""
 
 
 @attrs.frozen
 class Assignment:
-    """A worker's number and resources: the one argument of its command line."""
+    """A serving process's number and resources: the one argument of its command line."""
 
-    worker: int  # its number, from 0 on
-    workers: int  # how many there are
+    number: int  # from 0 on
+    processes: int  # how many there are
     ports: int  # how many ports each listens on
     stand_in: StandIn | None  # to call in assisted-service's place; None: assisted-service
 
@@ -57,7 +57,7 @@ class Assignment:
     def descriptors(
         self, memory: int, slots: int, credentials: int, listeners: Sequence[int]
     ) -> dict[int, int | str]:
-        """Map the worker's descriptors to the supervisor's, as ``spawnProcess`` takes them."""
+        """Map the serving process's descriptors to the supervisor's, as ``spawnProcess`` takes them."""
         given = (memory, slots, credentials, *listeners)
         return {
             0: 0,
@@ -69,7 +69,7 @@ class Assignment:
         }
 
 
-class WorkerProcess(ProcessProtocol):
+class ServingProcess(ProcessProtocol):
     """A process, from its start to its exit.
 
     Args:
@@ -99,7 +99,7 @@ class WorkerProcess(ProcessProtocol):
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         command = [sys.executable, "-P", "-m", "image_service.app.processes", assignment.render()]
-        # The worker starts with these signals blocked, until it ignores them: a terminal sends them to all.
+        # It starts with these signals blocked, until it ignores them: a terminal sends them to all.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISED_SIGNALS)
         try:
             reactor.spawnProcess(self, sys.executable, command, environment, childFDs=descriptors)

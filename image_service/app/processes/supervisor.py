@@ -1,4 +1,4 @@
-"""The supervisor: binds the ports, runs workers on them, and serves nothing itself."""
+"""The supervisor: binds the ports, runs serving processes on them, and serves nothing itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import gatherResults
 from twisted.logger import Logger
 
-from image_service.app.administration.combined_state import WorkersState
+from image_service.app.administration.combined_state import CombinedState
 from image_service.app.administration.listener import start_administration
 from image_service.app.process_service import ProcessService
-from image_service.app.processes.serving_process import Assignment, WorkerProcess
+from image_service.app.processes.serving_process import Assignment, ServingProcess
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.standalone_mode import configured_images, start_stand_in
 from image_service.common.concurrency.single_flight import SingleFlight
@@ -22,7 +22,7 @@ from image_service.server.observability.log import set_level
 from image_service.server.observability.merging import add_up, export, render
 from image_service.server.observability.metrics import Metrics
 from image_service.server.processes.environment import write_credentials
-from image_service.server.processes.process_slot import WorkerSlot
+from image_service.server.processes.process_slot import ProcessSlot
 from image_service.server.processes.shared_state import (
     SharedMemory,
     create_memory,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = Logger()
 
 KILL_SECONDS = 1
-"""After the second signal a worker that has not exited is killed."""
+"""After the second signal a serving process that has not exited is killed."""
 
 
 class Supervisor(ProcessService):
@@ -59,26 +59,26 @@ class Supervisor(ProcessService):
         settings: Settings,
         *,
         standalone: bool,
-        spawn: Callable[..., Process] = WorkerProcess,
+        spawn: Callable[..., Process] = ServingProcess,
     ) -> None:
         super().__init__(reactor, settings, self._force, standalone=standalone)
         self._spawn = spawn
-        self._worker_slots: list[WorkerSlot] = []
-        self._substitutes: dict[int, WorkerSlot] = {}
-        """By the number of a slot whose worker does not serve: the slot whose worker accepts its clients."""
+        self._slots: list[ProcessSlot] = []
+        self._substitutes: dict[int, ProcessSlot] = {}
+        """By number of a slot whose process does not serve: the slot whose process accepts its clients."""
         self._metrics = Metrics()
         self._exited_counts: Exported = []
         self._pages: SingleFlight[str, Page] = SingleFlight()
 
     async def start_parts(self) -> None:
-        """Start the workers, in standalone mode after the stand-in."""
+        """Start the serving processes, in standalone mode after the stand-in."""
         await super().start_parts()
         settings, stand_in = self._settings, None
-        workers = settings.process.workers
+        count = settings.process.workers
         if self._standalone:
             images = configured_images(settings, standalone=True)
             stand_in = await start_stand_in(self._parts, settings, images, self.base_url)
-        state = WorkersState(self._worker_slots, self._render_metrics, lambda: bool(self.running))
+        state = CombinedState(self._slots, self._render_metrics, lambda: bool(self.running))
         self._activity = start_administration(
             self._parts, settings, state, self._collect_activity, self._metrics
         )
@@ -89,57 +89,56 @@ class Supervisor(ProcessService):
         for descriptor in (memory, self._download_slots):
             self._parts.callback(os.close, descriptor)
         self._parts.callback(lambda: os.close(self._credentials))
-        self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._worker_slots))
+        self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._slots))
         listeners = [listener.fileno() for each in zip(*self._ports, strict=True) for listener in each]
-        for number in range(workers):
-            assignment = Assignment(number, workers, len(self._ports), stand_in)
-            spawn = partial(self._spawn_worker, assignment, memory, listeners)
-            self._worker_slots.append(WorkerSlot(self._reactor, number, spawn, self))
-        for slot in self._worker_slots:
+        for number in range(count):
+            assignment = Assignment(number, count, len(self._ports), stand_in)
+            spawn = partial(self._spawn_process, assignment, memory, listeners)
+            self._slots.append(ProcessSlot(self._reactor, number, spawn, self))
+        for slot in self._slots:
             slot.start()
 
     def _write_credentials(self, texts: Mapping[str, str]) -> None:
-        """Make the file that workers read when they start, with what variables read from files."""
+        """Make the file that serving processes read when they start, with what variables read from files."""
         self._credentials = write_credentials({**os.environ, **texts})
 
-    def _spawn_worker(
+    def _spawn_process(
         self, assignment: Assignment, memory: int, listeners: Sequence[int], *callbacks: object
     ) -> Process:
         descriptors = assignment.descriptors(memory, self._download_slots, self._credentials, listeners)
         return self._spawn(self._reactor, assignment, descriptors, *callbacks)
 
     async def reload_parts(self, configuration: Configuration) -> list[str]:
-        """Have each worker reload; those that start from now on get the new configuration.
+        """Have each serving process reload; those that start from now on get the new configuration.
 
         Raises:
-            ConfigurationError: a worker keeps the previous one: a file has changed since it was checked.
+            ConfigurationError: a process keeps the previous one: a file has changed since it was checked.
         """
         set_level(configuration.settings.log.level)
         previous = self._credentials
         self._write_credentials(configuration.texts)
         os.close(previous)
-        changed = await gatherResults([slot.reload(configuration.texts) for slot in self._worker_slots])
-        faulty = [
-            str(slot.number) for slot, files in zip(self._worker_slots, changed, strict=True) if files is None
-        ]
+        changed = await gatherResults([slot.reload(configuration.texts) for slot in self._slots])
+        faulty = [str(slot.number) for slot, files in zip(self._slots, changed, strict=True) if files is None]
         if faulty:
             raise ConfigurationError(
-                f"worker {', '.join(faulty)} cannot use the new one, the others do; correct the files"
+                f"serving process {', '.join(faulty)} cannot use the new one, the others do;"
+                " correct the files"
             )
         return sorted({name for names in changed for name in names or ()})
 
     # Events of slots.
 
-    def worker_serves(self, slot: WorkerSlot) -> None:
-        """Let a worker accept its own connections."""
+    def process_serves(self, slot: ProcessSlot) -> None:
+        """Let a serving process accept its own connections."""
         if slot.starts > 1:
-            self._metrics.record_worker_restart()
+            self._metrics.record_process_restart()
         self._assign_substitutes()
-        if all(slot.is_serving for slot in self._worker_slots):
+        if all(slot.is_serving for slot in self._slots):
             self.manager.ready()
 
-    def worker_exited(self, slot: WorkerSlot) -> None:
-        """Return a worker's slots, keep its cumulative metrics, and let another accept its connections."""
+    def process_exited(self, slot: ProcessSlot) -> None:
+        """Return the slots of a process, keep its cumulative metrics, and have another accept its clients."""
         return_resources(self._memory.row(slot.number), self._download_slots)
         self._exited_counts = add_up([self._exited_counts, slot.counts.drain()])
         self._substitutes = {
@@ -147,8 +146,8 @@ class Supervisor(ProcessService):
         }
         self._assign_substitutes()
 
-    def page_requested(self, slot: WorkerSlot) -> None:
-        """Send the page of metrics to a worker, or null."""
+    def page_requested(self, slot: ProcessSlot) -> None:
+        """Send the page of metrics to a serving process, or null."""
 
         def failed(failure: Failure) -> None:
             _log.failure("cannot render the metrics", failure=failure)
@@ -158,42 +157,42 @@ class Supervisor(ProcessService):
         page.addCallbacks(lambda page: slot.send("page", (page[0].decode(), page[1])), failed)
 
     def _render_metrics(self) -> Deferred[Page]:
-        """Return the page of metrics of all workers."""
+        """Return the page of metrics of all serving processes."""
 
         async def render_page() -> Page:
-            await gatherResults([slot.collect_metrics() for slot in self._worker_slots])
+            await gatherResults([slot.collect_metrics() for slot in self._slots])
             own = export(self._metrics.collect())
-            latest = [slot.counts.latest for slot in self._worker_slots]
+            latest = [slot.counts.latest for slot in self._slots]
             return render(add_up([own, self._exited_counts, *latest]))
 
         return self._pages.join("page", render_page)
 
     async def _collect_activity(self) -> Sequence[Collected]:
-        """Have each worker send its records; `activity_received` gets it."""
-        await gatherResults([slot.collect_activity() for slot in self._worker_slots])
+        """Have each serving process send its records; `activity_received` gets it."""
+        await gatherResults([slot.collect_activity() for slot in self._slots])
         return ()
 
     def activity_received(self, collected: Collected) -> None:
-        """Add the records of a worker, even if they come late."""
+        """Add the records of a serving process, even if they come late."""
         self._activity.merge(collected)
 
     def status_received(self, text: str) -> None:
-        """Pass a worker's line on to the service manager."""
+        """Pass a serving process's line on to the service manager."""
         self.manager.set_status(text)
 
     def start_failed(self, status: int | None) -> None:
-        """Stop the service: the same fault would keep the other workers from starting."""
-        _log.critical("no worker can start")
+        """Stop the service: the same fault would keep the other serving processes from starting."""
+        _log.critical("no serving process can start")
         stop_with_failure(self._reactor, status or 1)
 
     def _assign_substitutes(self) -> None:
-        """Have another worker accept the connections of each that does not serve: they would wait."""
-        for slot in self._worker_slots if self.running else ():
+        """Have another process accept the connections of each that does not serve: they would wait."""
+        for slot in self._slots if self.running else ():
             has_substitute = slot.number in self._substitutes
             if slot.is_serving and has_substitute:
                 self._substitutes.pop(slot.number).send("release", slot.number)
             elif not (slot.is_serving or has_substitute):
-                others = (*self._worker_slots[slot.number :], *self._worker_slots[: slot.number])
+                others = (*self._slots[slot.number :], *self._slots[: slot.number])
                 other = next((other for other in others if other.is_serving), None)
                 if other is not None:
                     self._substitutes[slot.number] = other
@@ -202,12 +201,12 @@ class Supervisor(ProcessService):
     # Shutdown.
 
     async def stop_parts(self) -> None:
-        """Stop the workers, then the stand-in."""
-        self.close_sockets()  # the workers have duplicates; with ours open, the kernel would go on accepting
-        await gatherResults([slot.stop(self.shutdown.signal_number) for slot in self._worker_slots])
+        """Stop the serving processes, then the stand-in."""
+        self.close_sockets()  # the processes have duplicates; with ours open, the kernel would still accept
+        await gatherResults([slot.stop(self.shutdown.signal_number) for slot in self._slots])
         await self._parts.aclose()
 
     def _force(self) -> None:
-        for slot in self._worker_slots:
+        for slot in self._slots:
             slot.send("stop", signal.SIGTERM)
             self._reactor.callLater(KILL_SECONDS, slot.kill)

@@ -190,7 +190,7 @@ class SharedMemoryCoordination(Coordination):
                 held.push(attempt.pop_all())
         except OSError as error:
             _log.error(
-                "cannot lock {path}; workers may send equal requests to assisted-service: {reason}",
+                "cannot lock {path}; serving processes may send equal requests to assisted-service: {reason}",
                 path=str(self._locks.path),
                 reason=error.strerror,
             )

@@ -299,8 +299,10 @@ class Declarations:
             stage=(*_values(Stage), READ_AS_FILE),
         )
 
-        self.workers = Gauge("workers", "Worker processes that serve, if there are several: `WORKERS`.")
-        self.worker_restarts = Counters("worker_restarts_total", "Workers started in place of one that died.")
+        self.workers = Gauge("workers", "Serving processes, if there are several: `WORKERS`.")
+        self.worker_restarts = Counters(
+            "worker_restarts_total", "Serving processes started in place of one that died."
+        )
 
     def __iter__(self) -> Iterator[Family]:
         """Return all of them."""

@@ -108,8 +108,8 @@ class JournalLines(ReadableLines):
 
 
 @implementer(ILogObserver)
-class WorkerTag:
-    """Adds the worker's number to every event, and passes it on."""
+class ProcessTag:
+    """Adds the serving process's number to every event, and passes it on."""
 
     def __init__(self, lines: ILogObserver, number: int) -> None:
         self._lines = lines
@@ -133,7 +133,7 @@ def describe(event: LogEvent) -> dict[str, object]:
         "message": event.get("log_text") or formatEvent(event),
     }
     fields = event.get("log_fields")
-    if fields is not None:  # of the access log: values that JSON has, and no others but the worker's number
+    if fields is not None:  # of the access log: values that JSON has, and the process's number
         line.update(fields)
         if "worker" in event:
             line["worker"] = event["worker"]
@@ -248,7 +248,7 @@ def log_through_observer(twistd: MutableMapping[str, Any]) -> None:
 
 
 def log_descriptor() -> int:
-    """Return the descriptor of the log: a worker's standard output."""
+    """Return the descriptor of the log: a serving process's standard output."""
     return _files[-1].fileno() if _files else _STANDARD_OUTPUT
 
 

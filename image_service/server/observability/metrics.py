@@ -146,8 +146,8 @@ class Metrics:
         """Show whether this process is notified of changes."""
         self._all.claims_polling.read = lambda: not is_notified()
 
-    def record_worker_restart(self) -> None:
-        """Record that a worker was started in place of one that died."""
+    def record_process_restart(self) -> None:
+        """Record that a serving process was started in place of one that died."""
         self._all.worker_restarts.increment()
 
     # States.

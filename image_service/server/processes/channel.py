@@ -1,6 +1,6 @@
-"""The control channel between the supervisor and a worker: messages of a word and a value, as JSON.
+"""The control channel between the supervisor and a serving process: messages of a word and a value, as JSON.
 
-to the worker    ``adopt``   accept the connections of the worker with this number too
+to the serving process    ``adopt``   accept the connections of the serving process with this number too
                  ``release`` stop doing so
                  ``collect`` send your metrics
                  ``activity`` send the reads of clients and the failed requests since the last collection
@@ -12,7 +12,7 @@ to the worker    ``adopt``   accept the connections of the worker with this numb
 from it          ``serving`` connections are accepted
                  ``metrics`` the response to ``collect``
                  ``activity`` the response to ``activity``
-                 ``page``    render the page of all workers' metrics
+                 ``page``    render the page of all serving processes' metrics
                  ``response`` to a query: its number and the value
                  ``pong``    the response to ``ping``
                  ``reloaded`` the response to ``reload``: names of changed files, and a fault; null: none

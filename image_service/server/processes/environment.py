@@ -1,4 +1,4 @@
-"""The environment of workers: credentials and contents of files reach them in a file in memory.
+"""The environment of serving processes: credentials and contents of files reach them in a file in memory.
 
 ``/proc/PID/environ`` shows the environment that a process was started with, for as long as it runs.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def without_credentials(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a worker is started with."""
+    """Return the variables that a serving process is started with."""
     return {name: text for name, text in environ.items() if not _holds_credentials(name)}
 
 
@@ -31,7 +31,7 @@ def write_credentials(environ: Mapping[str, str]) -> int:
 def read_credentials(descriptor: int) -> dict[str, str]:
     """Return what ``write_credentials`` wrote, perhaps in another process, and close the descriptor."""
     size = os.fstat(descriptor).st_size
-    credentials: dict[str, str] = json.loads(os.pread(descriptor, size, 0))  # workers share the offset
+    credentials: dict[str, str] = json.loads(os.pread(descriptor, size, 0))  # they share the offset
     os.close(descriptor)
     return credentials
 

@@ -1,4 +1,4 @@
-"""Requests to the administrative listener that a worker responds to: the supervisor serves no image."""
+"""Requests to the administrative listener that serving processes answer: the supervisor serves no image."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from image_service.server.processes.queries import NO_RESPONSE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from image_service.server.processes.process_slot import WorkerSlot
+    from image_service.server.processes.process_slot import ProcessSlot
 
 QUERY = "respond"
 TIMEOUT_SECONDS = 8.0
-"""Of a worker's response, which may have to ask assisted-service."""
+"""Of a serving process's response, which may have to ask assisted-service."""
 
 
 @attrs.frozen
 class ForwardedRequests:
-    """Sends requests to the first worker that serves: the supervisor's end. See `LinkHandlers`."""
+    """Sends requests to the first serving process that serves: the supervisor's end. See `LinkHandlers`."""
 
-    _slots: Sequence[WorkerSlot]
+    _slots: Sequence[ProcessSlot]
 
     async def respond(self, request: ApiRequest, **_: str) -> ApiResponse:
-        """Return a worker's response; raises Unavailable if none responds."""
+        """Return a serving process's response; raises Unavailable if none responds."""
         slot = next((slot for slot in self._slots if slot.is_serving), None)
         if slot is None:
             raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
@@ -43,7 +43,7 @@ class ForwardedRequests:
 async def respond_to_forwarded(
     respond: Callable[[ApiRequest], Awaitable[ApiResponse]], method: str, path: str, body: str, client: str
 ) -> list[Any]:
-    """Return the response to a forwarded request as JSON can represent it: the worker's end."""
+    """Return the response to a forwarded request as JSON can represent it: the serving process's end."""
     request = ApiRequest(method, path, body=body.encode("latin-1"), client=client)
     try:
         response = await respond(request)

@@ -1,4 +1,4 @@
-"""A worker slot: a worker runs in it, or will soon be restarted."""
+"""The slot of a serving process, which runs in it or will soon be restarted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from image_service.common.concurrency.backoff import Backoff
-from image_service.server.processes.process_counts import TIMEOUT_SECONDS, WorkerCounts
+from image_service.server.processes.process_counts import TIMEOUT_SECONDS, ProcessCounts
 from image_service.server.processes.queries import Queries
 from image_service.server.processes.watchdog import MAX_UNANSWERED, Watchdog
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     Handlers: TypeAlias = Mapping[str, Callable[[Any], None]]
 
 STEADY_SECONDS = 60.0
-"""A worker that has run for so long is restarted with the initial delay."""
+"""A serving process that has run for so long is restarted with the initial delay."""
 RESTARTS = Backoff(min_seconds=0.5, max_seconds=30)
 RELOAD_SECONDS = 60.0
-"""A worker that has not responded to a reload for so long is not waited for; a stuck one is killed before."""
+"""A serving process that has not responded to a reload for so long is not waited for."""
 
 _log = Logger()
 
 
 class Process(Protocol):
-    """A worker's process."""
+    """A serving process, as its slot sees it."""
 
     def send(self, word: str, value: object = None) -> None:
         """Send a word on its channel."""
@@ -44,34 +44,34 @@ class Process(Protocol):
 class SlotObserver(Protocol):
     """Is notified of the events of a slot."""
 
-    def worker_serves(self, slot: WorkerSlot) -> None:
-        """Its worker accepts connections."""
+    def process_serves(self, slot: ProcessSlot) -> None:
+        """Its serving process accepts connections."""
 
-    def worker_exited(self, slot: WorkerSlot) -> None:
-        """Its worker has exited."""
+    def process_exited(self, slot: ProcessSlot) -> None:
+        """Its serving process has exited."""
 
-    def page_requested(self, slot: WorkerSlot) -> None:
-        """Its worker wants the page of metrics, by ``send``."""
+    def page_requested(self, slot: ProcessSlot) -> None:
+        """Its serving process wants the page of metrics, by ``send``."""
 
     def activity_received(self, collected: Collected) -> None:
-        """Its worker has sent the reads of clients and the failed requests."""
+        """Its serving process has sent the reads of clients and the failed requests."""
 
     def status_received(self, text: str) -> None:
-        """Its worker has a line for the service manager."""
+        """Its serving process has a line for the service manager."""
 
     def start_failed(self, status: int | None) -> None:
-        """A first worker exited before it accepted connections, or any because of its configuration.
+        """A first serving process exited before it accepted connections, or any because of its configuration.
 
         Args:
             status: if it exited by itself.
         """
 
 
-class WorkerSlot:
+class ProcessSlot:
     """One of ``WORKERS``.
 
     Args:
-        number: of the worker, from 0 on.
+        number: of the process, from 0 on.
         spawn: starts a process, given the handlers of its words and a callback for the reason and status of
             its exit. Raises OSError if no process can be started.
     """
@@ -84,11 +84,11 @@ class WorkerSlot:
         observer: SlotObserver,
     ) -> None:
         self.number = number
-        self.counts = WorkerCounts(clock)
+        self.counts = ProcessCounts(clock)
         self.is_serving = False
-        """True if the worker accepts connections."""
+        """True if the serving process accepts connections."""
         self.starts = 0
-        """How many workers were started here."""
+        """How many serving processes were started here."""
         self._clock = clock
         self._spawn = spawn
         self._observer = observer
@@ -104,7 +104,7 @@ class WorkerSlot:
         self._activity: Deferred[None] = succeed(None)
 
     def start(self) -> None:
-        """Start a worker."""
+        """Start a serving process."""
         self.starts += 1
         self._restart = None
         self._started_at = self._clock.seconds()
@@ -124,16 +124,16 @@ class WorkerSlot:
             self._replace(f"no process could be started: {error.strerror}.")
 
     def send(self, word: str, value: object = None) -> None:
-        """Send a word to the worker; does nothing if there is none."""
+        """Send a word to the serving process; does nothing if there is none."""
         if self._process is not None:
             self._process.send(word, value)
 
     def collect_metrics(self) -> Deferred[None]:
-        """Fetch the worker's metrics into ``counts``."""
+        """Fetch the serving process's metrics into ``counts``."""
         return self.counts.collect(lambda: self.send("collect")) if self.is_serving else succeed(None)
 
     def collect_activity(self) -> Deferred[None]:
-        """Have the worker send its records; fires when it has, or when it does not respond in time."""
+        """Have the process send its records; fires when it has, or when it does not respond in time."""
         if not self.is_serving:
             return succeed(None)
         self._activity = Deferred(lambda activity: activity.callback(None))
@@ -146,13 +146,13 @@ class WorkerSlot:
             self._activity.callback(None)
 
     def query(self, name: str, *arguments: object, timeout_seconds: float = TIMEOUT_SECONDS) -> Deferred[Any]:
-        """Return the worker's response to a query (see `Queries.add`); there must be a worker."""
+        """Return its response to a query (see `Queries.add`); there must be a process."""
         return self._queries.add(
             name, lambda query: self.send("query", query), *arguments, timeout_seconds=timeout_seconds
         )
 
     def reload(self, texts: Mapping[str, str]) -> Deferred[list[str] | None]:
-        """Have the worker reload; a fault is logged.
+        """Have the serving process reload; a fault is logged.
 
         Returns:
             fires with the names of the changed files when it has, has exited, or does not respond; None: it
@@ -167,7 +167,7 @@ class WorkerSlot:
     def _reload_ended(self, files: list[str], fault: str | None) -> None:
         if fault is not None:
             _log.error(
-                "worker {number} cannot reload, keeping the previous configuration: {fault}",
+                "serving process {number} cannot reload, keeping the previous configuration: {fault}",
                 number=self.number,
                 fault="; ".join(fault.splitlines()),
             )
@@ -175,7 +175,7 @@ class WorkerSlot:
             self._reload.callback(files if fault is None else None)
 
     def stop(self, signal_number: int | None) -> Deferred[None]:
-        """Stop the worker for good; it drains as long as it responds.
+        """Stop the serving process for good; it drains as long as it responds.
 
         Args:
             signal_number: that stops the service; None: it was no signal.
@@ -194,18 +194,18 @@ class WorkerSlot:
         return self._stopped
 
     def kill(self) -> None:
-        """Kill the worker, if there is one."""
+        """Kill the process, if there is one."""
         if self._process is not None:
             self._process.kill()
 
     def _serving_received(self, _: None) -> None:
         self.is_serving = self._has_served = True
         self._watchdog.start()  # not before: starting many takes long, and others have its clients meanwhile
-        self._observer.worker_serves(self)
+        self._observer.process_serves(self)
 
     def _kill_stuck(self) -> None:
         _log.error(
-            "worker {number} has not responded to {count} pings; killing it",
+            "serving process {number} has not responded to {count} pings; killing it",
             number=self.number,
             count=MAX_UNANSWERED,
         )
@@ -217,7 +217,7 @@ class WorkerSlot:
         self._queries.cancel()
         self._activity.cancel()
         self._reload_ended([], None)
-        self._observer.worker_exited(self)
+        self._observer.process_exited(self)
         if self._stopped is not None:
             self._stopped.callback(None)
         else:
@@ -232,7 +232,7 @@ class WorkerSlot:
         seconds = RESTARTS.delay_seconds(self._failures)
         self._restart = self._clock.callLater(seconds, self.start)
         _log.error(
-            "worker {number} has exited: {reason} Restarting it in {seconds:.1f} s.",
+            "serving process {number} has exited: {reason} Restarting it in {seconds:.1f} s.",
             number=self.number,
             reason=reason,
             seconds=seconds,

@@ -1,4 +1,4 @@
-"""Queries to a worker about its state, each with its response."""
+"""Queries to a serving process about its state, each with its response."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
     from twisted.python.failure import Failure
 
-NO_RESPONSE = "no worker responds"
+NO_RESPONSE = "no serving process responds"
 
 
 class Queries:
-    """The queries that a worker has not responded to."""
+    """The queries that a serving process has not responded to."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -34,10 +34,10 @@ class Queries:
         *arguments: object,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> Deferred[Any]:
-        """Call `send` with a query, and return the worker's response.
+        """Call `send` with a query, and return the serving process's response.
 
         Raises:
-            Unavailable: the worker does not respond in time, or has exited.
+            Unavailable: the serving process does not respond in time, or has exited.
         """
         number = next(self._numbers)
         response: Deferred[Any] = Deferred()
@@ -58,6 +58,6 @@ class Queries:
             self._pending.pop(number).callback(value)
 
     def cancel(self) -> None:
-        """Give up all queries: the worker has exited."""
+        """Give up all queries: the serving process has exited."""
         for response in tuple(self._pending.values()):
             response.cancel()

@@ -1,4 +1,4 @@
-"""State that the workers share: counters of each worker, versions of keys, and download slots."""
+"""State that the serving processes share: counters of each, versions of keys, and download slots."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from image_service.server.transport.admission.counts import Counts
 
-MAX_WORKERS = 64
+MAX_PROCESSES = 64
 _CELL_BYTES = 8
-_ROW_BYTES = CELLS * _CELL_BYTES  # a cache line, so that workers do not write to one another's
-_ROWS_BYTES = MAX_WORKERS * _ROW_BYTES
+_ROW_BYTES = CELLS * _CELL_BYTES  # a cache line, so that serving processes do not write to one another's
+_ROWS_BYTES = MAX_PROCESSES * _ROW_BYTES
 _SIZE_BYTES = _ROWS_BYTES + VERSIONS_BYTES
 
 
@@ -35,7 +35,7 @@ def create_memory() -> int:
 
 
 class SharedMemory:
-    """The counters of each worker, and the versions of keys.
+    """The counters of each, and the versions of keys.
 
     Args:
         descriptor: from ``create_memory``, perhaps in another process; may be closed afterwards.
@@ -44,9 +44,9 @@ class SharedMemory:
     def __init__(self, descriptor: int) -> None:
         self._bytes = memoryview(mmap.mmap(descriptor, _SIZE_BYTES))
 
-    def row(self, worker: int) -> memoryview[int]:
-        """Return the cells of the worker with this number; each is written atomically."""
-        start = worker * _ROW_BYTES
+    def row(self, number: int) -> memoryview[int]:
+        """Return the cells of the serving process with this number; each is written atomically."""
+        start = number * _ROW_BYTES
         return self._bytes[start : start + _ROW_BYTES].cast("q")
 
     @property
@@ -56,7 +56,7 @@ class SharedMemory:
 
 
 def create_slots(limit: int) -> int:
-    """Create the slots of all workers, and return a descriptor: a read acquires one, a write releases it."""
+    """Create the slots of all, and return a descriptor: a read acquires one, a write releases it."""
     return os.eventfd(limit, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
 
@@ -67,7 +67,7 @@ class SharedSlotPool:
     Args:
         reactor: reports that another process has released one.
         descriptor: from ``create_slots``.
-        counts: of this worker: the supervisor returns its slots if it dies.
+        counts: of this process: the supervisor returns its slots if it dies.
     """
 
     def __init__(self, reactor: IReactorFDSet, descriptor: int, limit: int, counts: Counts) -> None:
@@ -77,7 +77,7 @@ class SharedSlotPool:
         self._descriptor = descriptor
         self._freed: Callable[[], None] | None = None
 
-    # For a worker that is killed between two lines below, one slot too many is returned: an extra slot does
+    # For a process that is killed between two lines below, one slot too many is returned: an extra slot does
     # no harm, while a lost one would be lost until a restart.
 
     def acquire_slot(self) -> bool:
@@ -121,7 +121,7 @@ class SharedSlotPool:
 
 
 def return_resources(row: memoryview[int], slots: int) -> None:
-    """Return what a worker that has died holds, given its row and the slots' descriptor."""
+    """Return what a serving process that has died holds, given its row and the slots' descriptor."""
     if row[SLOTS]:
         os.eventfd_write(slots, row[SLOTS])
     for cell in range(CELLS):

@@ -1,4 +1,4 @@
-"""Detects a worker that runs but does not respond any more: its clients would wait for good."""
+"""Detects a serving process that runs but does not respond any more: its clients would wait for good."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 PING_SECONDS = 5.0
 """Between two pings."""
 MAX_UNANSWERED = 6
-"""Pings, 30 s: a busy worker responds in the next iteration of its reactor, some milliseconds later."""
+"""Pings, 30 s: a busy process responds in the next iteration of its reactor, some milliseconds later."""
 
 
 class Watchdog:
-    """Pings a worker.
+    """Pings a serving process.
 
     It counts pings, not time: the supervisor may have been stopped as well, and has then received nothing.
 
     Args:
-        ping: sends one; the worker's response goes to ``pong_received``.
-        stuck: is called when the worker has not responded for too long.
+        ping: sends one; the serving process's response goes to ``pong_received``.
+        stuck: is called when the serving process has not responded for too long.
     """
 
     def __init__(self, clock: IReactorTime, ping: Callable[[], None], stuck: Callable[[], None]) -> None:

@@ -36,7 +36,7 @@ class FakeImages:
 
     async def render_images(self) -> str:
         if not self.is_reachable:
-            raise Unavailable("no worker responds")
+            raise Unavailable("no serving process responds")
         return json.dumps({"images": self.images})
 
 

@@ -19,8 +19,8 @@ from twisted.python import log as legacy_log
 from image_service.server.observability.log import (
     JournalLines,
     JsonLines,
+    ProcessTag,
     ReadableLines,
-    WorkerTag,
     describe,
     log_through_observer,
     observer,
@@ -59,11 +59,11 @@ def event(**fields: object) -> LogEvent:
 
 def test_worker_tag_is_in_each_line() -> None:
     out = Written()
-    WorkerTag(JsonLines(out), 3)(event(log_format="hello"))
+    ProcessTag(JsonLines(out), 3)(event(log_format="hello"))
     (line,) = out.lines()
     assert (line["message"], line["worker"], len(out.pieces)) == ("hello", 3, 1)
     readable = Written()
-    WorkerTag(ReadableLines(readable), 3)(event(log_format="hello"))
+    ProcessTag(ReadableLines(readable), 3)(event(log_format="hello"))
     assert "[worker 3: x#info] hello" in readable.getvalue()
 
 
@@ -255,7 +255,7 @@ def test_events_below_the_level_are_dropped(environ: dict[str, str], lowest: str
 @pytest.mark.parametrize("lowest", LEVELS)
 def test_level_can_be_set_while_the_process_runs(lowest: str) -> None:
     out = Written()
-    log = Logger(observer=WorkerTag(observer(out, {"LOGLEVEL": "error"}), 1))
+    log = Logger(observer=ProcessTag(observer(out, {"LOGLEVEL": "error"}), 1))
     set_level(lowest)
     for level in LEVELS:
         log.emit(LogLevel.lookupByName(level), "x")

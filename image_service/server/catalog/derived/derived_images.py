@@ -48,9 +48,9 @@ class DerivedImages:
         self._pool = ThreadPool(0, 1, "derived images")
         self._pool.start()
         files = DerivedFileStore(data_dir, self._interruption)
-        worker = _Worker(reactor, clock, self._pool, self._interruption)
-        self._minimal_isos = DerivedFileCache("the minimal ISO", files.get_minimal_iso, worker)
-        self._nmstate_images = DerivedFileCache("the initrd with nmstatectl", files.get_nmstate_image, worker)
+        runner = _Runner(reactor, clock, self._pool, self._interruption)
+        self._minimal_isos = DerivedFileCache("the minimal ISO", files.get_minimal_iso, runner)
+        self._nmstate_images = DerivedFileCache("the initrd with nmstatectl", files.get_nmstate_image, runner)
 
     def derive(self, base: BaseImage) -> Coroutine[Any, Any, None] | None:
         """Start to derive what images of a base need.
@@ -111,7 +111,7 @@ class DerivedImages:
 
 
 @attrs.frozen(eq=False)
-class _Worker:
+class _Runner:
     """The thread, its clock, and the interruption that stops it."""
 
     reactor: IReactorFromThreads
@@ -154,10 +154,10 @@ class DerivedFileCache(Generic[T]):
 
     _log = Logger()
 
-    def __init__(self, kind: str, derive: Callable[[BaseImage], T], worker: _Worker) -> None:
+    def __init__(self, kind: str, derive: Callable[[BaseImage], T], runner: _Runner) -> None:
         self._kind = kind
         self._derive: Callable[[BaseImage], T] = derive
-        self._worker = worker
+        self._runner = runner
         self._entries: WeakKeyDictionary[BaseFile, dict[_Key, _CachedFile[T]]] = WeakKeyDictionary()
         self._files = OpenFiles()
 
@@ -166,8 +166,8 @@ class DerivedFileCache(Generic[T]):
         key = (base.sha256, base.version, base.architecture)
         entries = self._entries.setdefault(base.file, {})
         entry = entries.setdefault(key, _CachedFile(f"{self._kind} of {base.name}"))
-        is_idle = not (entry.file or entry.attempt or self._worker.interruption.is_set)
-        if is_idle and self._worker.clock.seconds() >= entry.retry_at:
+        is_idle = not (entry.file or entry.attempt or self._runner.interruption.is_set)
+        if is_idle and self._runner.clock.seconds() >= entry.retry_at:
             entry.attempt = Deferred.fromCoroutine(self._attempt(entry, base))
             entry.attempt.addBoth(lambda _: setattr(entry, "attempt", None))
         return entry
@@ -177,7 +177,7 @@ class DerivedFileCache(Generic[T]):
         entry = self.start_deriving(base)
         if entry.attempt:
             await entry.attempt
-        if self._worker.interruption.is_set:
+        if self._runner.interruption.is_set:
             raise Interrupted
         self.get_file(base)
 
@@ -186,12 +186,12 @@ class DerivedFileCache(Generic[T]):
         entry = self.start_deriving(base)
         if entry.file is not None:
             return entry.file
-        if self._worker.interruption.is_set:
+        if self._runner.interruption.is_set:
             raise Unavailable("the service is stopping", retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
         if entry.attempt:
             detail = f"{entry.name} is being derived"
             raise Unavailable(detail, retry_after_seconds=BUSY_RETRY_AFTER_SECONDS)
-        seconds = max(1, math.ceil(entry.retry_at - self._worker.clock.seconds()))
+        seconds = max(1, math.ceil(entry.retry_at - self._runner.clock.seconds()))
         detail = f"{entry.name} could not be derived: {entry.reason}"
         raise Unavailable(detail, retry_after_seconds=seconds)
 
@@ -208,7 +208,7 @@ class DerivedFileCache(Generic[T]):
         level = LogLevel.debug if entry.reason else LogLevel.info
         self._log.emit(level, "{name} is being derived", name=entry.name)
         try:
-            derived = await self._worker.run(self._derive, base)
+            derived = await self._runner.run(self._derive, base)
         except Interrupted:
             self._log.info("{name} is not derived: the service is stopping", name=entry.name)
         except ImageServiceError as error:
@@ -233,4 +233,4 @@ class DerivedFileCache(Generic[T]):
             seconds=RETRY_SECONDS,
         )
         entry.reason = reason
-        entry.retry_at = self._worker.clock.seconds() + RETRY_SECONDS
+        entry.retry_at = self._runner.clock.seconds() + RETRY_SECONDS

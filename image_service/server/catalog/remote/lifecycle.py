@@ -40,7 +40,7 @@ PREFETCH_RETRY_SECONDS = 60.0
 
 
 WATCH_SECONDS = 2.0
-"""Between looks at whether another worker has found a change."""
+"""Between looks at whether another serving process has found a change."""
 
 
 class RemoteImageLifecycle(BaseImageLifecycle):

@@ -91,7 +91,7 @@ class Listener:
                     if is_alone:
                         self._hear()
             except OSError as error:
-                _log.error("cannot lock: {reason}; each worker listens", reason=error.strerror)
+                _log.error("cannot lock: {reason}; each serving process listens", reason=error.strerror)
                 self._hear()
             except Exception:  # noqa: BLE001 - whatever it is, changes must be heard again
                 _log.failure("unexpected error while listening to other replicas")

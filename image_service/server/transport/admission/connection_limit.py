@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from image_service.settings.network import LimitSettings
 
 OVERLOAD_RESERVE = 64
-"""Connections that each worker accepts beyond the limit: for probes, and to refuse others by a response."""
+"""Connections that each process accepts beyond the limit: for probes, and to refuse others by a response."""
 MIN_IDLE_SECONDS = 1.0
 """A connection that has waited for a request for a shorter time is not closed for another."""
 MIN_IDLE_PROVEN_SECONDS = 20.0
@@ -126,7 +126,7 @@ class ConnectionLimit:
             return None
         if self._counts.total(CONNECTIONS) < self._limit or self._close_idle():
             return Admission(group, overloaded=False)
-        # Not the reserve of all workers: one may have every connection in it, and another close none of them.
+        # Not the reserve of all processes: one may have every connection in it, and another close none.
         if len(self._reserve) < OVERLOAD_RESERVE or self._close_in_reserve():
             return Admission(group, overloaded=True)
         self._observer.record_refusal(RefusalReason.CONNECTIONS)
