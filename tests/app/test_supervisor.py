@@ -216,8 +216,10 @@ def test_worker_that_restarts_after_a_reload_is_given_the_new_texts(supervised: 
 def test_worker_that_cannot_reload_is_logged(supervised: Supervised, messages: list[str]) -> None:
     supervised.workers[2].say("reloaded", ([], "HTTPS_KEY_FILE: no\nHTTPS_CERT_FILE: no"))
     assert messages == [
-        "serving process 2 cannot reload, keeping the previous configuration: HTTPS_KEY_FILE: no;"
-        " HTTPS_CERT_FILE: no"
+        (
+            "serving process 2 cannot reload, keeping the previous configuration: HTTPS_KEY_FILE: no;"
+            " HTTPS_CERT_FILE: no"
+        )
     ]
 
 
