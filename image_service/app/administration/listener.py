@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity
 from image_service.server.admin.links_api import LinksApi
 from image_service.server.admin.listener import start_admin
-from image_service.server.admin.mounts_api import MountsApi
+from image_service.server.admin.progress_api import ProgressApi
 from image_service.server.admin.status_api import StatusApi
 from image_service.server.admin.status_page import page_routes
 
@@ -36,12 +36,12 @@ def start_administration(
         ConfigurationError: see `start_admin`.
     """
     activity = Activity(settings.snapshots.mount_stall_seconds, parts.reactor.seconds, collect)
-    parts.callback(activity.mounts.close)
-    metrics.count_states("mounts", activity.mounts.stages)
+    parts.callback(activity.progress.close)
+    metrics.count_states("mounts", activity.progress.stages)
     parts.call_every(COLLECT_SECONDS, activity.check)
     apis: list[AdminApi] = [
         StatusApi(state),
-        MountsApi(activity, state, parts.reactor),
+        ProgressApi(activity, state, parts.reactor),
         LinksApi(state.links, settings.links.max_seconds),
     ]
     start_admin(parts, settings, state, apis=apis, pages=page_routes())

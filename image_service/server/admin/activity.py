@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from twisted.logger import Logger
 
 from image_service.common.concurrency.single_flight import SingleFlight
-from image_service.server.boot_progress.board import MountBoard
+from image_service.server.boot_progress.board import ProgressBoard
 from image_service.server.boot_progress.recording import ReadRecorder
 from image_service.server.transport.exchanges.failures import FailureList, RecentFailures
 
@@ -65,7 +65,7 @@ class Activity:
     _log = Logger()
 
     def __init__(self, stall_seconds: float, seconds: Callable[[], float], collect: Collect) -> None:
-        self.mounts = MountBoard(stall_seconds, seconds, self._log_mount)
+        self.progress = ProgressBoard(stall_seconds, seconds, self._log_progress)
         self.failures = FailureList()
         self._collect = collect
         self._collecting: SingleFlight[str, None] = SingleFlight()
@@ -81,15 +81,15 @@ class Activity:
 
     def merge(self, collected: Collected) -> None:
         """Add the records of a process."""
-        self.mounts.merge(collected["reads"])
+        self.progress.merge(collected["reads"])
         self.failures.merge(collected["failures"])
 
     async def check(self) -> None:
         """Collect, and log the mounts that have become quiet."""
         await self.refresh()
-        self.mounts.check()
+        self.progress.check()
 
-    def _log_mount(self, mount: dict[str, Any], sent: int, seconds: float) -> None:
+    def _log_progress(self, mount: dict[str, Any], sent: int, seconds: float) -> None:
         """Log a mount that has become quiet."""
         image = " ".join(filter(None, (mount["infra_env"], mount["kind"])))
         result = "stalled" if mount["stalled"] else "ended"

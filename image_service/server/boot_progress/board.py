@@ -1,8 +1,8 @@
-"""The mounts of all processes: merges their records, and describes them.
+"""The progress of all boots: merges the records of the processes, and describes them.
 
-A mount is a client that reads an image. It begins with the first byte, is quiet when nothing was read for
-`stall_seconds`, and is forgotten `KEEP_SECONDS` after its last read. A client that begins again, after the
-firmware has opened the medium again or after a pause, has a new mount.
+A client that reads an image has a record, which the API lists as a mount. It begins with the first byte, is
+quiet when nothing was read for `stall_seconds`, and is forgotten `KEEP_SECONDS` after its last read. A client
+that begins again, after the firmware has opened the medium again or after a pause, has a new record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.boot_progress.clients import DOCTOR
 from image_service.server.boot_progress.coverage import Coverage
-from image_service.server.boot_progress.recording import BEGINNING, HEAD, RETURNED, SMALL, MountKey
+from image_service.server.boot_progress.recording import BEGINNING, HEAD, RETURNED, SMALL, ReadKey
 from image_service.server.boot_progress.stages import ORDER, READ_AS_FILE, Stage, Touch, Touches
 from image_service.server.http.dates import format_epoch
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from image_service.server.boot_progress.recording import CollectedReads
 
-MAX_MOUNTS = 4096
+MAX_RECORDS = 4096
 """That are kept; beyond it, those that were not read for longest are forgotten."""
 KEEP_SECONDS = 3600.0
 IGNITION_SECONDS = 1.0
 """How long the stage of a minimal ISO is `ignition` after the area was read, before it is `done`."""
 RATE_SECONDS = 10.0
 """The rate is the mean of these seconds."""
-_REMOUNT_PAUSES = 10  # times stall_seconds: after such a pause a read of the beginning is a new mount
+_RESTART_PAUSES = 10  # times stall_seconds: after such a pause a read of the beginning begins a new record
 _IN_ORDER_BYTES = 1024 * 1024
 _BEYOND_FIRMWARE = {Touch.KERNEL, Touch.INITRD, Touch.IGNITION, Touch.ROOTFS}
 _MINIMAL_ISO = Kind.MINIMAL_ISO.value
@@ -42,7 +42,7 @@ _PERCENT = 100
 
 
 @attrs.define(eq=False)
-class MountRecord:
+class BootProgress:
     """The reads of a client of an image, in all processes.
 
     Times are the clock's seconds.
@@ -64,11 +64,11 @@ class MountRecord:
         shown: its stage at the latest check, True if it was stalled then, and True if it had a rate.
         is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
         asks_often: it has done so while it read, as some file systems over HTTP do.
-        revision: number of its latest change, among those of all mounts.
+        revision: number of its latest change, among those of all records.
         described: its description after that change, for all streams of events; None: none was sent yet.
     """
 
-    key: MountKey
+    key: ReadKey
     coverage: Coverage
     rootfs: tuple[int, int] | None
     since: float
@@ -144,7 +144,7 @@ class MountRecord:
         return not _BEYOND_FIRMWARE.isdisjoint(self.touches.first) or self.coverage.count() > _IN_ORDER_BYTES
 
     def is_begun_again(self, reads: CollectedReads, stall_seconds: float) -> bool:
-        """Return True if the records of a process begin a new mount of the same client."""
+        """Return True if the records of a process begin a new record of the same client."""
         if not reads["marks"] & BEGINNING:
             return False
         pause: float = reads["first_read"] - self.last_read
@@ -154,7 +154,7 @@ class MountRecord:
         if is_reopened and ORDER[self.reached] >= ORDER[Stage.KERNEL]:
             return True
         limit = stall_seconds if self.is_stalled(reads["first_read"], stall_seconds) else 0.0
-        return pause > (limit or _REMOUNT_PAUSES * stall_seconds)
+        return pause > (limit or _RESTART_PAUSES * stall_seconds)
 
     def sample(self, now: float) -> None:
         """Record, for the rate, the bytes that were sent until now."""
@@ -190,13 +190,13 @@ class MountRecord:
         return ORDER[self.reached] < ORDER[last]
 
 
-class MountBoard:
-    """The mounts of all processes.
+class ProgressBoard:
+    """The boot progress of all clients, in all processes.
 
     Args:
-        stall_seconds: after so long without a read a mount is quiet.
+        stall_seconds: after so long without a read a record is quiet.
         seconds: the clock, the same as of the processes that record.
-        ended: is called with the description of a mount, bytes sent and seconds, when it has become quiet;
+        ended: is called with the description of a record, bytes sent and seconds, when it has become quiet;
             again only if its verdict has changed.
         wall_clock: seconds since the epoch.
     """
@@ -212,7 +212,7 @@ class MountBoard:
         self._seconds = seconds
         self._ended = ended
         self._wall_clock = wall_clock
-        self._records: OrderedDict[MountKey, MountRecord] = OrderedDict()
+        self._records: OrderedDict[ReadKey, BootProgress] = OrderedDict()
         self.revision = 0
         """Number of the latest change."""
 
@@ -220,7 +220,7 @@ class MountBoard:
         """Add the records of a process."""
         now = self._seconds()
         for reads in collected:
-            key, size = MountKey(*reads["key"]), reads["size"]
+            key, size = ReadKey(*reads["key"]), reads["size"]
             record = self._records.get(key)
             if record is not None and not reads["sent"]:  # the header fields alone
                 record.is_reopened = True
@@ -232,17 +232,17 @@ class MountBoard:
                 record = None
             if record is None:
                 rootfs = None if reads["rootfs"] is None else tuple(reads["rootfs"])
-                record = MountRecord(key, Coverage(size), rootfs, reads["first_read"], reads["last_read"])
+                record = BootProgress(key, Coverage(size), rootfs, reads["first_read"], reads["last_read"])
                 self._records[key] = record
             record.merge(reads)
             record.sample(now)
             self._change(record)
             self._records.move_to_end(key)
-        while len(self._records) > MAX_MOUNTS:
+        while len(self._records) > MAX_RECORDS:
             self._report(self._records.popitem(last=False)[1], now)
 
     def check(self) -> None:
-        """Report the mounts that have become quiet, and forget those that have been for long."""
+        """Report the records that have become quiet, and forget those that have been for long."""
         now = self._seconds()
         for key, record in list(self._records.items()):
             pause = now - record.last_read
@@ -257,30 +257,30 @@ class MountBoard:
                 del self._records[key]
 
     def close(self) -> None:
-        """Report the mounts that were not reported: the service stops."""
+        """Report the records that were not reported: the service stops."""
         for record in self._records.values():
             self._report(record, self._seconds())
 
-    def _report(self, record: MountRecord, now: float) -> None:
-        """Report a mount, unless it was reported with the same result."""
+    def _report(self, record: BootProgress, now: float) -> None:
+        """Report a record, unless it was reported with the same result."""
         stall_seconds = self._stall_seconds
         result = record.stage(now, stall_seconds), record.is_stalled(now, stall_seconds), record.sent
         if result != record.reported:
             record.reported = result
             self._ended(self._describe(record, now), record.sent, record.last_read - record.since)
 
-    def _change(self, record: MountRecord) -> None:
+    def _change(self, record: BootProgress) -> None:
         self.revision += 1
         record.revision = self.revision
         record.described = None
 
     def describe_all(self) -> list[dict[str, Any]]:
-        """Return the mounts, the latest first."""
+        """Return the descriptions, the latest first."""
         now = self._seconds()
         return [self._describe(record, now) for record in reversed(self._records.values())]
 
     def changes(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Return the mounts that have changed after a revision, by their own, in order."""
+        """Return the descriptions that have changed after a revision, by their own, in order."""
         now = self._seconds()
         changed = [record for record in self._records.values() if record.revision > after]
         for record in sorted(changed, key=lambda record: record.revision):
@@ -289,7 +289,7 @@ class MountBoard:
             yield record.revision, record.described
 
     def stages(self) -> list[str]:
-        """Return the stage of each mount that is not quiet, or `READ_AS_FILE`."""
+        """Return the stage of each record that is not quiet, or `READ_AS_FILE`."""
         now = self._seconds()
         return [
             READ_AS_FILE if record.reached is None else record.reached.value
@@ -297,7 +297,7 @@ class MountBoard:
             if now - record.last_read <= self._stall_seconds
         ]
 
-    def _describe(self, record: MountRecord, now: float) -> dict[str, Any]:
+    def _describe(self, record: BootProgress, now: float) -> dict[str, Any]:
         stage, epoch = record.stage(now, self._stall_seconds), self._wall_clock() - now
         return {
             "infra_env": record.key.infra_env,

@@ -3,8 +3,8 @@
     PendingReads    the reads of one client of one image since the last collection
     ReadRecorder    finds them, and collects those that have changed
 
-A range changes a few numbers alone. A `MountBoard`, of this process or of the supervisor, merges the records
-of all processes.
+A range changes a few numbers alone. A `ProgressBoard`, of this process or of the supervisor, merges the
+records of all processes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CollectedReads: TypeAlias = dict[str, Any]
 
 
 @attrs.frozen(cache_hash=True)
-class MountKey:
+class ReadKey:
     """A client, and the image that it reads.
 
     Args:
@@ -99,7 +99,7 @@ class PendingReads:
         "user_agent",
     )
 
-    def __init__(self, key: MountKey, image: BootImage, recorder: ReadRecorder) -> None:
+    def __init__(self, key: ReadKey, image: BootImage, recorder: ReadRecorder) -> None:
         self._key = key
         self._recorder = recorder
         self._seconds = recorder.seconds
@@ -212,9 +212,9 @@ class ReadRecorder:
         self.changed: list[PendingReads] = []
         """Since the last collection."""
         # A connection holds what it reads, and `changed` the rest: a client has one in the process.
-        self._pending: WeakValueDictionary[tuple[MountKey, int], PendingReads] = WeakValueDictionary()
+        self._pending: WeakValueDictionary[tuple[ReadKey, int], PendingReads] = WeakValueDictionary()
 
-    def find(self, key: MountKey, image: BootImage) -> PendingReads:
+    def find(self, key: ReadKey, image: BootImage) -> PendingReads:
         """Return the pending reads of a client of an image."""
         pending = self._pending.get((key, image.size))
         if pending is None:

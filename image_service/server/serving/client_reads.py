@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.server.boot_progress.clients import MAX_USER_AGENT, recognize_client
-from image_service.server.boot_progress.recording import MountKey
+from image_service.server.boot_progress.recording import ReadKey
 
 if TYPE_CHECKING:
     from image_service.core.images.reference import Reader
@@ -31,7 +31,7 @@ def find_reads(
         infra_env, kind = ref.infra_env_id, ref.kind.value if ref.kind else ""
     else:
         infra_env, kind = None, ref.artifact.value
-    key = MountKey(infra_env, base.version, base.architecture, kind, reader.address)
+    key = ReadKey(infra_env, base.version, base.architecture, kind, reader.address)
     reads = recorder.find(key, composed.representation.image)
     user_agent = request.headers.get("user-agent", "")
     client = recognize_client(user_agent, request.headers.get("accept", ""), length)

@@ -10,8 +10,8 @@ import attrs
 from image_service.core.images.boot_areas import BootArea, BootPart
 from image_service.core.images.boot_image import BootImage
 from image_service.core.images.extents import ExtentMap, Zeros
-from image_service.server.boot_progress.board import MountBoard
-from image_service.server.boot_progress.recording import ContentReads, MountKey, ReadRecorder
+from image_service.server.boot_progress.board import ProgressBoard
+from image_service.server.boot_progress.recording import ContentReads, ReadKey, ReadRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +38,8 @@ def iso(areas: Sequence[BootArea] = AREAS, size: int = SIZE) -> BootImage:
     return BootImage(ExtentMap((Zeros(size),)), '"etag"', None, "discovery.iso", areas=tuple(areas))
 
 
-def key(kind: str = "full-iso", address: str = "192.0.2.1") -> MountKey:
-    return MountKey("5a3b1e00-0000-4000-8000-000000000001", "9.6", "x86_64", kind, address)
+def key(kind: str = "full-iso", address: str = "192.0.2.1") -> ReadKey:
+    return ReadKey("5a3b1e00-0000-4000-8000-000000000001", "9.6", "x86_64", kind, address)
 
 
 def part(wanted: BootPart, number: int = 0) -> BootArea:
@@ -58,13 +58,13 @@ class Site:
     now: float = 1000.0
     ended: list[tuple[str | None, bool, int]] = attrs.field(factory=list)
     recorders: list[ReadRecorder] = attrs.field(init=False)
-    board: MountBoard = attrs.field(init=False)
+    board: ProgressBoard = attrs.field(init=False)
     _turn: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.recorders = [ReadRecorder(lambda: self.now) for _ in range(self.processes)]
         epoch = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
-        self.board = MountBoard(STALL_SECONDS, lambda: self.now, self._ended, lambda: epoch + self.now)
+        self.board = ProgressBoard(STALL_SECONDS, lambda: self.now, self._ended, lambda: epoch + self.now)
 
     def _ended(self, mount: dict[str, Any], sent: int, _seconds: float) -> None:
         self.ended.append((mount["stage"], mount["stalled"], sent))
@@ -85,7 +85,7 @@ class Site:
         (found,) = self.mounts()
         return found
 
-    def client(self, image: BootImage | None = None, mount_key: MountKey | None = None) -> Client:
+    def client(self, image: BootImage | None = None, mount_key: ReadKey | None = None) -> Client:
         """Return a client."""
         return Client(self, image or iso(), mount_key or key())
 
@@ -101,7 +101,7 @@ class Client:
 
     site: Site
     image: BootImage
-    key: MountKey
+    key: ReadKey
 
     def read(self, start: int, count: int = 2048, *, ahead: int = READ_AHEAD) -> None:
         """Read a range, and what follows."""

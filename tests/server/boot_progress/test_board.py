@@ -7,7 +7,7 @@ import json
 import pytest
 
 from image_service.core.images.boot_areas import BootPart
-from image_service.server.boot_progress.board import KEEP_SECONDS, MAX_MOUNTS
+from image_service.server.boot_progress.board import KEEP_SECONDS, MAX_RECORDS
 from image_service.server.boot_progress.clients import DOCTOR
 from tests.server.boot_progress.boots import (
     MIB,
@@ -323,9 +323,9 @@ def test_quiet_mount_is_forgotten_and_the_number_is_limited(site: Site) -> None:
     site.collect()
     site.now += KEEP_SECONDS + 1
     assert site.mounts() == []
-    for number in range(MAX_MOUNTS + 2):
+    for number in range(MAX_RECORDS + 2):
         site.client(mount_key=key(address=str(number))).read(0)
-    assert len(site.mounts()) == MAX_MOUNTS
+    assert len(site.mounts()) == MAX_RECORDS
     assert {each["address"] for each in site.mounts()}.isdisjoint({"0", "1"})
 
 

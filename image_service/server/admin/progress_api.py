@@ -1,4 +1,4 @@
-"""Mounts, base images, failures, and the events of all three."""
+"""Boot progress (as `/api/v1/mounts`), base images, failures, and the events of all three."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _SCHEMAS: Schemas = {
 }
 
 
-class MountsApi:
+class ProgressApi:
     """Responds by the activity of clients, and by the state of the service.
 
     Args:
@@ -114,7 +114,7 @@ class MountsApi:
 
     async def _list_mounts(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()
-        return _compact({"mounts": self._activity.mounts.describe_all()})
+        return _compact({"mounts": self._activity.progress.describe_all()})
 
     async def _images(self, _: ApiRequest) -> ApiResponse:
         return ApiResponse(200, (await self._state.render_images()).encode())
@@ -137,8 +137,8 @@ class MountsApi:
                 if seen.images.get(name) != image:
                     seen.images[name] = image
                     events.append({"type": "image", "image": image})
-        mounts, failures = self._activity.mounts, self._activity.failures
-        for revision, mount in islice(mounts.changes(seen.mounts), MAX_EVENTS):
+        progress, failures = self._activity.progress, self._activity.failures
+        for revision, mount in islice(progress.changes(seen.mounts), MAX_EVENTS):
             seen.mounts = revision
             events.append({"type": "mount", "mount": mount})
         failed = failures.after(seen.failures)

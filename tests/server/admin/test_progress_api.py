@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from image_service.core.errors import Unavailable
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity, ProcessActivity
 from image_service.server.admin.events import KEEP_ALIVE_SECONDS, MAX_STREAMS
-from image_service.server.admin.mounts_api import MAX_EVENTS, MountsApi
+from image_service.server.admin.progress_api import MAX_EVENTS, ProgressApi
 from image_service.server.management.messages import ApiRequest
 from image_service.server.transport.exchanges.failures import MAX_FAILURES
 from tests.pytwisted import ensure_deferred
@@ -48,12 +48,12 @@ class Site:
     state: FakeImages = attrs.field(factory=FakeImages)
     process: ProcessActivity = attrs.field(init=False)
     activity: Activity = attrs.field(init=False)
-    api: MountsApi = attrs.field(init=False)
+    api: ProgressApi = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.process = ProcessActivity(self.clock.seconds, lambda: None)
         self.activity = Activity(60, self.clock.seconds, self.process.collect_own)
-        self.api = MountsApi(self.activity, cast("ServiceState", self.state), self.clock)
+        self.api = ProgressApi(self.activity, cast("ServiceState", self.state), self.clock)
 
     def read(self, address: str = "192.0.2.1") -> None:
         """Read an image."""
