@@ -198,6 +198,16 @@ def test_class_names_are_unique() -> None:
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
+def test_generic_names_stand_once_in_a_top_level_folder() -> None:
+    generic = {"api", "base_images", "boot_images", "build", "model", "service"}
+    homes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for module in MODULES:
+        top, _, rest = module.partition(".")
+        if (name := rest.rpartition(".")[2]) in generic:
+            homes[top, name].append(module)
+    assert [modules for modules in homes.values() if len(modules) > 1] == []
+
+
 def test_folders_have_at_most_16_direct_modules() -> None:
     counts: dict[str, int] = defaultdict(int)
     for path in FILES:
