@@ -1,9 +1,12 @@
-"""The gate finds the interpreters that unit tests run with."""
+"""The gate finds the interpreters that unit tests run with; CI has each version that the package promises."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING
+
+import yaml
 
 from tests.packaging.conftest import CHECKOUT
 
@@ -38,3 +41,9 @@ def test_one_interpreter_of_each_version_is_found(tmp_path: Path) -> None:
         text=True,
     )
     assert found.stdout.splitlines() == [f"{version} {path}" for version, path in expected.items()]
+
+
+def test_ci_has_each_python_of_the_classifiers() -> None:
+    promised = re.findall(r"Python :: (3\.\d+)$", (CHECKOUT / "setup.cfg").read_text(), re.MULTILINE)
+    workflow = yaml.safe_load((CHECKOUT / ".github" / "workflows" / "ci.yml").read_text())
+    assert workflow["jobs"]["check"]["strategy"]["matrix"]["python"] == promised
