@@ -55,7 +55,6 @@ def compress_archive(
     """Return a newc archive in the first form that fits ``capacity`` bytes; if none does, in the smallest.
 
     Args:
-        archive: the archive.
         capacity: bytes.
         huffman: deflates for the second form.
     """

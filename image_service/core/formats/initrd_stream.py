@@ -33,7 +33,6 @@ def stream_initrd(read_at: ReadAt, name: str) -> Iterator[StreamedMember]:
     """Yield the files, directories and links of an initrd in order.
 
     Args:
-        read_at: reads the initrd.
         name: of the initrd, for messages.
 
     Raises:

@@ -110,8 +110,6 @@ def check_minimal_iso(minimal: MinimalIso, read_at: ReadAt, check_canceled: Call
     """Raise FormatError if the minimal ISO's SHA-256 is not its builder's.
 
     Args:
-        minimal: the recipe.
-        read_at: reads the full ISO.
         check_canceled: called before each MiB; may raise to stop.
     """
     digest = hashlib.sha256()

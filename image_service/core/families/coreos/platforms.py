@@ -62,7 +62,6 @@ def set_platform(options: str, platform: str, before: PlatformConsoles, after: P
 
     Args:
         options: kernel arguments that name `METAL`; others are a FormatError.
-        platform: its name.
         before: the consoles of `METAL`.
         after: those of the platform.
     """

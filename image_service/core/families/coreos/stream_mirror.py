@@ -63,7 +63,6 @@ def render_stream(stream: str, base_url: str, releases: Iterable[PublishedReleas
     """Render stream metadata as JSON, the same for equal arguments.
 
     Args:
-        stream: its name.
         base_url: of this service, without a slash at its end.
         releases: at least one, each for another architecture.
     """

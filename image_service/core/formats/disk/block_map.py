@@ -197,7 +197,6 @@ def decode_table(data: bytes, code: str, order: str) -> array[int]:
     """Return the numbers of a table.
 
     Args:
-        data: the table.
         code: Q for numbers of 8 bytes, I for 4, H for 2.
         order: big or little.
     """

@@ -35,7 +35,6 @@ class VirtualDisk:
     """The disk in an image.
 
     Args:
-        format: of the image.
         subformat: as the specification names it (``dynamic``, ``streamOptimized``); "" if it has none.
         virtual_size: bytes of the disk, at most `MAX_DISK_BYTES`.
         read_at: reads the disk, not the file; FormatError if the image is damaged.

@@ -40,8 +40,6 @@ class OvaLayout:
     """Where the parts of an OVA are.
 
     Args:
-        ovf: the descriptor.
-        disk: the VMDK image.
         members: all files in order; both of the above, and what else there is (manifest, certificate, texts).
     """
 

@@ -71,7 +71,6 @@ class Qcow2Header:
         virtual_size: bytes of the disk.
         cluster: bytes of a cluster.
         extended: L2 entries have subclusters.
-        decompressor: of compressed clusters.
         tables: areas that it refers to; the first one is the L1 table.
     """
 

@@ -152,7 +152,6 @@ class _VhdBlocks:
     """The blocks of a dynamic disk.
 
     Args:
-        read_at: reads the file.
         limit: where the blocks end.
         areas: of the metadata; the last one is the table.
         block_bytes: of the disk, in each block.

@@ -48,12 +48,7 @@ _SYSTEM_DATA = (7, b"data")
 
 @attrs.frozen(eq=False)
 class Ext4:
-    """A file system of the family.
-
-    Args:
-        superblock: its properties.
-        root: the root directory.
-    """
+    """A file system of the family."""
 
     superblock: Ext4Superblock = attrs.field(repr=False)
     root: Ext4Node

@@ -33,10 +33,8 @@ def parse_directory(
     """Yield the names in a directory's blocks, ``.`` and ``..`` among them, with the numbers of their inodes.
 
     Args:
-        content: of the directory.
         block_size: bytes.
         seed: of the checksums, that of the inode; None: there are none.
-        is_indexed: the directory has an index.
 
     Raises:
         FormatError: an entry is damaged, or a checksum is wrong.

@@ -81,7 +81,6 @@ class Ext4Superblock:
         block_size: bytes.
         first_block: of the first group.
         blocks_per_group: of all groups but the last.
-        inodes_per_group: of all groups.
         inode_size: bytes.
         descriptor_size: bytes of a group descriptor.
         first_meta_group: first block of descriptors that lies in its own group; None: none does.
