@@ -18,7 +18,6 @@ def render_pages(root: argparse.ArgumentParser, exit_statuses: Mapping[str, str]
     """Return the page of a program and one of each of its commands, by file name.
 
     Args:
-        root: parser of the program.
         exit_statuses: their meanings, by number or numbers.
     """
     statuses = "".join(f".TP\n.B {number}\n{text}\n" for number, text in exit_statuses.items())

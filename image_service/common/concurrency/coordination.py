@@ -94,7 +94,6 @@ class SharedMemoryCoordination(Coordination):
     Args:
         memory: at least `SIZE_BYTES`, writable, zeros at first; the same in all processes.
         locks: the file; is made when it is first used, in a directory that exists then.
-        clock: for waiting for a lock.
     """
 
     def __init__(self, memory: memoryview, locks: Path, clock: IReactorTime) -> None:

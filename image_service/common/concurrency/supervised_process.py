@@ -31,7 +31,6 @@ class SupervisedProcess:
     """Starts a process, starts it again when it ends, and stops it.
 
     Args:
-        clock: of the reactor.
         name: for the log, such as ``the worker``.
         spawn: starts a process with this protocol, whose pipes, if there are any, are read as lines.
         stop_seconds: from SIGTERM to SIGKILL.

@@ -35,8 +35,6 @@ class Database(Protocol):
 
         Args:
             connection: of the present transaction, which counts as committed.
-            needed_bytes: what it is going to add.
-            max_bytes: of the database.
         """
 
     def close(self) -> None:

@@ -34,7 +34,6 @@ class DatabaseMonitor:
     """Checks a database periodically.
 
     Args:
-        database: is asked for its time.
         in_thread: runs the check, in a thread that nothing else uses.
         clock: monotonic.
         open_: is awaited after the first check that succeeds; raises StoreFailed if it is to be tried again.

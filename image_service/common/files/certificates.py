@@ -80,7 +80,6 @@ def describe_end(path: Path, not_after: datetime, now: datetime) -> str | None:
 
     Args:
         path: of the certificate, named in the warning.
-        not_after: the end of its validity.
         now: with a time zone.
     """
     end = not_after.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -26,7 +26,6 @@ class DiskUsage:
     """How full a directory and its file system are, in bytes.
 
     Args:
-        size: of the file system.
         free: bytes that this process may still write to it.
         counted: the files in the directory that a quota counts.
         excluded: the files that have a limit of their own.

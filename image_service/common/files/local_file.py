@@ -98,7 +98,6 @@ class LocalFile:
         """Return the SHA-256 of bytes (by default all) in lower-case hex. Blocks.
 
         Args:
-            offset: of the first byte.
             length: bytes; None: up to the end of the file.
             on_block: called with the length of each block read, at most `BLOCK_BYTES`; may raise to stop.
 

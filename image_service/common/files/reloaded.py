@@ -116,7 +116,6 @@ def reloaded_file(path: Path, read: Callable[[Path], T]) -> Reloaded[T]:
     """Return the object that is read from a file.
 
     Args:
-        path: of the file.
         read: reads it; raises OSError, or ValueError with one argument per fault.
 
     Raises:

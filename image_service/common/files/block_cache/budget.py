@@ -53,10 +53,8 @@ class Budget:
     """The disk space of one cache directory.
 
     Args:
-        directory: of versions, each a directory.
         max_bytes: that they may take together.
         state: shared with the other processes.
-        counters: of evictions.
     """
 
     def __init__(self, directory: Path, max_bytes: int, state: SharedState, counters: CacheCounters) -> None:

@@ -40,8 +40,6 @@ class CachedVersion:
     Args:
         validator: stands for URL, validator and size.
         files: on disk, which it owns.
-        fetcher: of the version.
-        counters: of the cache.
         reactor: whose thread runs the senders.
     """
 

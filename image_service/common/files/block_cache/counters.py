@@ -12,8 +12,6 @@ class CacheCounters:
     Args:
         asked_bytes: that senders found present.
         missed_bytes: that senders had to wait for.
-        fetched_bytes: that came from origins.
-        fetches: ranges that were fetched.
         fetch_seconds: what they took together.
         failed_fetches: of these, no bytes came.
         changed_origins: fetches that found another version.
@@ -21,7 +19,6 @@ class CacheCounters:
         evicted_granules: of all versions.
         refetched_granules: fetched after they had been evicted.
         waiting: readers that wait for a fetch now.
-        in_flight_bytes: that are being fetched now.
     """
 
     asked_bytes: int = 0

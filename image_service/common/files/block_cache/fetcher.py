@@ -56,8 +56,6 @@ class Flight:
     """Consecutive granules that are fetched together.
 
     Args:
-        first: the first one.
-        count: how many.
         used: what they become: USED, or AHEAD of any reader.
         done: set when the granules should be looked at again; fails if they could not be fetched.
         started: in a thread.
@@ -81,11 +79,7 @@ class Fetcher:
     """Fetches what is absent.
 
     Args:
-        files: of the version.
-        source: its origin.
         digests: of its granules, if there are any.
-        budget: of the disk.
-        counters: of fetches.
     """
 
     def __init__(

@@ -27,11 +27,7 @@ class _Reader:
 
 
 class ReadAhead:
-    """The readers of one file, told apart by where they are.
-
-    Args:
-        granules: of the file.
-    """
+    """The readers of one file, told apart by where they are."""
 
     def __init__(self, granules: int) -> None:
         self._granules = granules

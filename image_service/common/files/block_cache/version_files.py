@@ -46,9 +46,6 @@ _PUNCH = 0x01 | 0x02  # linux/falloc.h: FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOL
 class VersionFiles:
     """The open files of a version, and its map.
 
-    Args:
-        directory: has both files.
-
     Raises:
         OSError: a file cannot be opened.
         ValueError: the files are not those of a version.
