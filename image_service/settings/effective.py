@@ -29,7 +29,6 @@ def render_settings(settings: Settings, environ: Mapping[str, str]) -> Iterator[
     The origin is `environment`, `file`, `default` or `unset`.
 
     Args:
-        settings: as read from `environ`.
         environ: such as ``os.environ``.
     """
     for name, group in groups():

@@ -31,7 +31,6 @@ class Proxy:
 
     Args:
         host: name or IP address, without brackets.
-        port: of the proxy.
         authorization: the value of Proxy-Authorization; empty: none.
     """
 
@@ -56,7 +55,6 @@ class _ExemptHost:
     Args:
         name: the end of a host name from a dot on; empty: `network` counts.
         is_whole: the host name without that dot counts too.
-        network: addresses.
         port: the only one; None: all.
     """
 
