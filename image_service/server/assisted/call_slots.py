@@ -79,8 +79,6 @@ class CallSlots:
     """A fixed number of slots.
 
     Args:
-        limit: how many there are.
-        clock: by which calls wait.
         record_refusal: is called for each request that gets no slot.
     """
 

@@ -14,7 +14,6 @@ class Caller:
     Args:
         address: the client's, or its IPv6 network; behind a trusted proxy the forwarded one.
         came_at: when the request came, the clock's seconds.
-        request_id: its identifier.
         has_started: one of its calls has had a slot.
         waiting: how many of its calls wait for one.
         is_refused: one of its calls got none in time.

@@ -79,7 +79,6 @@ class Attempt:
     """A call that is in progress.
 
     Args:
-        call: the call.
         request_id: of the client's request on whose behalf it is made; empty: there is none.
         answer_id: the X-Request-ID of the response; empty: it has none, or there is no response yet.
     """

@@ -81,7 +81,6 @@ class AssistedService:
         ca_file: PEM certificates to trust beside the system's.
         proxies: one of them may be for assisted-service.
         upstream_timeout_seconds: for a whole call, from when it has a slot.
-        connect_timeout_seconds: for a TCP connection.
         silence_timeout_seconds: without a byte of the response.
         concurrency: the number of concurrent calls; more of them wait.
         record: is called after each call with its kind, outcome and duration in seconds, for the metrics.

@@ -53,8 +53,6 @@ class ApiConnections:
 
     Args:
         reactor: connects, resolves names and measures time; only a whole reactor does all three.
-        server: where to.
-        connect_timeout_seconds: for a TCP connection.
         silence_timeout_seconds: without a byte of the response.
     """
 

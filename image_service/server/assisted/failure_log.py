@@ -32,7 +32,6 @@ class FailureLog:
 
     Args:
         server: is named in each line.
-        clock: limits the rate.
     """
 
     _log = Logger()

@@ -122,8 +122,6 @@ def error_of_exception(exception: Exception, resource: str, *, is_plain: bool = 
     """Return the error of one of ``CLIENT_ERRORS``: 504 if connecting took too long, else 502.
 
     Args:
-        exception: the error of the HTTP client.
-        resource: the requested one.
         is_plain: True if the connection was to be without TLS.
     """
     failure = _explain(list(_root_causes(exception)), is_plain=is_plain)

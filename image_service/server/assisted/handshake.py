@@ -45,13 +45,7 @@ _NOT_TLS = {"wrong version number", "packet length too long", "record layer fail
 
 
 class Handshakes:
-    """Connects to one server.
-
-    Args:
-        clock: limits the time.
-        policy: verifies the certificate.
-        uri: the server's.
-    """
+    """Connects to one server."""
 
     def __init__(self, clock: IReactorTime, policy: IPolicyForHTTPS, uri: URI) -> None:
         self._clock = clock

@@ -59,8 +59,6 @@ class TunnelEndpoint:
     """Connects to a server through a proxy, by CONNECT (RFC 9110 section 9.3.6).
 
     Args:
-        reactor: measures the time.
-        proxy: the proxy.
         authority: host and port of the server.
         timeout_seconds: for the connection to the proxy, and again for its answer.
     """

@@ -56,7 +56,6 @@ class Server:
 
     Args:
         url: scheme, host and port, with the path before the API if a proxy adds one.
-        policy: verifies its certificate.
         proxy: through which it is reached; None: directly.
     """
 

@@ -44,7 +44,6 @@ def parse_http_date(text: str, now: datetime | None = None) -> datetime | None:
     """Parse an HTTP-date in any of its three forms; None if it is invalid, or its weekday is wrong.
 
     Args:
-        text: the field value.
         now: determines the century of a two-digit year (at most 50 years ahead); None: the clock.
     """
     match = next((match for form in _FORMS if (match := form.fullmatch(text))), None)

@@ -28,7 +28,6 @@ def client_address(peer: str, headers: Mapping[str, str], proxies: Collection[Ne
     has appended the entry.
 
     Args:
-        peer: the connection's remote address.
         headers: field values by lower-case name.
         proxies: networks of trusted proxies.
     """

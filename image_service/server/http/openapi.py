@@ -54,7 +54,6 @@ class QueryParameter:
 
     Args:
         description: its effect, and its default.
-        schema: of its value.
     """
 
     name: str
@@ -70,14 +69,12 @@ class OperationDescription:
     Args:
         path: below the API's base path; ``{name}`` stands for one segment.
         id: ``operationId``.
-        summary: its effect.
         status: of success.
         other_statuses: below 400; the content is that of success, or none for 204 and 304.
         reply: name of the schema of the response's content; None: it has none, or none in JSON.
         content_types: of a reply that is not JSON.
         body: name of the schema of the request's JSON; None: there is none.
         body_type: of content that is not JSON.
-        query: parameters.
     """
 
     method: str
@@ -125,8 +122,6 @@ def openapi_document(
     """Return the OpenAPI document of an API.
 
     Args:
-        api: its description.
-        operations: all of the API.
         schemas: of requests and replies; ``Error`` is that of every status from 400 on.
     """
     paths: dict[str, dict[str, Json]] = {}

@@ -71,7 +71,6 @@ def problem(
     """Return the response for an error, with the request's identifier in its content.
 
     Args:
-        error: what went wrong.
         headers: of the request, by lower-case name; X-Request-ID is read. Empty: the request was invalid.
         head_only: True for a HEAD request: the fields without the content.
         extra: further rendered field lines (the ETag of a 412 or 416).

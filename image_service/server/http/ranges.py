@@ -51,7 +51,6 @@ def parse_range(value: str, size: int) -> tuple[ByteRange, ...] | None:
     """Resolve a Range field against a representation.
 
     Args:
-        value: the field value.
         size: of the representation, bytes.
 
     Returns:

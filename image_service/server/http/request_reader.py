@@ -44,7 +44,6 @@ class BadRequest:
     """Bytes that are no valid request.
 
     Args:
-        error: the refusal.
         method: as sent, if it is a known one; ``HEAD`` too if the bytes only begin like a HEAD request, whose
             response has no content; else empty.
         target: as sent, it may hold a credential; empty if the bytes do not begin with a request line.

@@ -51,7 +51,6 @@ class Representation:
     """A boot image with its header fields rendered once.
 
     Args:
-        image: what is served.
         date: Last-Modified, if it is known.
     """
 

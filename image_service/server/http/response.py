@@ -16,7 +16,6 @@ class Problem:
     """The error in the response to a failed request, for the log.
 
     Args:
-        code: of the error.
         detail: of the error; as it is in the content.
         request_id: as it is in the content.
         is_temporary: True if the response says when a retry may succeed.
@@ -35,7 +34,6 @@ class Response:
     """A response without the fields of its connection (Date, Connection, X-Request-ID).
 
     Args:
-        status: HTTP status code.
         fields: rendered field lines, Content-Length included.
         body: empty for HEAD and 304.
         length: bytes in `body`.

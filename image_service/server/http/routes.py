@@ -72,7 +72,6 @@ class ImageRoute:
 
     Args:
         handler: the route's name, for logs and metrics; holds no credential.
-        ref: which image or file.
         credentials: of the request, to be passed on to assisted-service.
         version_is_parameter: an unknown version makes the request invalid (400) instead of the image unknown
             (404).
@@ -104,7 +103,6 @@ class LinkRoute:
     """A short link.
 
     Args:
-        handler: the route's name, for logs and metrics.
         code: the secret part.
         suffix: names one of the files that the link opens; without the dot.
         is_digest: see `ImageRoute`.

@@ -22,9 +22,7 @@ def build_links(
     """Return the short links; the leader erases expired ones.
 
     Args:
-        parts: of the process.
         built: boot images, and the repository in which links are stored too.
-        settings: all.
         base_url: by which clients reach the service, without a slash at its end.
         is_leader: True in one process of this host.
     """

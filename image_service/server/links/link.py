@@ -101,9 +101,7 @@ class LinkDescription:
     """The description of a link, which does not need its code.
 
     Args:
-        id: its name.
         label: a text that its maker chose.
-        kind: of image.
         created_at: RFC 3339.
         expires_at: same.
     """

@@ -74,7 +74,6 @@ class LinkRequest:
     Args:
         url: of this service, with its credentials.
         expires_in: seconds.
-        label: a text for the list of links.
         pinned: True: it keeps the present version of the image.
     """
 
@@ -118,10 +117,7 @@ class Links:
     """The short links of the service.
 
     Args:
-        repository: stores them.
         cipher: returns the cipher of the present data key.
-        images: finds the images that URLs name.
-        own_urls: which URLs are of this service.
         max_seconds: how long a link may be valid.
         wall_clock: seconds since 1970.
     """
@@ -152,10 +148,6 @@ class Links:
 
     async def make(self, request: LinkRequest, client: str) -> MadeLink:
         """Make a link to an image that is served now.
-
-        Args:
-            request: URL and options of the link.
-            client: the address of the client.
 
         Raises:
             InvalidParameter: the URL is not of this service, or assisted-service refuses the image to it.
@@ -217,7 +209,6 @@ class Links:
 
         Args:
             code: its secret part.
-            client: the address of the client.
 
         Raises:
             NotFound: there is no such link.

@@ -58,7 +58,6 @@ class LinkRepository:
         """Store a link.
 
         Args:
-            link: its row.
             pinned: key and generation of the snapshot that is kept for as long as the link can be used.
         """
         key, generation = pinned or (None, None)

@@ -167,7 +167,6 @@ class LevelFilter:
     """Drops events below a level, and those of Twisted below warning, such as the start of each connection.
 
     Args:
-        lines: writes the others.
         lowest: name of the lowest level written.
     """
 

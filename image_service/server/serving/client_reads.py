@@ -20,10 +20,6 @@ def find_reads(
     """Return the reads of a client of an image, with the client's name as this request shows it.
 
     Args:
-        recorder: of this process.
-        request: of the client.
-        reader: the client.
-        composed: the image.
         length: of the content that it gets.
     """
     ref, base = composed.version.ref, composed.version.base

@@ -46,9 +46,7 @@ class Digests:
     A computation is not canceled when its requests stop waiting.
 
     Args:
-        clock: for timeouts.
         in_thread: runs work in a pool with one low-priority thread.
-        timeout_seconds: of a request.
         max_waiting: images that wait for their turn; more are refused.
     """
 
@@ -144,7 +142,6 @@ def sha256_of_extents(extents: Iterable[Extent], check: Callable[[], None]) -> b
     """Return the SHA-256 (32 bytes) of extents as a client would get them. Blocks.
 
     Args:
-        extents: the bytes.
         check: called before each block of at most `BLOCK_BYTES`; may raise to stop.
 
     Raises:

@@ -27,7 +27,6 @@ class IpxeScripts:
     """Makes the scripts of one listener.
 
     Args:
-        images: knows the kernel arguments of infra-envs.
         base_url: by which clients reach the service, without a slash at its end.
         uses_host: the listener is not that of `base_url`: the scheme is http, and the host that by which the
             client has reached it.

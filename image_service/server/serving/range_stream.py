@@ -42,12 +42,8 @@ class RangeStream:
     the mount, or the client's right to see the image.
 
     Args:
-        images: looks up what the mount reads.
-        reader: whose mount it is.
-        mount: what the ranges are of.
         size: of the image, bytes.
         fields: of all responses.
-        reads: of the client.
         is_allowed: returns False once the reader's short link has ended.
     """
 
@@ -102,10 +98,7 @@ class RepeatedHead:
     It does not keep the image in memory.
 
     Args:
-        images: looks up the newest version.
         digests: of which the image's may become known.
-        request: what is asked for.
-        image: what the response describes.
         digest: the image's as the response has it.
         is_allowed: returns False once the reader's short link has ended.
     """

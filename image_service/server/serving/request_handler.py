@@ -99,13 +99,8 @@ class ImageRequestHandler:
     """Handles the requests of one listener.
 
     Args:
-        images: finds or composes images.
-        digests: computes their digests.
         unready: returns why no image can be served; empty if some can.
-        reads: records the reads of clients.
         base_path: the path of the service's base URL.
-        links: opens short links.
-        scripts: makes iPXE scripts.
         withheld: kinds of image that only another listener serves.
         cors: which pages of other origins may read the responses; None: none.
         metrics: renders the metrics; None: another listener serves them.

@@ -43,9 +43,7 @@ class Connection(Protocol):
     """One client's connection.
 
     Args:
-        context: what all connections of the listener share.
         lost: called with this connection when it is gone.
-        admission: what the limit on connections knows of it.
         secure: True if it uses TLS.
     """
 

@@ -29,7 +29,6 @@ class Deadline:
     fires.
 
     Args:
-        clock: the reactor's.
         expired: called when the deadline has passed; the deadline is then unset.
     """
 
@@ -85,9 +84,6 @@ class Timeouts(Deadline):
     Progress is what the client's TCP acknowledges: a writer does not see it, because kernels buffer.
 
     Args:
-        clock: the reactor's.
-        limits: the timeouts.
-        handle: of the connection.
         expired: called when a deadline has passed.
     """
 

@@ -49,10 +49,7 @@ class Dispatcher:
     """Gets the response to each request of one connection, and records it.
 
     Args:
-        context: what all connections share.
-        connection: its socket.
         address: of the client, as its socket has it.
-        admission: the connection's.
         send: called with a response that was not known at once, unless `abort` is.
         abort: called if there can be no response.
     """
@@ -198,7 +195,6 @@ class Dispatcher:
         """Record the end of an exchange, and release what it holds.
 
         Args:
-            exchange: in progress.
             body_bytes: of content, accepted by the kernel; negative if not even the head was.
             outcome: `COMPLETE`, or the reason of the abort in words.
             abort: why it was not sent to its end; None: it was.
@@ -228,10 +224,7 @@ class FurtherRanges:
                └────── it does not: start_sending ── the connection ends the exchange, as any other
 
     Args:
-        context: what all connections share.
-        log: the connection's.
         first: the exchange of the request that they are like.
-        ranges: what its response brought.
     """
 
     __slots__ = (

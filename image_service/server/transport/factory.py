@@ -39,7 +39,6 @@ class ConnectionFactory(Factory):
     """Makes connections and ends them.
 
     Args:
-        context: what the connections share.
         secure: True if they use TLS.
     """
 
@@ -106,12 +105,7 @@ class ConnectionFactory(Factory):
 
 @attrs.frozen
 class Transport:
-    """Makes factories of connections that share everything but their request handler.
-
-    Args:
-        slots: of downloads.
-        make_context: makes the context of a listener's connections.
-    """
+    """Makes factories of connections that share everything but their request handler."""
 
     slots: Slots
     make_context: Callable[..., ConnectionContext]

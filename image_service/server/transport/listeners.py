@@ -25,11 +25,7 @@ _log = Logger()
 
 
 class Listeners:
-    """The ports that clients connect to, with their factories.
-
-    Args:
-        clock: the reactor's.
-    """
+    """The ports that clients connect to, with their factories."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -133,7 +129,6 @@ def cannot_listen(
         variable: that configures the port.
         host: IP literal; None: all addresses.
         port: to be bound; 0: any.
-        error: by the kernel.
         address_variable: that configures the host; None: `variable` does.
     """
     address = Address(host, port).netloc if host and not address_variable else str(port)

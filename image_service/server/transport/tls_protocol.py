@@ -46,7 +46,6 @@ class TlsProtocol(TLSMemoryBIOProtocol):
         """Record the failed handshake, if that is why a connection was lost before its first request.
 
         Args:
-            reason: why it was lost.
             completed: True if the handshake was complete here; the client's alert may follow.
         """
         found = find_failure(reason.value, completed=completed)

@@ -81,7 +81,6 @@ class ConnectionLimit:
     """The limit on the connections to all listeners.
 
     Args:
-        limits: the numbers.
         proxies: networks of trusted proxies.
         counts: of all processes.
     """
@@ -112,9 +111,6 @@ class ConnectionLimit:
 
     def admit(self, address: str) -> Admission | None:
         """Decide on a connection; if it is beyond the limit, close another one for it.
-
-        Args:
-            address: of the peer.
 
         Returns:
             None: it is refused.

@@ -18,9 +18,6 @@ class DownloadRate:
     """The rate of one download over a sliding window: bytes that the client's TCP acknowledges.
 
     Bytes that the kernel accepts would not do: it buffers hundreds of KiB for a client that does not read.
-
-    Args:
-        connection: its socket.
     """
 
     __slots__ = ("_connection", "_samples")
@@ -34,9 +31,6 @@ class DownloadRate:
 
         The window begins anew when the client has acknowledged everything, because it then waits for this
         service, and when there were no samples for longer than a window.
-
-        Args:
-            now: the clock's seconds.
         """
         samples = self._samples
         if (samples and now - samples[-1][0] > WINDOW_SECONDS) or not queued_bytes(self._connection):

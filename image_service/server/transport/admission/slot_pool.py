@@ -34,7 +34,6 @@ class LocalSlotPool:
     """The slots of one process.
 
     Args:
-        limit: how many there are.
         counts: of this process.
     """
 

@@ -31,8 +31,6 @@ class Slot:
     Args:
         address: the client's, as `address_group` returns it.
         is_public: the file is the same for all, and needs no credentials.
-        rate: of the download.
-        abort: aborts the download.
     """
 
     address: str

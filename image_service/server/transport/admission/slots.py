@@ -51,12 +51,9 @@ class Slots:
     """The slots for downloads of all listeners.
 
     Args:
-        pool: of the slots.
         queue_length: how many downloads may wait.
         timeout_seconds: how long one waits.
         min_rate: bytes per second of a download while others wait; 0: any.
-        clock: the reactor's.
-        observer: records refusals.
     """
 
     def __init__(  # noqa: PLR0913 - each a number or a part that tests replace
@@ -104,7 +101,6 @@ class Slots:
         """Acquire a slot, or a position in the queue for one; to be released in any case.
 
         Args:
-            slot: new.
             began: the clock's seconds when the request came; the time it has waited already counts.
         """
         now = self._clock.seconds()

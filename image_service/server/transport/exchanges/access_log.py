@@ -50,7 +50,6 @@ class AccessLog:
     Args:
         clock: for durations and the timer of summaries.
         each_range: log each range by a line of its own (`LOG_RANGES=each`).
-        observer: gets the events.
     """
 
     clock: IReactorTime
@@ -91,12 +90,7 @@ class _Summary:
 
 
 class ConnectionLog:
-    """The lines of one connection.
-
-    Args:
-        log: what it has in common with the others.
-        client: the peer's address.
-    """
+    """The lines of one connection."""
 
     __slots__ = ("_client", "_log", "_summary", "_timer")
 
@@ -117,7 +111,6 @@ class ConnectionLog:
         """Log a finished request, or add it to the summary of ranges.
 
         Args:
-            request: the request.
             body_bytes: bytes of content that the kernel accepted.
             seconds: from the head's arrival to the end.
             ended: `COMPLETE`, or the reason of the abort in words.

@@ -31,8 +31,6 @@ class Subject:
 
     Args:
         handler: the route's pattern; empty if there is no route.
-        infra_env: its identifier, if any.
-        kind: kind of image, if any.
     """
 
     handler: str = ""
@@ -57,7 +55,6 @@ class RangeResponder(Protocol):
         Args:
             first: offset of the first byte.
             last: offset of the last byte.
-            now: the clock's seconds.
 
         Returns:
             None: the request handler has to respond, because the range is unsatisfiable or the mount may have
@@ -82,7 +79,6 @@ class PreparedResponse:
     """A response as the request handler returns it.
 
     Args:
-        response: what is sent.
         subject: for the log.
         on_sent: called with the bytes of content that were sent so far: when the response has ended, and
             maybe before.
@@ -118,7 +114,6 @@ class Exchange:
         prepared: the response; None: there is none yet.
         request_id: empty: none was needed.
         keep_alive: True if the response allows another request on the connection.
-        slot: that of a download.
         is_over: True once its end is recorded.
         invalid_target: of an invalid request, if it has one.
     """
@@ -185,8 +180,6 @@ class Exchange:
         """Render status line and fields, with the empty line.
 
         Args:
-            response: what is sent.
-            date_line: the Date field.
             needs_id: give a request without an identifier a new one.
         """
         requested_id = self.headers.get("x-request-id")
@@ -217,7 +210,6 @@ class RequestHandler(Protocol):
         """Return the response to a request, at once if it is known.
 
         Args:
-            request: a valid one.
             address: the client's, as trusted proxies report it.
             overloaded: the limit on connections is reached: only probes and OPTIONS are served.
         """

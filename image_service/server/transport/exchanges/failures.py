@@ -53,8 +53,6 @@ class RecentFailures:
         """Record a request with an error as response, or whose response was aborted; a probe is neither.
 
         Args:
-            exchange: that has ended.
-            client: its address.
             outcome: `COMPLETE`, or the reason of the abort in words.
         """
         if exchange.is_probe:

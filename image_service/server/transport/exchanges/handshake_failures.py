@@ -87,11 +87,6 @@ class HandshakeFailures:
 
     The first one of a client is logged at once, then their number once a minute while there are some. Clients
     beyond `MAX_LINES` share a line.
-
-    Args:
-        clock: the reactor's.
-        observer: counts them.
-        recent: lists the latest ones.
     """
 
     _log = Logger()
@@ -109,7 +104,6 @@ class HandshakeFailures:
 
         Args:
             client: its address, as the socket has it.
-            failure: the reason.
             cause: in OpenSSL's words; empty if it has none.
         """
         self._observer.record_handshake_failure(failure)

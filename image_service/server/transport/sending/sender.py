@@ -98,9 +98,6 @@ class Sender(ABC):
 
     Args:
         page_cache: reports which bytes of files are in memory, and reads the others in threads.
-        callbacks: of the connection.
-        sent: counts the bytes.
-        clock: for waits.
     """
 
     __slots__ = (

@@ -30,7 +30,6 @@ def bind_together(port: int, processes: int, address: IPAddress | None = None) -
 
     Args:
         port: 0: any that is free.
-        processes: how many.
         address: as in `bind`.
 
     Raises:

@@ -32,12 +32,7 @@ _MODE_ENABLE_PARTIAL_WRITE = 1  # openssl/ssl.h; pyOpenSSL sets it and has no na
 
 @attrs.frozen(eq=False)
 class LoadedCertificate:
-    """A certificate as it was read from its files.
-
-    Args:
-        context: of the connections that use it.
-        not_after: the end of its validity.
-    """
+    """A certificate as it was read from its files."""
 
     context: SSL.Context
     not_after: datetime

@@ -22,7 +22,6 @@ class ExpiryWarnings:
     """Logs a warning while a certificate has expired or ends soon; the start has warned of the first one.
 
     Args:
-        certificate: the listener's.
         now: returns the time, with a time zone.
     """
 
