@@ -83,8 +83,6 @@ class TaskCall:
         source: what it reads.
         declared: the format of a source that the task before has made; None: as detected.
         place: what it makes.
-        options: of the workflow.
-        workspace: of the call.
         digest: the SHA-256 of source and result are reported.
     """
 
@@ -139,7 +137,6 @@ class WorkflowTask:
         argument: its name on the command line if it is the first.
         result: the same if it is the last.
         dependencies: without which it cannot run.
-        run: does it.
     """
 
     name: str
@@ -155,7 +152,6 @@ class Workflow:
 
     Args:
         tasks: in order.
-        summary: one line.
     """
 
     tasks: tuple[WorkflowTask, ...]
@@ -189,8 +185,6 @@ class Workflow:
         Args:
             source: of the first task.
             place: of the last one.
-            options: of the tasks.
-            workspace: of the call.
             on_input: gets what the report says of the input, when the first task has ended.
         """
         last = len(self.tasks) - 1

@@ -60,8 +60,6 @@ def convert(  # noqa: PLR0913 - properties of a conversion
     Args:
         image: as `open_image` yields it.
         out: a new file, or a regular file that is replaced.
-        target: the form.
-        workspace: of the call.
         digests: True: compute the SHA-256 of both files; that of the image while it is converted.
         appliance: what an OVA describes; no other target has one.
         wraps_partition: True: the image is that of a partition, and the new disk has a GPT around it.

@@ -42,7 +42,6 @@ class Appliance:
 
     Args:
         name: of the virtual machine, and of the files in the archive.
-        cpus: how many.
         memory_bytes: a multiple of 1 MiB.
         guest: a name of `GUESTS`.
         firmware: one of `FIRMWARES`.
@@ -76,7 +75,6 @@ def render_ovf(appliance: Appliance, disk_file: str, file_bytes: int, capacity_b
     """Return the descriptor; equal arguments give equal bytes.
 
     Args:
-        appliance: the virtual machine.
         disk_file: name of the streamOptimized VMDK.
         file_bytes: of the VMDK.
         capacity_bytes: of the disk in it.

@@ -71,7 +71,6 @@ class Target:
         for its VMDK.
 
         Args:
-            virtual_size: of the disk.
             extents: offset and length of what may be other than zero, ascending.
         """
         data, end = 0, 0
@@ -141,7 +140,6 @@ def find_target(name: str, subformat: str | None = None, *, compress: bool = Fal
     """Return the form of a format's name.
 
     Args:
-        name: of the format.
         subformat: None: the default.
         compress: True: with compressed clusters.
 

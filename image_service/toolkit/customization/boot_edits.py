@@ -60,7 +60,6 @@ class ChangedFile:
 
     Args:
         path: for messages.
-        inode: its number.
         old_size: bytes.
         offset: of the new content, at most the old size.
         content: from there to the new end.

@@ -47,8 +47,6 @@ class CustomizedDisk:
     """What was done.
 
     Args:
-        format: of the image.
-        patch: what has changed in the disk.
         input_sha256: of the source's file; None: not computed.
         output_sha256: of the new file; None: not computed.
         was_unfinished: True if a killed call had begun it, in place.
@@ -80,8 +78,6 @@ def customize_disk(  # noqa: PLR0913 - the properties of a call
     Args:
         source: raw or qcow2.
         target: the new file; it stays as it was if this fails.
-        customization: what is laid into it.
-        workspace: of the call.
         declared: format of the source; None: as detected.
         on_open: gets the source, when it is known to be safe.
         digest: compute the SHA-256 of both files.

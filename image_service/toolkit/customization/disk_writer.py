@@ -39,7 +39,6 @@ class DiskWriter:
         descriptor: of the image, for reading and writing.
         path: for the programs that write it.
         format: raw or qcow2.
-        workspace: runs qemu-io.
     """
 
     descriptor: int
@@ -104,7 +103,6 @@ def open_for_writing(path: Path, *, wait_seconds: float = 0) -> Iterator[int]:
     """Open an image for one call alone, and yield its descriptor.
 
     Args:
-        path: of the image.
         wait_seconds: for another program to close the image.
 
     Raises:

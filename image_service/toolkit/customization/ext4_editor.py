@@ -41,7 +41,6 @@ class Ext4Editor:
 
     Args:
         copy: a file in the private directory of the workspace.
-        workspace: runs debugfs and e2fsck.
     """
 
     copy: Path

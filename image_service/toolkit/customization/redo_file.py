@@ -38,9 +38,7 @@ class Redo:
     """What a call was about to write.
 
     Args:
-        format: of the disk image.
         customization: its digest.
-        patch: of the disk.
     """
 
     format: DiskFormat
@@ -91,7 +89,6 @@ def read_redo(path: Path, owners: set[int]) -> Redo | None:
     """Return what a killed call left; None: there is no redo file, or it was not finished.
 
     Args:
-        path: of the redo file.
         owners: user ids of which one must own it.
 
     Raises:

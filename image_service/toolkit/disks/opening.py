@@ -77,7 +77,6 @@ class DiskImage:
         path: for messages.
         descriptor: of the file, read-only.
         size: bytes of the file.
-        disk: its content.
         content: the format of the file: that of the disk, or ``ova``.
         area: where in an OVA the disk's image is; None: the file is the image.
         state: of the file when it was opened.

@@ -24,8 +24,6 @@ def copy_sparse(
     Args:
         source: descriptor.
         target: descriptor.
-        workspace: of the call.
-        phase: its name.
         position: offset of the copy in the target.
 
     Raises:

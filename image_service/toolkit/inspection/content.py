@@ -80,7 +80,6 @@ class DiskContent:
     Args:
         table: None: there is none, or it is damaged.
         table_damage: what is wrong with it; None: nothing.
-        boot_records: what firmware finds.
         volumes: the partitions in their order, or the whole disk.
         iso: the ISO 9660 file system of the whole disk, beside partitions too; None: it is no ISO.
     """

@@ -74,8 +74,6 @@ def try_boot(
     Args:
         facts: of the disk, whose image is open.
         platform: whose kind of disk the machine gets.
-        trial: how.
-        workspace: for the machine.
 
     Raises:
         MissingDependency: a program is not installed.

@@ -41,7 +41,6 @@ class BootEntry:
         volume: with kernel and initrd.
         kernel: path in the volume.
         initrd: path in the volume; "" if there is none.
-        arguments: of the kernel.
     """
 
     volume: Volume
@@ -102,7 +101,6 @@ def read_initrd(
     """Return which of the wanted drivers an initrd has, and whether it has Ignition; reads it as a stream.
 
     Args:
-        read_at: reads the initrd.
         name: of the initrd, for messages.
         wanted: names of modules, with underscores.
         check: called for each file; raises to end the reading.

@@ -29,9 +29,7 @@ class DiskFacts:
     """What is known of a disk; a method raises CannotTell, or FormatError for what is damaged.
 
     Args:
-        image: the open image.
         platform: whose drivers are looked for.
-        workspace: for programs.
     """
 
     def __init__(self, image: DiskImage, platform: Platform, workspace: Workspace) -> None:

@@ -62,9 +62,6 @@ def validate(  # noqa: PLR0913 - independent options
     """Return the verdicts about a disk image.
 
     Args:
-        path: of the image.
-        platform: for which it is checked.
-        workspace: for programs and copies.
         declared: its format; None: what its content is.
         trial: boot it like this; None: do not boot it.
         digest: compute the SHA-256 of the file.

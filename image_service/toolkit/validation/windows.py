@@ -70,10 +70,7 @@ def read_windows(
     """Return what the NTFS volumes of a disk tell.
 
     Args:
-        disk: the disk.
-        volumes: its volumes.
         services: names in lower case, of which the start types are looked up.
-        workspace: for the copies and the programs.
 
     Raises:
         CannotTell: no volume is NTFS, or programs are missing; names their packages.
