@@ -54,8 +54,6 @@ def check_coreos(
     """Yield the outcomes of `COREOS_CHECKS`.
 
     Args:
-        layout: of the image.
-        read_at: reads the image.
         architecture: of the kernel; None: not known.
         loaders: architectures of the image's programs for UEFI.
     """

@@ -75,7 +75,6 @@ class Examination:
     """The URL to check, and how to check it.
 
     Args:
-        url: of the image.
         profile: the client for which it is checked; None: any.
         ca_file: PEM file of authorities to trust beside the system's.
         deep: compare a thousand ranges with a whole read.

@@ -36,7 +36,6 @@ class CheckOutcome:
 
     Args:
         name: stable; programs rely on it.
-        status: the result.
         detail: the fact, with the source of the limit that it is compared with.
         remedy: what to do; "" if there is nothing to do.
     """
@@ -77,7 +76,6 @@ def render_outcome(outcome: CheckOutcome, width: int) -> str:
     """Return the lines of an outcome for people, with a newline at the end.
 
     Args:
-        outcome: the outcome.
         width: columns of the terminal.
     """
     head = f"{_SYMBOLS[outcome.status]} {outcome.name:{_NAME_WIDTH}}"

@@ -27,7 +27,6 @@ def find_range_fault(reply: WebReply, first: int, last: int, size: int) -> str |
     """Return the fault of the response to a range; None if it has none.
 
     Args:
-        reply: the response.
         first: offset of the first byte that was asked for.
         last: offset of the last one that the file has of them.
         size: bytes of the file.
@@ -60,7 +59,6 @@ class RangeReader:
     """Reads a file at offsets by requests for ranges, and keeps the latest 16 MiB.
 
     Args:
-        client: sends the requests.
         size: bytes of the file.
     """
 

@@ -61,7 +61,6 @@ class ServedFile:
     """The facts of the responses about the file behind a URL.
 
     Args:
-        client: sends further requests for it.
         size: bytes; None: the server does not say.
         validators: ETag and Last-Modified.
         beginning: its first bytes, at most 64 KiB.

@@ -32,7 +32,6 @@ class WebReply:
     """A response.
 
     Args:
-        status: status code.
         fields: header fields, by lower-case name; repeated ones joined by commas.
         names: of the fields, as they were sent.
         body: content, up to the limit of the request; empty if it went elsewhere.

@@ -51,7 +51,6 @@ def run_command(
         arguments: as ``image-service loadtest`` declares them.
         token: of the API that registers infra-envs, if it needs one.
         reactor: the reactor, which has not run yet.
-        version: of this program, for the report.
 
     Returns:
         exit status: 0; 1, an objective missed or a verification failed; 2, the command line is invalid.

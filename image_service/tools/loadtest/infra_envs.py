@@ -33,10 +33,8 @@ def registered(
 
     Args:
         api: URL of the API's server.
-        count: how many.
         build: version and architecture of their base image.
         token: bearer token of the API, if it needs one.
-        context: certificates to trust.
 
     Yields:
         their identifiers.

@@ -37,8 +37,6 @@ class ChartAxis:
     Args:
         label: formats a value.
         ticks: marked values, increasing; the axis begins at the first.
-        end: of the axis.
-        is_log: logarithmic.
     """
 
     label: Callable[[float], str]

@@ -31,11 +31,9 @@ class Report:
     """The result of a load test.
 
     Args:
-        plan: the load test.
         objectives: what it must show.
         started_at: UTC, as in RFC 3339.
         seconds: how long the clients were active.
-        was_interrupted: it was ended early.
         cpu_share: of one processor, used by this process meanwhile.
         requests: complete responses.
         byte_count: bytes of content.
@@ -43,12 +41,10 @@ class Report:
         reconnects: kept-alive connections that ended before a response began.
         errors: failed requests, by kind.
         details: the servers' explanations, by kind.
-        client_version: of image-service.
         server_software: the contents of ``Server`` fields.
         faults: failed verifications, by kind.
         examples: the first of them.
         blocks_compared: blocks that had been read before.
-        timings: distributions.
         plotted: the timing whose percentiles ``intervals`` hold.
         intervals: of about a second.
         checks: images that were read whole at the end.

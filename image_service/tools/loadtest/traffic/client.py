@@ -46,7 +46,6 @@ class VerifyingReceiver:
     """Verifies a response as it arrives.
 
     Args:
-        status: the expected status.
         check_head: returns what is wrong with the head.
         make_content_check: makes the check of the content; None: the content is not checked.
     """

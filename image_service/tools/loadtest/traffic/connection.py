@@ -66,7 +66,6 @@ class ClientConnection(protocol.Protocol):
     """The client's side of a connection.
 
     Args:
-        reactor: schedules pauses.
         clock: seconds, for measuring.
         count_content: called with the number of bytes of content that arrived.
         bytes_per_second: how fast responses are read; None: as fast as they arrive.
@@ -118,7 +117,6 @@ class ClientConnection(protocol.Protocol):
 
         Args:
             request: the request head; there is no content.
-            receiver: receives the response.
             head: the method is HEAD, whose responses have no content.
 
         Returns:

@@ -22,10 +22,8 @@ class Interval:
 
     Args:
         at_seconds: when it ended, since the start.
-        seconds: its length.
         requests: complete responses.
         byte_count: bytes of content.
-        errors: failed requests.
         refusals: responses with Retry-After.
         p50_seconds: of the plotted timing.
         p99_seconds: same.

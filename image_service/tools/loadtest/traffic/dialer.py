@@ -48,9 +48,7 @@ class Dialer:
     """Opens connections.
 
     Args:
-        reactor: connects.
         addresses: of each server; clients are spread over them.
-        policy: verifies certificates.
         clock: seconds, for measuring.
         timeout_seconds: for connecting, and again for the TLS handshake.
     """
@@ -82,7 +80,6 @@ class Dialer:
         """Return a connection on which requests can be sent.
 
         Args:
-            origin: the server.
             number: of the client; selects the address.
             count_content: called with the number of bytes of content that arrived.
             bytes_per_second: how fast responses are read; None: as fast as they arrive.

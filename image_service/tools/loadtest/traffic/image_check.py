@@ -90,13 +90,7 @@ class _LineReceiver(VerifyingReceiver):
 
 
 class ImageChecker:
-    """Checks images after the clients have stopped.
-
-    Args:
-        state: of the run.
-        dialer: opens connections.
-        reactor: schedules waits.
-    """
+    """Checks images after the clients have stopped."""
 
     def __init__(self, state: RunState, dialer: Dialer, reactor: IReactorTime) -> None:
         self._state = state

@@ -35,7 +35,6 @@ class ServerOrigin:
     Args:
         scheme: ``http`` or ``https``.
         host: name or IP literal, without brackets.
-        port: TCP port.
         netloc: host and port as in a Host field.
     """
 
@@ -53,7 +52,6 @@ class ImageTarget:
     """An image.
 
     Args:
-        origin: its server.
         path: with the query, as in a request line.
     """
 
@@ -78,9 +76,6 @@ class Plan:
 
     Args:
         targets: the images, at least one.
-        profile: how images are read.
-        clients: how many read at the same time.
-        seconds: how long.
         requests_per_second: of each client; None: a client sends when its last response is complete.
         bytes_per_second: how fast each client reads a download; None: as fast as it arrives.
         timeout_seconds: a response without progress for so long fails.

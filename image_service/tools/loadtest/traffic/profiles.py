@@ -47,7 +47,6 @@ def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, i
 
     Args:
         profile: one that ``is_mount``.
-        size: of the image.
         random: equal seeds make equal ranges.
     """
     if size == 0:

@@ -33,9 +33,6 @@ class Run:
     """Runs all clients.
 
     Args:
-        reactor: the reactor.
-        plan: the load test.
-        dialer: opens connections.
         show: called with each interval that has passed.
         clock: seconds, for measuring.
 

@@ -28,9 +28,6 @@ class RunState:
     """The shared state of one run.
 
     Args:
-        reactor: schedules waits.
-        plan: the load test.
-        dialer: opens connections.
         clock: seconds, for measuring.
     """
 

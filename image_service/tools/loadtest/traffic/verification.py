@@ -42,7 +42,6 @@ class ResponseHead:
     """The head of a response.
 
     Args:
-        status: its code.
         fields: values by lower-case name.
     """
 
@@ -88,7 +87,6 @@ class BlockDigests:
         """Compare blocks with earlier reads; return the offset of the first that differs, or None.
 
         Args:
-            version: of the image.
             start: offset of the first block, a multiple of ``BLOCK``.
             data: whole blocks; the last of the image may be shorter.
         """
@@ -112,9 +110,7 @@ class ContentCheck:
 
     Args:
         blocks: of earlier reads.
-        version: of the image.
         start: offset of the first byte in the image.
-        size: of the image.
     """
 
     def __init__(self, blocks: BlockDigests, version: int, start: int, size: int) -> None:
