@@ -69,10 +69,7 @@ def add_leader_gauges(  # noqa: PLR0913 - one for each thing that is measured
     """Have the metrics page show what only one process measures; warn of a certificate that ends.
 
     Args:
-        metrics: the process's.
         parts: measures run until they stop.
-        settings: their limits are shown.
-        streams: their refreshes are shown.
         quota: of ``DATA_DIR``.
         certificate: the listener's; None: images are served in plain HTTP.
     """

@@ -51,7 +51,6 @@ class Reloader:
         read: reads the configuration; raises ConfigurationError.
         apply: replaces the configuration in use, and returns the names of the changed files; raises
             ConfigurationError if it stays, CancelledError if the service stops.
-        manager: is notified of each reload.
     """
 
     def __init__(

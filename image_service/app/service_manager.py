@@ -37,7 +37,6 @@ def watchdog_seconds(environ: Mapping[str, str], process: int) -> float | None:
 
     Args:
         environ: with ``WATCHDOG_USEC`` and, unless it holds for any process, ``WATCHDOG_PID``.
-        process: the identifier of this process.
     """
     microseconds, watched = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID") or str(process)
     if not microseconds.isdecimal() or int(microseconds) == 0 or watched != str(process):

@@ -27,8 +27,6 @@ class CombinedState:
     """The `ServingState` of a service of several serving processes.
 
     Args:
-        slots: of the serving processes.
-        render_metrics: renders the metrics of all.
         is_running: returns False once the service is shutting down.
     """
 

@@ -27,10 +27,7 @@ def start_administration(
 
     Args:
         parts: see `PartsStack`.
-        settings: of the service.
-        state: of the service.
         collect: asks all processes for the activity of their clients.
-        metrics: show the mounts.
 
     Raises:
         ConfigurationError: see `start_admin`.

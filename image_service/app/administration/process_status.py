@@ -29,7 +29,6 @@ class ProcessStatus:
     """The status of one process.
 
     Args:
-        upstream: health of assisted-service.
         listeners: their connections are counted.
         database: that replicas share; None: they share none.
         streams: that this process polls; None: another one does.
