@@ -65,7 +65,6 @@ class ComposerClient:
         """Return the status of a compose that has ended.
 
         Args:
-            compose_id: of the compose.
             show: called with each status.
         """
         pauses = list(_PAUSES_SECONDS)
@@ -80,7 +79,6 @@ class ComposerClient:
         """Download an image in ranges, and compare its digest, if the server has it.
 
         Args:
-            compose_id: of the compose.
             write: called with the bytes, in their order.
 
         Raises:

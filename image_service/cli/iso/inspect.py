@@ -87,7 +87,6 @@ class Description:
         size: bytes of the file.
         architecture: RPM architecture name; None: unknown.
         customized: why it is not pristine; None: it is.
-        ignition_area: where an Ignition config goes.
         ramdisk_area: where a ramdisk goes, in derived minimal ISOs; None: after the config.
         kernel_arguments: None: the ISO has no embed areas for them.
         boot_files: by their kind; None for each that it lacks.
