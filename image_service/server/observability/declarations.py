@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import attrs
 
 from image_service.server.assisted.call_slots import CallClass
 from image_service.server.assisted.calls import CallKind, CallOutcome
@@ -29,7 +32,10 @@ from image_service.server.transport.sending.observer import AbortReason, Handsha
 
 if TYPE_CHECKING:
     import enum
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Family)
 
 NO_RESPONSE = 0
 CODES = tuple(str(int(status)) for status in (NO_RESPONSE, *HTTPStatus))
@@ -52,258 +58,303 @@ def _values(labels: type[enum.Enum]) -> tuple[str, ...]:
     return tuple(each.value for each in labels)
 
 
+def _declare(family: Callable[P, F], /, *arguments: P.args, **labels: P.kwargs) -> F:
+    """Return the field of a metric, which each instance has for itself."""
+    return attrs.field(init=False, factory=partial(family, *arguments, **labels))
+
+
+@attrs.define(eq=False, slots=False)
 class Declarations:
     """All metrics, in the order of the page. Each instance counts by itself."""
 
-    def __init__(self) -> None:  # noqa: PLR0915 - a statement for each
-        self.durations = Histograms(
-            "http_request_duration_seconds",
-            "Seconds from a request's head to the end of its response. `/health`, `/live`, `/metrics` and"
-            " `/images` are not measured; handler `other` is a request without a route; code `0` is a client"
-            " that left before there was a response.",
-            DURATION_BOUNDS_SECONDS,
-            service=_SERVICE,
-            handler=HANDLERS,
-            method=ALLOWED_METHODS,
-            code=CODES,
-        )
-        self.sizes = Histograms(
-            "http_response_size_bytes",
-            "Bytes of content sent per response, complete or not.",
-            SIZE_BOUNDS_BYTES,
-            service=_SERVICE,
-            handler=HANDLERS,
-            method=ALLOWED_METHODS,
-            code=CODES,
-        )
-        self.inflight = StateGauge(
-            "http_requests_inflight",
-            "Requests in progress but those for `/health`, `/live`, `/metrics` and `/images`; `other` are"
-            " those whose image is not ready yet.",
-            service=_SERVICE,
-            handler=HANDLERS,
-        )
-        self.first_bytes = Histograms(
-            "http_time_to_first_byte_seconds",
-            "Seconds from a request's head to the first byte of its response: at most 3.",
-            FIRST_BYTE_BOUNDS_SECONDS,
-            handler=HANDLERS,
-        )
-        self.sent = SentBytesCounter(
-            "sent_bytes_total",
-            "Bytes that the kernel accepted: by `sendfile`, as a `copy`, or encrypted here (`tls`).",
-        )
-        self.aborted = Counters(
-            "aborted_responses_total",
-            "Responses that were not sent to their end, by reason.",
-            reason=_values(AbortReason),
-        )
-        self.refused = Counters(
-            "refusals_total",
-            "Requests refused because of the service's own load, by the limit reached: the length of the"
-            " queue for slots (`queue-full`), the time in it (`queue-wait`), the connections in all"
-            " (`connections`) or of one address, or the time or length of the queue for calls to"
-            " assisted-service (`upstream-queue`).",
-            reason=_values(RefusalReason),
-        )
-        self.handshake_failures = Counters(
-            "tls_handshake_failures_total",
-            "TLS handshakes that failed, by reason. The client does not trust the certificate"
-            " (`not-trusted`, by its alert); it offers no supported TLS version (`protocol-version`), or no"
-            " supported cipher suite, group or signature algorithm (`no-shared-cipher`); it sends a request"
-            " in plain HTTP, which gets 400, or other bytes that are not TLS; it takes longer than"
-            " `HANDSHAKE_TIMEOUT`; it closes the connection (`closed`); it sends an invalid message"
-            " (`protocol-error`). A client that closes the connection before it has sent a byte, as load"
-            " balancers do to check a port, is not counted.",
-            reason=_values(HandshakeFailure),
-        )
-        self.certificate_not_after = GaugeByLabel(
-            "certificate_not_after_seconds",
-            "End of validity of the certificate in use, in seconds since the epoch; absent without TLS.",
-            purpose=("server",),
-        )
-        self.slots_taken = Gauge(
-            "slots_taken", "Downloads of more than 1 MiB in progress: each holds a slot."
-        )
-        self.slots_limit = Gauge("slots_limit", "Number of slots: `MAX_CONCURRENT_REQUESTS`.")
-        self.slots_queue = Gauge("slots_queue_length", "Downloads waiting for a slot.")
-        self.connections = Gauge("connections", "Connections of clients.")
-        self.upstream = Counters(
-            "upstream_calls_total",
-            "Finished calls to assisted-service. `refused` is any other 4xx; `failed` is a 5xx, an invalid"
-            " response, or no connection.",
-            kind=_values(CallKind),
-            outcome=_values(CallOutcome),
-        )
-        self.upstream_seconds = Histograms(
-            "upstream_call_duration_seconds",
-            "Duration of calls to assisted-service, of any outcome.",
-            UPSTREAM_BOUNDS_SECONDS,
-            kind=_values(CallKind),
-        )
-        self.upstream_running = StateGauge(
-            "upstream_calls_running",
-            "Calls to assisted-service in progress, by what they are for: a `revalidation` of an answer in"
-            " use; else a first question with credentials that assisted-service has `accepted`, with others"
-            " (`unproven`), or without any (`anonymous`). Their sum is at most `UPSTREAM_CONCURRENCY`.",
-            **{"class": _values(CallClass)},
-        )
-        self.upstream_waiting = StateGauge(
-            "upstream_calls_waiting",
-            "Calls to assisted-service that wait for one in progress to end, by what they are for.",
-            **{"class": _values(CallClass)},
-        )
-        self.hits = Counters(
-            "snapshot_hits_total",
-            "Requests served from a valid snapshot, without a call to assisted-service.",
-        )
-        self.misses = Counters(
-            "snapshot_misses_total",
-            "Snapshots that were not stored, so that assisted-service was called.",
-        )
-        self.revalidations = Counters(
-            "snapshot_revalidations_total",
-            "Revalidations of snapshots with assisted-service, by result. `refused`: it"
-            " gives no image, to these credentials or to all, and nothing is served.",
-            result=tuple(result.value for result in REVALIDATION_RESULTS),
-        )
-        self.grace = Counters(
-            "snapshot_grace_requests_total",
-            "Requests served from a snapshot that could not be validated because assisted-service fails.",
-        )
-        self.in_grace = Gauge(
-            "snapshot_grace_active", "Snapshots served although they could not be validated."
-        )
-        self.evictions = Counters(
-            "snapshot_evictions_total",
-            "Composed images evicted from memory; the same bytes are composed again on request.",
-        )
-        self.held = Gauge("snapshot_held_bytes", "Memory used by composed images, in bytes.")
-        self.caches = GaugeByLabel(
-            "cache_bytes",
-            "Memory used by caches, in bytes. `images`, `answers` of assisted-service and `routes` are sums;"
-            " the others have limited numbers of entries, which count 2 KiB each.",
-            cache=(*CACHES, "routes"),
-        )
-        self.base_images = StateGauge(
-            "base_images",
-            "Base images, by state; `ready`, `degraded` and `deriving` ones are served. A `degraded` one"
-            " lacks something, such as its minimal ISO. That is retried, as a `failed` one is; a `refused`"
-            " one is not, until the next start.",
-            state=_values(BaseImageState),
-        )
-        self.stream_failures = GaugeByLabel(
-            "stream_refresh_failures",
-            "Attempts to refresh a stream that failed since the last success; 0: the last one succeeded.",
-            stream=(),
-        )
-        self.stream_ages = GaugeByLabel(
-            "stream_refresh_age_seconds",
-            "Seconds since a stream was last refreshed; before the first time, since the process started.",
-            stream=(),
-        )
-        self.disk_size = Gauge(
-            "data_dir_file_system_bytes",
-            "Size of the file system of `DATA_DIR`. This metric and those below are measured every 30 s; they"
-            " are absent while the file system does not respond.",
-        )
-        self.disk_free = Gauge(
-            "data_dir_free_bytes", "Bytes that the service can still write to the file system of `DATA_DIR`."
-        )
-        self.disk_used = Gauge(
-            "data_dir_used_bytes",
-            "Size of the files in `DATA_DIR`, without the snapshot store: `DATA_DIR_MAX_BYTES` limits it.",
-        )
-        self.disk_limit = Gauge("data_dir_limit_bytes", "`DATA_DIR_MAX_BYTES`; absent if it is not set.")
-        self.store_bytes = Gauge(
-            "snapshot_store_bytes",
-            "Size of the files of the snapshot store: `SNAPSHOT_STORE_BYTES` limits it.",
-        )
-        self.store_limit = Gauge("snapshot_store_limit_bytes", "`SNAPSHOT_STORE_BYTES`.")
-        self.store_failing = GaugeByLabel(
-            "snapshot_store_failing",
-            "Processes whose latest attempt to read or write stored snapshots failed; memory has to do.",
-            operation=STORE_OPERATIONS,
-        )
-        self.database_unreachable = Gauge(
-            "database_unreachable",
-            "Processes that cannot reach the database of `DATABASE_URL`, which replicas share; new infra-envs"
-            " get 503.",
-        )
-        self.database_round_trip = Gauge(
-            "database_round_trip_seconds", "Seconds that the database took to answer the latest check."
-        )
-        self.database_clock_offset = Gauge(
-            "database_clock_offset_seconds",
-            "Seconds by which the database's clock is ahead of this host's; all stored instants are its.",
-        )
-        self.claims = Counters(
-            "claims_total",
-            "Claims of replicas, so that one process of all asks assisted-service: `acquired` at once;"
-            " `waited` for another one's; `taken-over`, because another process had let it expire;"
-            " `unavailable`: the database could not be used, and this process asked whatever others do.",
-            outcome=_values(ClaimOutcome),
-        )
-        self.claim_seconds = Histograms(
-            "claims_wait_seconds",
-            "Seconds that a process waited for a claim, of any outcome.",
-            CLAIM_BOUNDS_SECONDS,
-        )
-        self.claim_changes = Counters(
-            "claims_changes_total",
-            "Changes that replicas announce to each other.",
-            direction=_values(Direction),
-        )
-        self.claims_polling = Gauge(
-            "claims_polling",
-            "Processes that poll for changes of other replicas, because no notifications arrive (see"
-            " `DATABASE_LISTEN_URL`).",
-        )
+    durations = _declare(
+        Histograms,
+        "http_request_duration_seconds",
+        "Seconds from a request's head to the end of its response. `/health`, `/live`, `/metrics` and"
+        " `/images` are not measured; handler `other` is a request without a route; code `0` is a client"
+        " that left before there was a response.",
+        DURATION_BOUNDS_SECONDS,
+        service=_SERVICE,
+        handler=HANDLERS,
+        method=ALLOWED_METHODS,
+        code=CODES,
+    )
+    sizes = _declare(
+        Histograms,
+        "http_response_size_bytes",
+        "Bytes of content sent per response, complete or not.",
+        SIZE_BOUNDS_BYTES,
+        service=_SERVICE,
+        handler=HANDLERS,
+        method=ALLOWED_METHODS,
+        code=CODES,
+    )
+    inflight = _declare(
+        StateGauge,
+        "http_requests_inflight",
+        "Requests in progress but those for `/health`, `/live`, `/metrics` and `/images`; `other` are"
+        " those whose image is not ready yet.",
+        service=_SERVICE,
+        handler=HANDLERS,
+    )
+    first_bytes = _declare(
+        Histograms,
+        "http_time_to_first_byte_seconds",
+        "Seconds from a request's head to the first byte of its response: at most 3.",
+        FIRST_BYTE_BOUNDS_SECONDS,
+        handler=HANDLERS,
+    )
+    sent = _declare(
+        SentBytesCounter,
+        "sent_bytes_total",
+        "Bytes that the kernel accepted: by `sendfile`, as a `copy`, or encrypted here (`tls`).",
+    )
+    aborted = _declare(
+        Counters,
+        "aborted_responses_total",
+        "Responses that were not sent to their end, by reason.",
+        reason=_values(AbortReason),
+    )
+    refused = _declare(
+        Counters,
+        "refusals_total",
+        "Requests refused because of the service's own load, by the limit reached: the length of the"
+        " queue for slots (`queue-full`), the time in it (`queue-wait`), the connections in all"
+        " (`connections`) or of one address, or the time or length of the queue for calls to"
+        " assisted-service (`upstream-queue`).",
+        reason=_values(RefusalReason),
+    )
+    handshake_failures = _declare(
+        Counters,
+        "tls_handshake_failures_total",
+        "TLS handshakes that failed, by reason. The client does not trust the certificate"
+        " (`not-trusted`, by its alert); it offers no supported TLS version (`protocol-version`), or no"
+        " supported cipher suite, group or signature algorithm (`no-shared-cipher`); it sends a request"
+        " in plain HTTP, which gets 400, or other bytes that are not TLS; it takes longer than"
+        " `HANDSHAKE_TIMEOUT`; it closes the connection (`closed`); it sends an invalid message"
+        " (`protocol-error`). A client that closes the connection before it has sent a byte, as load"
+        " balancers do to check a port, is not counted.",
+        reason=_values(HandshakeFailure),
+    )
+    certificate_not_after = _declare(
+        GaugeByLabel,
+        "certificate_not_after_seconds",
+        "End of validity of the certificate in use, in seconds since the epoch; absent without TLS.",
+        purpose=("server",),
+    )
+    slots_taken = _declare(
+        Gauge, "slots_taken", "Downloads of more than 1 MiB in progress: each holds a slot."
+    )
+    slots_limit = _declare(Gauge, "slots_limit", "Number of slots: `MAX_CONCURRENT_REQUESTS`.")
+    slots_queue = _declare(Gauge, "slots_queue_length", "Downloads waiting for a slot.")
+    connections = _declare(Gauge, "connections", "Connections of clients.")
+    upstream = _declare(
+        Counters,
+        "upstream_calls_total",
+        "Finished calls to assisted-service. `refused` is any other 4xx; `failed` is a 5xx, an invalid"
+        " response, or no connection.",
+        kind=_values(CallKind),
+        outcome=_values(CallOutcome),
+    )
+    upstream_seconds = _declare(
+        Histograms,
+        "upstream_call_duration_seconds",
+        "Duration of calls to assisted-service, of any outcome.",
+        UPSTREAM_BOUNDS_SECONDS,
+        kind=_values(CallKind),
+    )
+    upstream_running = _declare(
+        StateGauge,
+        "upstream_calls_running",
+        "Calls to assisted-service in progress, by what they are for: a `revalidation` of an answer in"
+        " use; else a first question with credentials that assisted-service has `accepted`, with others"
+        " (`unproven`), or without any (`anonymous`). Their sum is at most `UPSTREAM_CONCURRENCY`.",
+        **{"class": _values(CallClass)},
+    )
+    upstream_waiting = _declare(
+        StateGauge,
+        "upstream_calls_waiting",
+        "Calls to assisted-service that wait for one in progress to end, by what they are for.",
+        **{"class": _values(CallClass)},
+    )
+    hits = _declare(
+        Counters,
+        "snapshot_hits_total",
+        "Requests served from a valid snapshot, without a call to assisted-service.",
+    )
+    misses = _declare(
+        Counters,
+        "snapshot_misses_total",
+        "Snapshots that were not stored, so that assisted-service was called.",
+    )
+    revalidations = _declare(
+        Counters,
+        "snapshot_revalidations_total",
+        "Revalidations of snapshots with assisted-service, by result. `refused`: it"
+        " gives no image, to these credentials or to all, and nothing is served.",
+        result=tuple(result.value for result in REVALIDATION_RESULTS),
+    )
+    grace = _declare(
+        Counters,
+        "snapshot_grace_requests_total",
+        "Requests served from a snapshot that could not be validated because assisted-service fails.",
+    )
+    in_grace = _declare(
+        Gauge, "snapshot_grace_active", "Snapshots served although they could not be validated."
+    )
+    evictions = _declare(
+        Counters,
+        "snapshot_evictions_total",
+        "Composed images evicted from memory; the same bytes are composed again on request.",
+    )
+    held = _declare(Gauge, "snapshot_held_bytes", "Memory used by composed images, in bytes.")
+    caches = _declare(
+        GaugeByLabel,
+        "cache_bytes",
+        "Memory used by caches, in bytes. `images`, `answers` of assisted-service and `routes` are sums;"
+        " the others have limited numbers of entries, which count 2 KiB each.",
+        cache=(*CACHES, "routes"),
+    )
+    base_images = _declare(
+        StateGauge,
+        "base_images",
+        "Base images, by state; `ready`, `degraded` and `deriving` ones are served. A `degraded` one"
+        " lacks something, such as its minimal ISO. That is retried, as a `failed` one is; a `refused`"
+        " one is not, until the next start.",
+        state=_values(BaseImageState),
+    )
+    stream_failures = _declare(
+        GaugeByLabel,
+        "stream_refresh_failures",
+        "Attempts to refresh a stream that failed since the last success; 0: the last one succeeded.",
+        stream=(),
+    )
+    stream_ages = _declare(
+        GaugeByLabel,
+        "stream_refresh_age_seconds",
+        "Seconds since a stream was last refreshed; before the first time, since the process started.",
+        stream=(),
+    )
+    disk_size = _declare(
+        Gauge,
+        "data_dir_file_system_bytes",
+        "Size of the file system of `DATA_DIR`. This metric and those below are measured every 30 s; they"
+        " are absent while the file system does not respond.",
+    )
+    disk_free = _declare(
+        Gauge,
+        "data_dir_free_bytes",
+        "Bytes that the service can still write to the file system of `DATA_DIR`.",
+    )
+    disk_used = _declare(
+        Gauge,
+        "data_dir_used_bytes",
+        "Size of the files in `DATA_DIR`, without the snapshot store: `DATA_DIR_MAX_BYTES` limits it.",
+    )
+    disk_limit = _declare(Gauge, "data_dir_limit_bytes", "`DATA_DIR_MAX_BYTES`; absent if it is not set.")
+    store_bytes = _declare(
+        Gauge,
+        "snapshot_store_bytes",
+        "Size of the files of the snapshot store: `SNAPSHOT_STORE_BYTES` limits it.",
+    )
+    store_limit = _declare(Gauge, "snapshot_store_limit_bytes", "`SNAPSHOT_STORE_BYTES`.")
+    store_failing = _declare(
+        GaugeByLabel,
+        "snapshot_store_failing",
+        "Processes whose latest attempt to read or write stored snapshots failed; memory has to do.",
+        operation=STORE_OPERATIONS,
+    )
+    database_unreachable = _declare(
+        Gauge,
+        "database_unreachable",
+        "Processes that cannot reach the database of `DATABASE_URL`, which replicas share; new infra-envs"
+        " get 503.",
+    )
+    database_round_trip = _declare(
+        Gauge, "database_round_trip_seconds", "Seconds that the database took to answer the latest check."
+    )
+    database_clock_offset = _declare(
+        Gauge,
+        "database_clock_offset_seconds",
+        "Seconds by which the database's clock is ahead of this host's; all stored instants are its.",
+    )
+    claims = _declare(
+        Counters,
+        "claims_total",
+        "Claims of replicas, so that one process of all asks assisted-service: `acquired` at once;"
+        " `waited` for another one's; `taken-over`, because another process had let it expire;"
+        " `unavailable`: the database could not be used, and this process asked whatever others do.",
+        outcome=_values(ClaimOutcome),
+    )
+    claim_seconds = _declare(
+        Histograms,
+        "claims_wait_seconds",
+        "Seconds that a process waited for a claim, of any outcome.",
+        CLAIM_BOUNDS_SECONDS,
+    )
+    claim_changes = _declare(
+        Counters,
+        "claims_changes_total",
+        "Changes that replicas announce to each other.",
+        direction=_values(Direction),
+    )
+    claims_polling = _declare(
+        Gauge,
+        "claims_polling",
+        "Processes that poll for changes of other replicas, because no notifications arrive (see"
+        " `DATABASE_LISTEN_URL`).",
+    )
 
-        self.remote_read = ReadCounters(
-            "remote_read_bytes_total",
-            "Bytes of remote base images that senders found on local disk (`present`) or had to wait for"
-            " (`absent`).",
-            presence=REMOTE_PRESENCES,
-        )
-        self.remote_fetched = ReadCounters(
-            "remote_fetched_bytes_total", "Bytes of remote base images that origins sent."
-        )
-        self.remote_fetches = ReadCounters(
-            "remote_fetches_total",
-            "Ranges that were fetched from origins of remote base images: `fetched`; `changed`: the origin"
-            " has another version; `digest`: a block does not have its digest; `failed`: any other reason.",
-            outcome=REMOTE_OUTCOMES,
-        )
-        self.remote_fetch_seconds = ReadCounters(
-            "remote_fetch_seconds_total", "Seconds that ranges took which were fetched, one after the other."
-        )
-        self.remote_evicted = ReadCounters(
-            "remote_evicted_blocks_total",
-            "Blocks of 1 MiB that were evicted from the cache, and those that were fetched again afterwards.",
-            kind=REMOTE_EVICTIONS,
-        )
-        self.remote_waiting = Gauge("remote_waiting_readers", "Readers that wait for an origin.")
-        self.remote_in_flight = Gauge("remote_in_flight_bytes", "Bytes that are being fetched from origins.")
-        self.remote_cache = Gauge(
-            "remote_cache_bytes", "Disk space that the cache of remote base images takes, every 30 s."
-        )
-        self.remote_cache_limit = Gauge(
-            "remote_cache_limit_bytes", "Disk space that it may take: `REMOTE_CACHE_MAX_BYTES`."
-        )
+    remote_read = _declare(
+        ReadCounters,
+        "remote_read_bytes_total",
+        "Bytes of remote base images that senders found on local disk (`present`) or had to wait for"
+        " (`absent`).",
+        presence=REMOTE_PRESENCES,
+    )
+    remote_fetched = _declare(
+        ReadCounters, "remote_fetched_bytes_total", "Bytes of remote base images that origins sent."
+    )
+    remote_fetches = _declare(
+        ReadCounters,
+        "remote_fetches_total",
+        "Ranges that were fetched from origins of remote base images: `fetched`; `changed`: the origin"
+        " has another version; `digest`: a block does not have its digest; `failed`: any other reason.",
+        outcome=REMOTE_OUTCOMES,
+    )
+    remote_fetch_seconds = _declare(
+        ReadCounters,
+        "remote_fetch_seconds_total",
+        "Seconds that ranges took which were fetched, one after the other.",
+    )
+    remote_evicted = _declare(
+        ReadCounters,
+        "remote_evicted_blocks_total",
+        "Blocks of 1 MiB that were evicted from the cache, and those that were fetched again afterwards.",
+        kind=REMOTE_EVICTIONS,
+    )
+    remote_waiting = _declare(Gauge, "remote_waiting_readers", "Readers that wait for an origin.")
+    remote_in_flight = _declare(Gauge, "remote_in_flight_bytes", "Bytes that are being fetched from origins.")
+    remote_cache = _declare(
+        Gauge, "remote_cache_bytes", "Disk space that the cache of remote base images takes, every 30 s."
+    )
+    remote_cache_limit = _declare(
+        Gauge, "remote_cache_limit_bytes", "Disk space that it may take: `REMOTE_CACHE_MAX_BYTES`."
+    )
 
-        self.mounts = StateGauge(
-            "mounts",
-            "Clients that have read an image within `MOUNT_STALL_SECONDS`, by the stage of their boot;"
-            " `file`: an image or a boot artifact that is read as a whole.",
-            stage=(*_values(Stage), READ_AS_FILE),
-        )
+    mounts = _declare(
+        StateGauge,
+        "mounts",
+        "Clients that have read an image within `MOUNT_STALL_SECONDS`, by the stage of their boot;"
+        " `file`: an image or a boot artifact that is read as a whole.",
+        stage=(*_values(Stage), READ_AS_FILE),
+    )
 
-        self.workers = Gauge("workers", "Serving processes, if there are several: `WORKERS`.")
-        self.worker_restarts = Counters(
-            "worker_restarts_total", "Serving processes started in place of one that died."
-        )
+    workers = _declare(Gauge, "workers", "Worker processes that serve, if there are several: `WORKERS`.")
+    worker_restarts = _declare(
+        Counters, "worker_restarts_total", "Workers started in place of one that died."
+    )
 
     def __iter__(self) -> Iterator[Family]:
-        """Return all of them."""
+        """Return the metrics in the order of the page."""
         return iter(vars(self).values())
