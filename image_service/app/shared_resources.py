@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.parts import PartsStack
     from image_service.server.admin.activity import Collect
     from image_service.server.admin.state import ServingState
-    from image_service.server.serving.request_handler import Page
+    from image_service.server.serving.pages import Page
     from image_service.settings.settings import Settings
 
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from image_service.server.admin.activity import Collect
     from image_service.server.admin.state import ServingState
     from image_service.server.observability.metrics import Metrics
-    from image_service.server.serving.request_handler import Page
+    from image_service.server.serving.pages import Page
 
 _log = Logger()
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from image_service.server.admin.activity import Collected
     from image_service.server.observability.merging import Exported
     from image_service.server.processes.process_slot import Process
-    from image_service.server.serving.request_handler import Page
+    from image_service.server.serving.pages import Page
     from image_service.settings.settings import Settings
 
 _log = Logger()

@@ -350,9 +350,9 @@ class Declarations:
         stage=(*_values(Stage), READ_AS_FILE),
     )
 
-    workers = _declare(Gauge, "workers", "Worker processes that serve, if there are several: `WORKERS`.")
+    workers = _declare(Gauge, "workers", "Serving processes, if there are several: `WORKERS`.")
     worker_restarts = _declare(
-        Counters, "worker_restarts_total", "Workers started in place of one that died."
+        Counters, "worker_restarts_total", "Serving processes started in place of one that died."
     )
 
     def __iter__(self) -> Iterator[Family]:

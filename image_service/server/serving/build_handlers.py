@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.http.cors import Cors
 from image_service.server.serving.digests import Digests
+from image_service.server.serving.image_responses import ImageResponses
 from image_service.server.serving.ipxe_scripts import IpxeScripts
+from image_service.server.serving.pages import Pages
 from image_service.server.serving.request_handler import ImageRequestHandler
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from image_service.core.images.reference import StreamRef
     from image_service.server.boot_progress.recording import ReadRecorder
     from image_service.server.links.links import Links
-    from image_service.server.serving.request_handler import Page
+    from image_service.server.serving.pages import Page
     from image_service.server.snapshots.boot_images import BootImages
     from image_service.settings.network import ListenSettings
 
@@ -43,19 +45,18 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     """Return the request handler of the port for images, and that of the port for plain HTTP."""
     digests = Digests(parts.reactor, parts.in_thread_pool(1, "digest", low_priority=True))
     parts.push_async_callback(digests.stop)
+    pages = Pages(
+        unready, settings.base_path, impairment=impairment, metrics=metrics, base_images=base_images
+    )
     make = partial(
         ImageRequestHandler,
         images,
-        digests,
-        unready,
-        reads,
+        ImageResponses(images, digests, reads),
+        pages,
         settings.base_path,
         links=links,
         cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,
-        metrics=metrics,
-        base_images=base_images,
         mirror=mirror,
-        impairment=impairment,
     )
     withheld: set[Kind] = set()
     if not settings.http_serves_isos:

@@ -10,7 +10,9 @@ from twisted.internet.defer import Deferred, succeed
 from image_service.server.boot_progress.recording import ReadRecorder
 from image_service.server.http.head import Request
 from image_service.server.serving.digests import Digests
+from image_service.server.serving.image_responses import ImageResponses
 from image_service.server.serving.ipxe_scripts import IpxeScripts
+from image_service.server.serving.pages import Pages
 from image_service.server.serving.request_handler import ImageRequestHandler
 from image_service.server.transport.exchanges.exchange import PreparedResponse
 from tests.server.links.linking import MemoryLinks, links_of
@@ -59,17 +61,20 @@ class Service:
     def make_handler(self, links: Links, scripts: IpxeScripts | None = None) -> ImageRequestHandler:
         """Return the handler of one listener."""
         base_url = f"{BASE_URL}/base"
+        digests = Digests(self.world.clock, self.hashes)
+        reads = ReadRecorder(self.world.clock.seconds)
+        pages = Pages(
+            lambda: "" if self.ready else "no image yet", "/base", base_images=lambda: b'{"images": []}'
+        )
         return ImageRequestHandler(
             self.world.images,
-            Digests(self.world.clock, self.hashes),
-            lambda: "" if self.ready else "no image yet",
-            ReadRecorder(self.world.clock.seconds),
+            ImageResponses(self.world.images, digests, reads),
+            pages,
             "/base",
             links=links,
             scripts=scripts or IpxeScripts(self.world.images, base_url, "/base", uses_host=False),
             withheld=self.withheld,
             cors=self.cors,
-            base_images=lambda: b'{"images": []}',
         )
 
     def ask(

@@ -14,7 +14,9 @@ from image_service.core.images.extents import ExtentMap, Literal
 from image_service.core.images.reference import ISOS, StreamDocumentRef
 from image_service.server.boot_progress.recording import ReadRecorder
 from image_service.server.serving.digests import Digests
+from image_service.server.serving.image_responses import ImageResponses
 from image_service.server.serving.ipxe_scripts import IpxeScripts
+from image_service.server.serving.pages import Pages
 from image_service.server.serving.request_handler import ImageRequestHandler
 from tests.server.serving.asking import Service
 from tests.server.snapshots.doubles import BASE_URL
@@ -73,9 +75,8 @@ def service(request: pytest.FixtureRequest, world: World, mirror: Mirror) -> Ser
     scripts = IpxeScripts(world.images, BASE_URL, "/base", uses_host=False)
     made.handler = ImageRequestHandler(
         world.images,
-        digests,
-        lambda: "",
-        ReadRecorder(world.clock.seconds),
+        ImageResponses(world.images, digests, ReadRecorder(world.clock.seconds)),
+        Pages(lambda: "", "/base"),
         "/base",
         links=made.links,
         scripts=scripts,

@@ -12,7 +12,9 @@ from twisted.internet.defer import succeed
 from image_service.server.boot_progress.recording import ReadRecorder
 from image_service.server.http.head import Request
 from image_service.server.serving.digests import Digests
+from image_service.server.serving.image_responses import ImageResponses
 from image_service.server.serving.ipxe_scripts import IpxeScripts
+from image_service.server.serving.pages import Pages
 from image_service.server.serving.request_handler import ImageRequestHandler
 from image_service.server.transport.exchanges.exchange import PreparedResponse
 from tests.server.http.reading import body_of, fields_of
@@ -48,7 +50,11 @@ class Service:
         scripts = IpxeScripts(self.world.images, BASE_URL, "", uses_host=False)
         links = links_of(self.world)
         self.application = ImageRequestHandler(
-            self.world.images, digests, lambda: "", reads, links=links, scripts=scripts
+            self.world.images,
+            ImageResponses(self.world.images, digests, reads),
+            Pages(lambda: ""),
+            links=links,
+            scripts=scripts,
         )
 
     def restart(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from image_service.core.images.reference import ImageRef, Kind, Reader
 from image_service.server.http.head import Request
-from image_service.server.serving.image_request import BEGINNING_BYTES, parse_image_request
+from image_service.server.serving.image_responses import BEGINNING_BYTES, parse_image_request
 from image_service.server.snapshots.storage.model import ImageRequest, ReadMode
 
 READER = Reader(
