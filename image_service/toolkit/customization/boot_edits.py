@@ -13,16 +13,17 @@ import attrs
 
 from image_service.core.errors import FormatError, NotCustomizable
 from image_service.core.families.coreos.bls import ENTRIES, find_default_entry, read_entry, replace_options
-from image_service.core.families.coreos.grub_consoles import CONSOLE_FILES, replace_console_commands
 from image_service.core.families.coreos.ignition import CONFIG_FILE, FIRST_BOOT_FILE
 from image_service.core.families.coreos.kargs import edit_arguments
 from image_service.core.families.coreos.network_keyfiles import KEYFILE_DIRECTORY, pack_keyfiles
 from image_service.core.families.coreos.platforms import (
+    CONSOLE_FILES,
     METAL,
     PLATFORMS_FILE,
     PlatformConsoles,
     is_named,
     read_platforms,
+    replace_console_commands,
     set_platform,
 )
 from image_service.core.formats.filesystems.file_tree import find_node, find_optional

@@ -2,7 +2,8 @@
 
 ``coreos/platforms.json`` in the boot partition has, by platform, the commands of GRUB and the kernel
 arguments that set its consoles. An image is made for one platform, mostly ``metal``; another one's consoles
-replace those of ``metal``. A platform that the file does not have gets none.
+replace those of ``metal``. A platform that the file does not have gets none. GRUB's commands stand between
+two marks, in a file of their own or in grub.cfg.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from image_service.core.families.coreos.kargs import KernelArgument, Operation, 
 from image_service.core.formats.reading import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 METAL = "metal"
 """The platform of the images that coreos-installer writes."""
@@ -28,6 +29,13 @@ PLATFORM_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 PLATFORM_ARGUMENT = "ignition.platform.id"
 _MAX_LINES = 64
+
+CONSOLE_FILES = ("grub2/console.cfg", "grub2/grub.cfg")
+"""Where the marks are in the boot partition: in the first that exists."""
+
+_SETTINGS = re.compile(
+    rb"(\n# CONSOLE-SETTINGS-START\n)(?:[^\n]*\n)*(# CONSOLE-SETTINGS-END\n)"
+)  # as in coreos-installer
 
 
 @attrs.frozen
@@ -73,3 +81,12 @@ def set_platform(options: str, platform: str, before: PlatformConsoles, after: P
         *(KernelArgument(Operation.APPEND, argument) for argument in after.kernel_arguments),
     ]
     return edit_arguments(edit_arguments(options, [rename]), consoles)
+
+
+def replace_console_commands(config: bytes, commands: Sequence[str]) -> bytes:
+    """Return GRUB's configuration with other commands for the consoles; FormatError without the marks."""
+    match = _SETTINGS.search(config)
+    if not match:
+        raise FormatError("GRUB's configuration has no marks of console settings (CONSOLE-SETTINGS-START)")
+    lines = "".join(f"{command}\n" for command in commands).encode()
+    return config[: match.end(1)] + lines + config[match.start(2) :]

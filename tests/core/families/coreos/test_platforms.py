@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from image_service.core.errors import FormatError
-from image_service.core.families.coreos.grub_consoles import replace_console_commands
 from image_service.core.families.coreos.platforms import (
     PlatformConsoles,
     is_named,
     read_platforms,
+    replace_console_commands,
     set_platform,
 )
 
