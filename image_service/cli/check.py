@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
 from image_service.common.command_line.parser import printable
-from image_service.common.database.check import check_database
+from image_service.common.database.postgresql import check_database
 from image_service.server.assisted.check import check_upstream
 from image_service.server.catalog.download.origin_check import check_origins
 from image_service.server.catalog.download.origin_client import OriginClient

@@ -61,6 +61,10 @@ _LINE_END = "\n"
 logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
 _VERSION_TABLE = "image_service_version"
 _UNCOUNTED = sa.select(sa.literal(0))
+_MAY_USE = sa.text(
+    "SELECT to_regclass('image_service_version') IS NOT NULL"
+    " OR coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
+)
 
 
 class PostgresqlDatabase:
@@ -206,3 +210,24 @@ class PostgresqlDatabase:
             self._migrations[before](connection)
         if found.version < self._version:
             connection.execute(sa.update(self._versions).values(version=self._version))
+
+
+def check_database(url: str) -> str | None:
+    """Connect once, as the user of a URL, so that a wrong one is known before a start; write nothing.
+
+    Args:
+        url: ``postgresql+psycopg://``; what is returned does not repeat its password.
+
+    Returns:
+        None: the database can be used. Else why not.
+    """
+    parsed = sa.make_url(url)
+    name = f"PostgreSQL database {parsed.database} at {parsed.host}"
+    engine = sa.create_engine(parsed, connect_args=CONNECT_ARGUMENTS, poolclass=sa.NullPool)
+    try:
+        with engine.connect() as connection:
+            may_use = connection.execute(_MAY_USE).scalar_one()
+    except SQLAlchemyError as error:
+        reason = str(error.orig if isinstance(error, DBAPIError) else error)
+        return f"{name}: {reason.strip().partition(_LINE_END)[0]}"
+    return None if may_use else f"{name}: its user {parsed.username} must have the right to create tables"

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from image_service.common.database.check import check_database
+from image_service.common.database.postgresql import check_database
 from tests.ports import free_port
 
 if TYPE_CHECKING:
