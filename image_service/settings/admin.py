@@ -72,3 +72,12 @@ class AdminSettings:
             yield "ADMIN_LISTEN is not on loopback; ADMIN_TOKEN_FILE must be set then"
         if has_token and not environ.get("ADMIN_LISTEN"):
             yield "ADMIN_TOKEN_FILE is set without ADMIN_LISTEN; the token would protect nothing"
+
+
+@attrs.frozen(kw_only=True)
+class LinkSettings:
+    """Short links."""
+
+    max_seconds: int = setting("LINK_MAX_SECONDS", parse=parsers.whole_number(1), default="2592000")
+    """How long a short link may be valid, in seconds; it is made on `ADMIN_LISTEN`, for a day unless the
+    request says otherwise. A change does not affect links that exist. The default is 30 days."""

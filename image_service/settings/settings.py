@@ -11,7 +11,7 @@ import attrs
 
 from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
-from image_service.settings.admin import AdminSettings
+from image_service.settings.admin import AdminSettings, LinkSettings
 from image_service.settings.base_images import (
     CatalogSettings,
     DownloadSettings,
@@ -19,7 +19,6 @@ from image_service.settings.base_images import (
     StreamSettings,
 )
 from image_service.settings.database import DatabaseSettings
-from image_service.settings.links import LinkSettings
 from image_service.settings.network import (
     LimitSettings,
     ListenSettings,
