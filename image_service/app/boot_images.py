@@ -9,7 +9,9 @@ from twisted.logger import Logger
 
 from image_service.app.shutdown import stop_with_failure
 from image_service.app.upstream import connect_assisted_service
-from image_service.server.links.build_links import build_links
+from image_service.server.links.links import Links
+from image_service.server.links.repository import LinkRepository
+from image_service.server.links.target_url import OwnUrls
 from image_service.server.snapshots.build_snapshots import build_boot_images
 from image_service.server.snapshots.image_builder import ImageBuilder
 
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     from image_service.core.errors import ConfigurationError
     from image_service.server.assisted.failure_log import UpstreamHealth
     from image_service.server.catalog.build_catalog import BaseImages
-    from image_service.server.links.links import Links
     from image_service.server.observability.metrics import Metrics
     from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.build_snapshots import BootImageParts
     from image_service.settings.settings import Settings
 
 _log = Logger()
+
+LINK_CLEANUP_SECONDS = 60.0
 
 
 async def start_boot_images(  # noqa: PLR0913 - what they are made of
@@ -64,7 +68,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     )
     if built.monitor is not None:
         _add_gauges(metrics, built.monitor, is_leader=shared.is_leader)
-    links = build_links(parts, built, settings, base_url, is_leader=shared.is_leader)
+    links = _build_links(parts, built, settings, base_url, is_leader=shared.is_leader)
     return built.images, links, built.monitor, assisted.health
 
 
@@ -79,3 +83,22 @@ def _add_gauges(metrics: Metrics, monitor: DatabaseMonitor, *, is_leader: bool) 
             "database_clock_offset_seconds",
             lambda: monitor.clock_offset_seconds if monitor.was_reached else None,
         )
+
+
+def _build_links(
+    parts: PartsStack, built: BootImageParts, settings: Settings, base_url: str, *, is_leader: bool
+) -> Links:
+    """Return the short links, which are in the repository of snapshots; the leader erases expired ones."""
+    links = Links(
+        LinkRepository(built.repository),
+        lambda: built.sealed.cipher,
+        built.images,
+        OwnUrls(base_url, {settings.listen.port, settings.listen.http_port}),
+        settings.links.max_seconds,
+        coordination=built.coordination,
+        clock=parts.reactor,
+        wall_clock=built.wall_clock,
+    )
+    if is_leader:
+        parts.call_every(LINK_CLEANUP_SECONDS, links.remove_expired)
+    return links

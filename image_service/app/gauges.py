@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from image_service.core.errors import describe_os_error
-from image_service.server.transport.tls.expiry import CHECK_SECONDS, ExpiryWarnings
+from image_service.server.transport.tls.certificate import CHECK_SECONDS, ExpiryWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,8 +13,9 @@ from urllib.parse import quote
 from treq.client import HTTPClient
 from twisted.web.client import Agent, HTTPConnectionPool, ProxyAgent
 from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent
+from zope.interface import implementer
 
-from image_service.server.assisted.agent import CODING_FIELD, UncodedAgent
 from image_service.server.assisted.body import abort_response, read_body
 from image_service.server.assisted.calls import add_credentials
 from image_service.server.assisted.failures import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from treq.response import _Response
     from twisted.internet.defer import Deferred
     from twisted.internet.posixbase import PosixReactorBase
+    from twisted.web.iweb import IBodyProducer, IResponse
 
     from image_service.core.images.reference import Credentials
     from image_service.server.assisted.calls import Attempt
@@ -45,6 +47,8 @@ _IDLE_CONNECTIONS = 4
 _IDLE_SECONDS = 60  # below the idle timeout of the usual proxies, which close without notice
 _CLOSE_SECONDS = 1.0
 _BAD_REQUEST = 400
+_CODING_FIELD = "X-Unrequested-Content-Encoding"
+"""The field of a response that has the coding of its content, which nobody has requested."""
 _EXPECTS_TLS = re.compile(rb"\bHTTPS\b")  # in the 400 of Go's server, and of nginx
 
 
@@ -74,8 +78,8 @@ class ApiConnections:
 
         def make_client(pool: HTTPConnectionPool) -> HTTPClient:
             if server.proxy is not None and server.is_plain:
-                return HTTPClient(UncodedAgent(ProxyAgent(endpoint, reactor, pool)))
-            return HTTPClient(UncodedAgent(Agent.usingEndpointFactory(reactor, endpoint, pool)))
+                return HTTPClient(_UncodedAgent(ProxyAgent(endpoint, reactor, pool)))
+            return HTTPClient(_UncodedAgent(Agent.usingEndpointFactory(reactor, endpoint, pool)))
 
         self._shared = make_client(self._pool)
         self._single = make_client(HTTPConnectionPool(reactor, persistent=False))
@@ -109,7 +113,7 @@ class ApiConnections:
             raise error_of_exception(error, call.resource, is_plain=self._server.is_plain) from None
         (answer_id, *_) = response.headers.getRawHeaders(b"X-Request-ID", [b""])
         attempt.answer_id = valid_request_id(answer_id.decode("latin-1"))
-        if response.headers.hasHeader(CODING_FIELD):
+        if response.headers.hasHeader(_CODING_FIELD):
             coded = f"{call.resource} has a content coding, which was not requested"
             await abort_response(response, upstream_error(coded))
         # The body of an error is read too: only then does its connection return to the pool.
@@ -140,3 +144,39 @@ def raise_timeout(detail: str) -> Callable[[object, float], NoReturn]:
         raise upstream_timeout(detail)
 
     return on_timeout
+
+
+@implementer(IAgent)
+class _UncodedAgent:
+    """Requests uncoded content; hides codings from treq, which would decode them, and cookies.
+
+    treq requests gzip and decodes it without a limit, and keeps cookies in one jar for all callers. Here
+    content arrives uncoded, so the size limit holds before anything is decoded.
+    """
+
+    def __init__(self, agent: IAgent) -> None:
+        self._agent = agent
+
+    def request(
+        self,
+        method: bytes,
+        uri: bytes,
+        headers: Headers | None = None,
+        bodyProducer: IBodyProducer | None = None,
+    ) -> Deferred[IResponse]:
+        """Send a request for uncoded content; a coding that the content has is in `_CODING_FIELD`."""
+        uncoded = headers.copy() if headers is not None else Headers()
+        uncoded.setRawHeaders(b"Accept-Encoding", [b"identity"])
+        response: Deferred[IResponse] = self._agent.request(method, uri, uncoded, bodyProducer)
+        return response.addCallback(_hide_fields)
+
+
+def _hide_fields(response: IResponse) -> IResponse:
+    fields = response.headers
+    fields.removeHeader(b"Set-Cookie")
+    fields.removeHeader(_CODING_FIELD)
+    codings = b",".join(fields.getRawHeaders(b"Content-Encoding", []))
+    fields.removeHeader(b"Content-Encoding")
+    if codings.strip().lower() not in {b"", b"identity"}:
+        fields.setRawHeaders(_CODING_FIELD, [codings])
+    return response

@@ -1,21 +1,23 @@
-"""The certificate of a listener, with the TLS context that its connections get."""
+"""The certificate of a listener, with the TLS context that its connections get; warnings before it ends."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.logger import Logger
 from zope.interface import implementer
 
-from image_service.common.files.certificates import read_not_after, read_private_key
+from image_service.common.files.certificates import describe_end, read_not_after, read_private_key
 from image_service.common.files.reloaded import Reloaded
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from collections.abc import Callable
     from pathlib import Path
 
     from twisted.internet.interfaces import IReactorTime
@@ -28,6 +30,8 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _LEGACY_CIPHERS = f"{_CIPHERS}:ECDHE+AES:RSA+AES:!AESCCM"
 _HTTP_1_1 = b"http/1.1"
 _MODE_ENABLE_PARTIAL_WRITE = 1  # openssl/ssl.h; pyOpenSSL sets it and has no name for it
+CHECK_SECONDS = 60
+_WARNING_PERIOD = timedelta(days=1)
 
 
 @attrs.frozen(eq=False)
@@ -80,6 +84,34 @@ class ServerCertificate:
     def get(self) -> LoadedCertificate:
         """Return what new connections use."""
         return self._loaded.get()
+
+
+class ExpiryWarnings:
+    """Logs a warning while a certificate has expired or ends soon; the start has warned of the first one.
+
+    Args:
+        now: returns the time, with a time zone.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, certificate: ServerCertificate, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._certificate = certificate
+        self._now = now
+        self._checked = certificate.get()
+        self._checked_at = now()
+
+    def check(self) -> None:
+        """Warn, if a new certificate is in use or a day has passed; call it every `CHECK_SECONDS`."""
+        loaded, now = self._certificate.get(), self._now()
+        if loaded is self._checked and now - self._checked_at < _WARNING_PERIOD:
+            return
+        self._checked, self._checked_at = loaded, now
+        warning = describe_end(self._certificate.file, loaded.not_after, now)
+        if warning is not None:
+            self._log.warn("{warning}", warning=warning)
 
 
 def _load(key_file: Path, certificate_file: Path, ciphers: str) -> LoadedCertificate:

@@ -11,8 +11,7 @@ import trustme
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from image_service.server.transport.tls.certificate import ServerCertificate
-from image_service.server.transport.tls.expiry import CHECK_SECONDS, ExpiryWarnings
+from image_service.server.transport.tls.certificate import CHECK_SECONDS, ExpiryWarnings, ServerCertificate
 
 if TYPE_CHECKING:
     from pathlib import Path
