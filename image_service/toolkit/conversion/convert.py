@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import ConversionFailed, Unprocessable, UnsafeImage, UnusableOutput
-from image_service.core.formats.disk.model import DiskFormat
-from image_service.toolkit.conversion.growth import grow
+from image_service.core.formats.disk.model import SECTOR_BYTES, DiskFormat
+from image_service.core.formats.disk.partitions import read_partitions
+from image_service.core.formats.disk.wrapped_partition import IDENTITY_BYTES, OFFSET, WrappedPartition
 from image_service.toolkit.conversion.ova import write_ova
-from image_service.toolkit.conversion.qemu_img import run_qemu_img
-from image_service.toolkit.conversion.wrapping import wrap_partition
+from image_service.toolkit.conversion.qemu_img import run_qemu_img, write_disk_at
 from image_service.toolkit.disks.detection import detect_others
 from image_service.toolkit.disks.digest import sha256_beside, sha256_of
 from image_service.toolkit.disks.opening import OVA, open_image
@@ -73,11 +73,11 @@ def convert(  # noqa: PLR0913 - properties of a conversion
         ConversionFailed: qemu-img failed, or the result is not what was asked for.
     """
     if wraps_partition:
-        image = wrap_partition(image, workspace)
+        image = _wrap_partition(image, workspace)
     elif target.format is DiskFormat.RAW:
         _check_raw(image)
     if virtual_size is not None:
-        image = grow(image, virtual_size, workspace)
+        image = _grow(image, virtual_size, workspace)
     target.check_size(image.disk.virtual_size)
     with suppress(FileNotFoundError, NotADirectoryError):
         if os.path.samestat(out.stat(), os.fstat(image.descriptor)):
@@ -94,6 +94,64 @@ def convert(  # noqa: PLR0913 - properties of a conversion
             input_sha256 = digest.result() if digest else None
         image.check_unchanged()
         return _inspect(unfinished, image.disk.virtual_size, target, workspace, input_sha256)
+
+
+def _wrap_partition(image: DiskImage, workspace: Workspace) -> DiskImage:
+    """Return an open image with a disk whose only partition is the old content.
+
+    Raises:
+        Unprocessable: the image has a partition table, or part of a sector.
+        NoRoom, TimedOut, ConversionFailed: as `convert`.
+    """
+    disk = image.disk
+    if disk.virtual_size % SECTOR_BYTES:
+        raise Unprocessable(
+            f"the partition has {disk.virtual_size} bytes, which are no whole sectors of {SECTOR_BYTES} bytes"
+        )
+    if read_partitions(disk.read_at, disk.virtual_size) is not None:
+        raise Unprocessable(
+            "the image has a partition table; --wrap-partition is for the image of a partition alone"
+        )
+    beginning = disk.read_at(0, min(IDENTITY_BYTES, disk.virtual_size))
+    wrapped = WrappedPartition(disk.virtual_size, beginning)
+    stored = sum(length for _, length in image.stored_extents)
+    workspace.reserve(stored + OFFSET, "the disk around the partition")
+    path = workspace.directory / "wrapped.raw"
+    with path.open("xb") as file:
+        file.write(wrapped.head())
+        file.seek(wrapped.disk_size - len(wrapped.tail()))
+        file.write(wrapped.tail())
+    write_disk_at(image, path, OFFSET, workspace)
+    file_node = {"driver": "file", "filename": str(path)}
+    return attrs.evolve(
+        image,
+        disk=attrs.evolve(disk, virtual_size=wrapped.disk_size),
+        node={"driver": "raw", "file": file_node},
+    )
+
+
+def _grow(image: DiskImage, size: int, workspace: Workspace) -> DiskImage:
+    """Return an open image with a disk of `size` bytes: zeros follow the old content.
+
+    qemu-img cannot resize every format that it writes, so it reads the disk through an empty overlay.
+
+    Raises:
+        Unprocessable: the disk is larger.
+    """
+    if size < image.disk.virtual_size:
+        raise Unprocessable(
+            f"the disk has {image.disk.virtual_size} bytes, and cannot shrink to {size}: name as many or more"
+        )
+    if size == image.disk.virtual_size:
+        return image
+    overlay = workspace.directory / "grown.qcow2"
+    workspace.run(["qemu-img", "create", "-q", "-f", "qcow2", overlay, str(size)])
+    file = {"driver": "file", "filename": str(overlay)}
+    return attrs.evolve(
+        image,
+        disk=attrs.evolve(image.disk, virtual_size=size),
+        node={"driver": "qcow2", "file": file, "backing": image.node},
+    )
 
 
 def _check_raw(image: DiskImage) -> None:
