@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from image_service.tools.loadtest.traffic.compose_request import DEFAULT_REQUEST, read_compose_request
+from image_service.tools.loadtest.traffic.compose_client import DEFAULT_REQUEST, read_compose_request
 from image_service.tools.loadtest.traffic.objectives import Dimension, parse_objective, parse_rate
 from image_service.tools.loadtest.traffic.plan import (
     PLACEHOLDER,
