@@ -221,7 +221,7 @@ class KernelArgumentInvalid(Unprocessable):
 
 
 class KeyfileInvalid(Unprocessable):
-    """A file is no NetworkManager keyfile."""
+    """A file is not a NetworkManager keyfile."""
 
     code = "keyfile-invalid"
 
@@ -316,7 +316,7 @@ class MissingDependency(ImageServiceError):
 
 
 class TransferFailed(ImageServiceError):
-    """A manifest, a part or an object cannot be downloaded or uploaded, or is not what it must be."""
+    """A manifest, a part or an object cannot be downloaded or uploaded, or is not as it must be."""
 
     code = "transfer-failed"
 
@@ -352,7 +352,7 @@ class UnsafeImage(BaseImageError):
 
 
 class NotCustomizable(BaseImageError):
-    """A disk image is no CoreOS disk, or it has a config or has booted already."""
+    """A disk image is not a CoreOS disk, or it has a config or has booted already."""
 
     code = "image-not-customizable"
 

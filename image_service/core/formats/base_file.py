@@ -16,12 +16,12 @@ class Residency(Protocol):
     """
 
     def validator(self, file: BaseFile) -> str:
-        """Return what changes whenever the content of the file changes, as a strong ETag does."""
+        """Return a value that changes whenever the content of the file does, as a strong ETag."""
 
     def resident_bytes(self, file: BaseFile, offset: int, length: int) -> int:
         """Return how many of the bytes, counted from `offset`, can be read without waiting.
 
-        Called by senders: the answer holds until the reactor turns, and they send at once what it says.
+        Called by senders: the answer holds until the reactor turns, and they send those bytes at once.
         """
 
     def is_present(self, file: BaseFile, offset: int, length: int) -> bool:
@@ -60,7 +60,7 @@ class BaseFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
 
     @property
     def path(self) -> str:
@@ -77,7 +77,7 @@ class BaseFile(Protocol):
         """Return the same file with a descriptor of its own, which the caller closes."""
 
     def identity(self) -> dict[str, object]:
-        """Return what differs for another file, and after a write to this one."""
+        """Return a value that differs for another file, and after a write to this one."""
 
     def hold(self, offset: int = 0, length: int | None = None) -> AbstractContextManager[None]:
         """Keep bytes (by default all) resident within the context, for readers of the descriptor. Blocks."""

@@ -20,7 +20,7 @@ the kernel reads them:
     4   02 21 4c 18
     …   blocks of up to 8 MiB: 4 bytes with the packed length, little-endian, and an LZ4 block
 
-up to the end of the file, or to a length that is none.
+up to the end of the file, or to four bytes that are not the length of a block.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MAX_ZSTD_WINDOW = 23  # as a power of two: RFC 8878 section 3.1.1.1.2 asks for 
 _MAX_HALF = 15
 _MIN_MATCH = 4
 
-# What the kernel reads of initrds: xz of preset 9 needs 65 MiB, zstd's window (ZSTD_WINDOWSIZE_MAX) 128 MiB.
+# The kernel reads such initrds: xz of preset 9 needs 65 MiB, zstd's window (ZSTD_WINDOWSIZE_MAX) 128 MiB.
 _MAX_STREAM_XZ_MEMORY = 128 * 1024 * 1024
 _MAX_STREAM_ZSTD_WINDOW = 27
 _MAX_LZ4_BLOCK = 8 * 1024 * 1024
@@ -127,7 +127,7 @@ def decompress_lz4(packed: bytes, length: int) -> bytes:
             raise _DamagedError
         if distance >= match:
             content += content[start : start + match]
-        else:  # the match reaches into what it adds
+        else:  # the match overlaps its own output
             content += (content[start:] * (match // distance + 1))[:match]
 
 
@@ -172,7 +172,7 @@ class StreamDecompressor(Protocol):
 
     @property
     def unused_data(self) -> bytes:
-        """What came after the end of the stream."""
+        """The bytes behind the end of the stream."""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         """Return at most ``max_length`` further bytes; LZ4: a block."""

@@ -41,7 +41,7 @@ def max_list_bytes(size: int) -> int:
 
 
 def parse_digest_list(content: bytes) -> DigestList:
-    """Parse a digest list; FormatError if it is none."""
+    """Parse a digest list; FormatError if it is not one."""
     head, _, body = content.partition(b"\n")
     match = _HEAD.fullmatch(head)
     if match is None:

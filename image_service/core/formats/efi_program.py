@@ -55,7 +55,7 @@ class EfiProgram:
 
 
 def read_efi_program(read_at: ReadAt, size: int) -> EfiProgram:
-    """Return a program of `size` bytes by its headers; FormatError if it is none for 64 bits."""
+    """Return a program of `size` bytes by its headers; FormatError if it is not one for 64 bits."""
     dos = read_at(0, _DOS_HEADER_BYTES)
     if len(dos) < _DOS_HEADER_BYTES or not dos.startswith(_DOS):
         raise FormatError("not an EFI program: it does not begin with MZ")

@@ -43,7 +43,7 @@ def detect_kernel_architecture(head: bytes) -> str | None:
 
 
 def _number(layout: str, head: bytes, offset: int) -> int:
-    """Return the number at ``offset``; 0, which is no machine, past the end of the head."""
+    """Return the number at ``offset``; 0, which names no machine, past the end of the head."""
     size = struct.calcsize(layout)
     found: int = struct.unpack(layout, head[offset : offset + size].ljust(size, b"\0"))[0]
     return found

@@ -34,7 +34,7 @@ def read_key_ring(content: bytes) -> bytes:
 
 
 def _packet_type(packets: bytes) -> int | None:
-    """The type of the first packet, in the present or the legacy format; None: it is no packet."""
+    """The type of the first packet, in the present or the legacy format; None: it is not a packet."""
     header = packets[0] if packets else 0
     if header < 0x80:  # noqa: PLR2004 - bit 7 is always set
         return None

@@ -21,7 +21,7 @@ ReadAt: TypeAlias = Callable[[int, int], bytes]
 class Span:
     """A named run of bytes: a file in an image, or an area of it."""
 
-    path: str  # in the image; of an area that is no file, its name in messages
+    path: str  # in the image; of an area that is not a file, its name in messages
     offset: int  # bytes from the start of the image
     length: int
 

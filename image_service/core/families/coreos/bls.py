@@ -29,7 +29,7 @@ _OPTIONS = b"options "
 
 @attrs.frozen
 class BlsEntry:
-    """What an entry boots: absolute paths in the boot partition, and kernel arguments; and its names."""
+    """An entry: absolute paths of kernel and initrd in the boot partition, kernel arguments, and names."""
 
     kernel: str
     initramfs: str
@@ -51,7 +51,7 @@ def find_default_entry(names: Iterable[str]) -> str:
 
 
 def read_entry(content: bytes) -> BlsEntry:
-    """Return what an entry boots; FormatError if it lacks a key, or has two lines of options."""
+    """Return a parsed entry; FormatError if it lacks a key, or has two lines of options."""
     _find_options(content)
     pairs = (line.partition(" ") for line in content.decode("utf-8", "surrogateescape").split("\n"))
     values = {key: value.strip() for key, _, value in pairs}

@@ -11,7 +11,7 @@ one, with a module like this and a layout like `live_iso.LiveIso`.
                            in derived minimal ISOs: the area of a ramdisk
     images/pxeboot/        vmlinuz (older s390x: kernel.img), initrd.img, rootfs.img
     generic.ins, images/initrd.addrsize
-                           s390x only: what is loaded where; the initrd's address and size
+                           s390x only: the files and their load addresses; the initrd's address and size
 """
 
 from __future__ import annotations

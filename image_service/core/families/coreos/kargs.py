@@ -34,7 +34,7 @@ _REPLACEMENT = re.compile("[^=]+=[^=]+=[^=]+")
 
 
 class Operation(enum.Enum):
-    """What is done with a kernel argument, as assisted-service spells it."""
+    """The edit of a kernel argument, as assisted-service spells it."""
 
     APPEND = "append"
     REPLACE = "replace"
@@ -50,7 +50,7 @@ class KernelArgument:
 
     The value is one or more words separated by blanks, with double quotes in pairs. It is appended even if it
     is present; deleted wherever it stands exactly like this; ``KEY=OLD=NEW`` makes each ``KEY=OLD`` a
-    ``KEY=NEW``. Deleting or replacing nothing is no error.
+    ``KEY=NEW``. Deleting or replacing nothing is not an error.
     """
 
     operation: Operation

@@ -1,4 +1,4 @@
-"""What names a build: its version, its architecture, and the URLs of its files.
+"""The names of a build: its version, its architecture, and the URLs of its files.
 
 Versions and architectures become parts of file names and of URL paths, so neither alphabet needs an escape in
 either. An architecture has no ``-``: no two images share a file name.

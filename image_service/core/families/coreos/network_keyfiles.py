@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FEATURE = "live-initrd-network"
-"""What the features of an ISO that reads keyfiles contain."""
+"""The feature of an ISO that reads keyfiles."""
 
 KEYFILE_DIRECTORY = "coreos-firstboot-network"
 """Of the boot partition; in an initramfs it is in ``etc``."""

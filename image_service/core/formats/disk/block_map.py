@@ -1,4 +1,4 @@
-"""What formats with tables of blocks have in common: runs of the disk's bytes, and their places."""
+"""Maps of formats with tables of blocks: runs of the disk's bytes, and their places."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DiskRun:
     Args:
         offset: of the first one on the disk.
         length: their number.
-        source: their offset in the file; or what returns the bytes; None: they are zeros.
+        source: their offset in the file; or a function that returns the bytes; None: they are zeros.
     """
 
     offset: int

@@ -1,4 +1,4 @@
-"""What all formats of disk images have in common: a disk of bytes, most of which may be zeros."""
+"""The model of all formats of disk images: a disk of bytes, most of which may be zeros."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class VirtualDisk:
         subformat: as the specification names it (``dynamic``, ``streamOptimized``); "" if it has none.
         virtual_size: bytes of the disk, at most `MAX_DISK_BYTES`.
         read_at: reads the disk, not the file; FormatError if the image is damaged.
-        data_extents: lists what may be other than zeros.
+        data_extents: lists offset and length of bytes that may be other than zeros.
     """
 
     format: DiskFormat
@@ -52,8 +52,8 @@ def check_structure(disk: VirtualDisk) -> int:
     """Return how many bytes `VirtualDisk.data_extents` has in all, after each structure was checked.
 
     Every table is read once, and no data: the time is that of reading the tables which the file has, whatever
-    size the disk claims. Readers skip what no table covers and refuse a table that two entries refer to. For
-    each block of the file they hold one byte, and they refuse a file of too many blocks.
+    size the disk claims. Readers skip blocks that no table covers and refuse a table that two entries refer
+    to. For each block of the file they hold one byte, and they refuse a file of too many blocks.
 
     Raises:
         FormatError: a structure is outside the file, overlaps another, or has a reserved value.

@@ -40,7 +40,7 @@ class OvaLayout:
     """Where the parts of an OVA are.
 
     Args:
-        members: all files in order; both of the above, and what else there is (manifest, certificate, texts).
+        members: all files in order; both of the above, and all others (manifest, certificate, texts).
     """
 
     ovf: Span
@@ -53,7 +53,7 @@ def read_ova(read_at: ReadAt, size: int) -> OvaLayout:
 
     Raises:
         FormatError: the tar is damaged, has other members than files, or a name with a path or twice; its
-            first file is no OVF descriptor, or not exactly one is a VMDK image.
+            first file is not an OVF descriptor, or not exactly one is a VMDK image.
     """
     members = _read_tar(read_at, size)
     names = [member.path.lower() for member in members]

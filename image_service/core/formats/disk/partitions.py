@@ -38,7 +38,7 @@ _BOOT_SIGNATURE = b"\x55\xaa"
 _MBR_ENTRIES = struct.Struct("<B3xB3xII")
 _FLAGS = {0, 0x80}
 _FILE_SYSTEM_NAMES = ((3, b"NTFS    "), (3, b"EXFAT   "), (3, b"-FVE-FS-"), (54, b"FAT"), (82, b"FAT32"))
-"""What boot sectors of file systems have, which end like an MBR: offset and name."""
+"""Signatures in the boot sectors of file systems, which end like an MBR: offset and name."""
 _PROTECTIVE = 0xEE
 _MAX_LOGICAL = 256
 _FIRST_LOGICAL = 5

@@ -6,8 +6,8 @@
     compressed offset of the data (x bits), number of further sectors (62 - x bits); x is 70 - cluster bits
     extended   an L2 entry, and for 32 subclusters a bit each: it reads as zeros (high), it is stored (low)
 
-All numbers are big-endian. What an extended entry has neither stored nor as zeros is zeros too: there is no
-backing file.
+All numbers are big-endian. Subclusters that an extended entry has neither stored nor as zeros are zeros too:
+there is no backing file.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@
     104     1     compression: 0 deflate, 1 zstd
 
 Feature bits: 0 dirty, 1 corrupt, 2 external data file, 3 compression, 4 extended L2. Header extensions
-are not read: what they say of backing and data files has no effect without the fields above.
+are not read: their backing and data files have no effect without the fields above.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _COMPRESSIONS: Final[Mapping[int, Decompressor]] = {0: decompress_deflate, 1: de
 
 @attrs.frozen
 class Qcow2Header:
-    """What the header of an image says.
+    """The header of an image.
 
     Args:
         version: 2 or 3.

@@ -65,7 +65,7 @@ _MIN_BYTES = {_FIXED: FOOTER_BYTES, _DYNAMIC: 2 * FOOTER_BYTES + _HEADER_BYTES}
 def read_vhd(read_at: ReadAt, size: int) -> VirtualDisk:
     """Return the disk in a VHD image of ``size`` bytes.
 
-    Its size is what the footer says, not what its geometry of cylinders, heads and sectors has.
+    Its size is the footer's number, not the product of its geometry of cylinders, heads and sectors.
 
     Raises:
         FormatError: it is damaged, or a differencing disk.

@@ -1,4 +1,4 @@
-"""What the file systems have in common: a tree of nodes, and the resolution of paths in it."""
+"""The model of all file systems: a tree of nodes, and the resolution of paths in it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CaseInsensitiveEntries(Mapping[str, Callable[[], _Node]]):
 
 
 def find_node(root: TreeNode, path: str) -> TreeNode:
-    """Resolve a path below ``root`` and the relative symlinks on it; the result is no symlink.
+    """Resolve a path below ``root`` and the relative symlinks on it; the result is not a symlink.
 
     Raises:
         FileNotInImage: there is no such file.

@@ -105,7 +105,7 @@ class Iso9660:
 
 
 def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:
-    """Read the primary volume descriptor of a file of ``size`` bytes; FormatError if it is no whole ISO."""
+    """Read the primary volume descriptor of a file of ``size`` bytes; FormatError unless the ISO is whole."""
     primary = _read_primary_descriptor(read_at)
     if int.from_bytes(primary[128:130], "little") != SECTOR:
         raise FormatError(f"the ISO's logical blocks are not of {SECTOR} bytes")

@@ -91,7 +91,7 @@ class SquashfsNode:
     """A file, a directory or a symlink; see `TreeNode`."""
 
     _volume: _SquashfsVolume
-    _open_rest: Callable[[], _MetadataReader]  # reads what follows the inode's fields
+    _open_rest: Callable[[], _MetadataReader]  # reads on behind the inode's fields
     mode: int
     size: int
     _start: int = 0  # offset of a file's blocks, or in its table of a listing's first metadata block
