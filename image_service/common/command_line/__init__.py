@@ -1,1 +1,1 @@
-"""What the console scripts share: argument parsing, signals, completion, manual pages, a progress bar."""
+"""Parts of all console scripts: argument parsing, signals, completion, manual pages, a progress bar."""

@@ -87,7 +87,7 @@ def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Yield the parsers of the subcommands, and what each does."""
+    """Yield the parsers of the subcommands, each with its help."""
     for action in _arguments(parser):
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - it has no public name
             for choice in action._choices_actions:  # noqa: SLF001 - argparse keeps the texts there only

@@ -39,7 +39,7 @@ class CommandParser(argparse.ArgumentParser):
         for word in words:
             name = word.partition("=")[0]
             if word == "--" or (self._subparsers and not word.startswith("-")):
-                break  # what follows has no options, or those of a subcommand
+                break  # no options follow, or those of a subcommand
             if name.startswith("--") and " " not in word and name not in self._option_string_actions:
                 self.error(f"unknown option {name}{_suggest(name, self._option_string_actions)}")
         if not self._subparsers:

@@ -1,4 +1,4 @@
-"""A circuit breaker: what has failed, or was too slow, is left alone for a while."""
+"""A circuit breaker: a store that has failed, or was too slow, is left alone for a while."""
 
 from __future__ import annotations
 

@@ -53,12 +53,12 @@ class Coordination:
     def lock(self, key: bytes) -> AbstractAsyncContextManager[Callable[[], bool]]:
         """Return the lock of a key, which one process holds at a time.
 
-        While it is held, ``counter`` shows what earlier holders have bumped. A process shares work of its
+        While it is held, ``counter`` shows the bumps of earlier holders. A process shares work of its
         own by `SingleFlight`.
 
         Yields:
             a function: False if another process may hold the lock by now, because this one was stopped for
-            too long. Then what the other writes is newer.
+            too long. Then the other one's write is newer.
         """
         return nullcontext(_is_held)
 
@@ -108,7 +108,7 @@ class SharedMemoryCoordination(Coordination):
 
     @property
     def is_notified(self) -> bool:
-        """True while a process of this host is notified of what other hosts bump.
+        """True while a process of this host is notified of the bumps of other hosts.
 
         False: it asks for that now and then, or there are no others.
         """
@@ -161,7 +161,7 @@ class SharedMemoryCoordination(Coordination):
         return counter
 
     def watch(self, *keys: bytes) -> Callable[[], bool]:
-        """Return a function that compares the counters of these keys with what they are now."""
+        """Return a function that returns True while the counters of these keys are as they are now."""
         counters = self._counters
         seen = tuple((cell, counters[cell]) for cell in map(_cell, keys))
 

@@ -13,7 +13,7 @@ _Value = TypeVar("_Value")
 
 
 ENTRY_BYTES = 2048
-"""What an entry takes in memory, about: its key, and a value of some objects without large texts."""
+"""The memory that an entry takes, about: its key, and a value of some objects without large texts."""
 
 
 class LruCache(Generic[_Key, _Value]):
@@ -47,7 +47,7 @@ class LruCache(Generic[_Key, _Value]):
 
     @property
     def held_bytes(self) -> int:
-        """What the entries take in memory: the sum of their sizes, or about `ENTRY_BYTES` each."""
+        """The memory that the entries take: the sum of their sizes, or about `ENTRY_BYTES` each."""
         return self._summed if self._size_of else len(self._entries) * ENTRY_BYTES
 
     def get(self, key: _Key) -> _Value | None:

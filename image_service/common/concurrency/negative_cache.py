@@ -29,7 +29,7 @@ class NegativeCache(Generic[_Key]):
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """The memory that it takes, about."""
         return self._known.held_bytes
 
     def check(self, key: _Key) -> None:

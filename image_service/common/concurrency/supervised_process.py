@@ -95,7 +95,7 @@ class SupervisedProcess:
 
 
 class ChildProcess(ProcessProtocol):
-    """One process."""
+    """The protocol of one child process; reports its end."""
 
     transport: IProcessTransport
 

@@ -1,4 +1,4 @@
-"""Whether a shared database answers, and what its clock shows."""
+"""Watches whether a shared database answers, and how far its clock is from this host's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECK_SECONDS = 2.0
 LATE_SECONDS = 1.5
 """A check that takes longer counts as failed until it is over."""
 ABORT_SECONDS = 10.0
-"""After this a transaction is aborted: its server, or what is in between, hangs."""
+"""After this a transaction is aborted: its server, or something in between, hangs."""
 CLOCK_ERROR_SECONDS = 2.0
 """By how much the clocks of two replicas differ at most, as far as stored instants are concerned."""
 _CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))

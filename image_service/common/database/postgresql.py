@@ -75,7 +75,7 @@ class PostgresqlDatabase:
         tables: created in a database that has none.
         version: of the tables, from 1.
         migrations: each brings the tables from a version to the next, and only adds.
-        stored_bytes: selects what the rows of the tables occupy: the size of the files does not shrink.
+        stored_bytes: selects the bytes that the rows of the tables occupy; the files do not shrink.
         version_table: the name of the table that holds the version; other tables in the same database have
             versions of their own.
     """
@@ -216,7 +216,7 @@ def check_database(url: str) -> str | None:
     """Connect once, as the user of a URL, so that a wrong one is known before a start; write nothing.
 
     Args:
-        url: ``postgresql+psycopg://``; what is returned does not repeat its password.
+        url: ``postgresql+psycopg://``; the returned text does not repeat its password.
 
     Returns:
         None: the database can be used. Else why not.

@@ -243,7 +243,7 @@ def _configure(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _code(error: DBAPIError) -> int:
-    """Return SQLite's primary result code (the lowest byte). Text that is no UTF-8 has none."""
+    """Return SQLite's primary result code (the lowest byte). Text that is not UTF-8 has none."""
     otherwise = sqlite3.SQLITE_CORRUPT if isinstance(error, OperationalError) else 0
     return getattr(error.orig, "sqlite_errorcode", otherwise) & 0xFF
 

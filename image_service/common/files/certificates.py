@@ -44,7 +44,7 @@ def read_private_key(key_file: Path, certificate_file: Path) -> PrivateKeyTypes:
         certificate_file: PEM, the server's certificate first.
 
     Raises:
-        ConfigurationError: a file cannot be read, or is not what it should be; the key needs a passphrase;
+        ConfigurationError: a file cannot be read, or has other content; the key needs a passphrase;
             the certificate is for another key.
     """
     key_text, certificate_text = _read(key_file), _read(certificate_file)
@@ -57,7 +57,7 @@ def read_private_key(key_file: Path, certificate_file: Path) -> PrivateKeyTypes:
         raise ConfigurationError(f"the key file {key_file} contains no private key in PEM format")
     try:
         key = load_pem_private_key(key_text, None)
-    except TypeError:  # what cryptography raises if the key is encrypted
+    except TypeError:  # cryptography raises it if the key is encrypted
         raise ConfigurationError(
             f"the key file {key_file} needs a passphrase, and the service has none: store the key without"
             f" passphrase (openssl pkey -in {key_file.name} -out NEW)"

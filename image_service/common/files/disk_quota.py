@@ -44,7 +44,7 @@ class DiskQuota:
         directory: exists when space is reserved.
         max_bytes: all files together; None: the whole disk.
         reclaim: removes files that can be spared.
-        excluded: what the names of files begin with that have a limit of their own.
+        excluded: prefixes of the names of files that have a limit of their own.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class DiskQuota:
 
         Yields:
             to be called with the bytes written, and those of the whole file if known; raises ``Unavailable``
-            if the rest does not fit beside what the other files still need.
+            if the rest does not fit beside the bytes that the other files still need.
         """
         checked_at = -_STEP_BYTES
 
@@ -97,7 +97,7 @@ class DiskQuota:
 
     @property
     def _limits(self) -> str:
-        """What `free_bytes` subtracts, for messages."""
+        """The amounts that `free_bytes` subtracts, for messages."""
         spare = f"beside {SPARE_BYTES} that are kept free"
         return spare if self.max_bytes is None else f"{spare}, with DATA_DIR_MAX_BYTES={self.max_bytes}"
 

@@ -62,7 +62,7 @@ class LocalFile:
         return attrs.evolve(self, descriptor=os.dup(self.descriptor))
 
     def identity(self) -> dict[str, object]:
-        """Return what differs for another file, and after a write to this one."""
+        """Return a value that differs for another file, and after a write to this one."""
         if self.residency is not None:  # the local file's times change with each fetch
             return {"path": self.path, "size": self.size, "validator": self.residency.validator(self)}
         status = os.fstat(self.descriptor)

@@ -23,7 +23,7 @@ def try_lock(descriptor: int, kind: int, start: int, length: int = 1) -> bool:
 
 
 def lock(descriptor: int, kind: int, start: int, length: int = 1) -> None:
-    """Wait for a lock. Nothing interrupts the wait: only for what is held for a moment."""
+    """Wait for a lock. Nothing interrupts the wait: only for locks that are held for a moment."""
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _flock(kind, start, length))
 
 

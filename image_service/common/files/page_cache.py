@@ -29,7 +29,7 @@ READ_AHEAD_BYTES = 8 * 1024 * 1024
 PROBE_BYTES = 64 * 1024
 """Distance between probes on kernels without cachestat."""
 READ_BYTES = 128 * 1024
-"""What the kernel usually reads at once."""
+"""The bytes that the kernel usually reads at once."""
 _PIECE_BYTES = 256 * 1024
 _IN_MEMORY = frozenset({0x01021994, 0x858458F6})  # tmpfs and ramfs of linux/magic.h
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from image_service.core.formats.base_file import BaseFile
 
 EPOCH_SECONDS = 0.02
-"""How often the reactor reports that no sender is about to send what it found present."""
+"""How often the reactor reports that no sender is about to send bytes that it found present."""
 CLOSE_SECONDS = 5.0
 """How long fetches that have begun are waited for at the end."""
 MAX_PINNED = 0.5
@@ -78,7 +78,7 @@ class BlockCache:
         self._state.end_senders()
 
     def close(self) -> None:
-        """End threads and close what is open, except the descriptors of base files. Blocks."""
+        """End threads and close all files, except the descriptors of base files. Blocks."""
         fetchers = [version.fetcher for version in self._versions.values()]
         for fetcher in fetchers:
             fetcher.close()
@@ -89,7 +89,7 @@ class BlockCache:
     def open(
         self, identity: CacheIdentity, source: RangeSource, digests: GranuleDigests | None = None
     ) -> BaseFile:
-        """Return the file of a version, whose `residency` fetches what is absent. Blocks for the disk.
+        """Return the file of a version, whose `residency` fetches absent bytes. Blocks for the disk.
 
         The caller closes its descriptor (`OpenFiles`). The version is open, with the source that it was
         first opened with, until nothing refers to the file or a duplicate.
@@ -126,7 +126,7 @@ class BlockCache:
         return self._versions[identity].files.present_bytes()
 
     def allocated_bytes(self) -> int:
-        """Return what all versions take on disk. Blocks for the disk."""
+        """Return the bytes that all versions take on disk. Blocks for the disk."""
         return self._budget.allocated_bytes()
 
     def pin(self, identity: CacheIdentity, offset: int, length: int) -> None:

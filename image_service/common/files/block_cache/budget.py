@@ -45,7 +45,7 @@ SPACE_SECONDS = 5.0
 PASS_SECONDS = 30.0
 """How long eviction waits for a process whose reactor does not turn."""
 _POLL_SECONDS, _WAIT_SECONDS = 0.002, 0.05
-_SWEEPS = 4  # fetched ahead, used, unused; and one for what was used meanwhile
+_SWEEPS = 4  # fetched ahead, used, unused; and one for granules used meanwhile
 _NOT_ABSENT = re.compile(rb"[^\0]")
 
 
@@ -69,7 +69,7 @@ class Budget:
         """Reserve bytes while they are written; evict others before if needed. Blocks.
 
         Raises:
-            OSError: ENOSPC: what is pinned or held leaves no space.
+            OSError: ENOSPC: pinned and held granules leave no space.
         """
         deadline = time.monotonic() + SPACE_SECONDS
         while not self._try_reserve(count):
@@ -91,11 +91,11 @@ class Budget:
             return True
 
     def _used_bytes(self) -> int:
-        """Return what is taken or reserved. The caller has the lock BUDGET."""
+        """Return the bytes that are taken or reserved. The caller has the lock BUDGET."""
         return self.allocated_bytes() + self._state.reserved_bytes()
 
     def allocated_bytes(self) -> int:
-        """Return what all versions take on disk."""
+        """Return the bytes that all versions take on disk."""
         total = 0
         for path in self.directories():
             for name in ("data", "map"):
@@ -160,7 +160,7 @@ class Budget:
     def _lock_strays(
         self, versions: list[VersionFiles], locks: dict[VersionFiles, int]
     ) -> list[tuple[VersionFiles, int]]:
-        """Lock what is absent and yet on disk: its writer was killed."""
+        """Lock granules that are absent and yet on disk: their writer was killed."""
         return [
             (version, granule)
             for version in versions
@@ -174,7 +174,7 @@ class Budget:
     def _lock_victims(
         self, versions: list[VersionFiles], locks: dict[VersionFiles, int], wanted: int
     ) -> list[tuple[VersionFiles, int]]:
-        """Move the hand, and lock and clear what it takes."""
+        """Move the hand, and lock and clear the granules that it takes."""
         victims: list[tuple[VersionFiles, int]] = []
         for version, granule in self._sweep(versions):
             if version.pinned[granule]:
@@ -210,7 +210,7 @@ class Budget:
                 start = 0
 
     def _wait_for_senders(self) -> bool:
-        """Wait until nobody is about to send what has become absent; False if a process does not go on."""
+        """Wait until nobody is about to send granules that became absent; False if a process hangs."""
         epoch = self._state.begin_epoch()
         deadline = time.monotonic() + PASS_SECONDS
         while not self._state.have_passed(epoch):

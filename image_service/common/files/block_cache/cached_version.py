@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SHIFT = GRANULE_BYTES.bit_length() - 1
 _POLL_SECONDS = 0.005
-_READ_GRANULES = 2  # of what is held, as far as it is a reader's step; more is fetched as a whole anyway
+_READ_GRANULES = 2  # of the held ones, as far as it is a reader's step; more is fetched as a whole anyway
 _STEP = 16  # granules that one thread has fetched at once
 
 
@@ -61,7 +61,7 @@ class CachedVersion:
         self._read_ahead_lock = threading.Lock()
 
     def validator(self, file: BaseFile) -> str:
-        """Return what stands for URL, validator and size: the same on all replicas."""
+        """Return a digest of URL, validator and size: the same on all replicas."""
         del file
         return self._validator
 
@@ -73,7 +73,7 @@ class CachedVersion:
         return count
 
     def is_present(self, file: BaseFile, offset: int, length: int) -> bool:
-        """Return True if all bytes are present (see `Residency`); that is no use of them."""
+        """Return True if all bytes are present (see `Residency`); asking does not count as use."""
         del file
         first, stop = offset >> _SHIFT, ((offset + length - 1) >> _SHIFT) + 1
         if stop == first + 1:  # as nearly always
@@ -103,7 +103,7 @@ class CachedVersion:
             self.fetcher.fetch(ahead, AHEAD)
 
     async def prefetch(self, file: BaseFile, offset: int, length: int) -> None:
-        """Fetch what is absent (see `Residency`); it may be evicted again at the next turn.
+        """Fetch absent bytes (see `Residency`); it may be evicted again at the next turn.
 
         Canceling drops the wait; the bytes arrive.
         """
@@ -118,7 +118,7 @@ class CachedVersion:
             while flights:
                 for flight in flights:
                     await self._arrival(flight)
-                flights = self.fetcher.fetch(granules, USED)  # what is absent, still or again
+                flights = self.fetcher.fetch(granules, USED)  # those that are absent, still or again
         finally:
             self._counters.waiting -= 1
 
@@ -138,7 +138,7 @@ class CachedVersion:
         return arrived
 
     def hold(self, file: BaseFile, offset: int, length: int) -> AbstractContextManager[None]:
-        """Fetch what is absent, and keep all of it from eviction within the context. Blocks."""
+        """Fetch the absent bytes, and keep all of the range from eviction within the context. Blocks."""
         del file
         return self._hold(granules_of(offset, length))
 
@@ -155,7 +155,7 @@ class CachedVersion:
             os.close(lock)
 
     def fetch(self, granules: range) -> None:
-        """Fetch what is absent. Blocks.
+        """Fetch the absent bytes. Blocks.
 
         Raises:
             OSError: it cannot be fetched.

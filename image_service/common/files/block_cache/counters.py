@@ -1,4 +1,4 @@
-"""What the block cache counts for the metrics."""
+"""The counts of the block cache, for the metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class CacheCounters:
     Args:
         asked_bytes: that senders found present.
         missed_bytes: that senders had to wait for.
-        fetch_seconds: what they took together.
+        fetch_seconds: of all fetches together.
         failed_fetches: of these, no bytes came.
         changed_origins: fetches that found another version.
         digest_faults: granules that did not have their digest.

@@ -4,8 +4,8 @@
 
 Queues are those of this process, claims exclude other processes.
 
-At most `THREADS` spans of `MAX_SPAN` granules are in memory at once. What readers wait for goes first; two
-threads are for that alone.
+At most `THREADS` spans of `MAX_SPAN` granules are in memory at once. Granules with readers go first; two
+threads are for them alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ THREADS = 8
 _AHEAD_THREADS = 6
 _LINGER_SECONDS = 10.0  # a thread that has nothing to do ends, so that nothing keeps an unused version open
 CLAIM_SECONDS = 0.5
-"""How long a process waits for what another one fetches, before it fetches that too."""
+"""How long a process waits for another one's fetch, before it fetches the same."""
 _POLL_SECONDS = 0.005
 _WRITE_SECONDS = 30.0  # another process may write or evict a granule that long
 
@@ -56,7 +56,7 @@ class Flight:
     """Consecutive granules that are fetched together.
 
     Args:
-        used: what they become: USED, or AHEAD of any reader.
+        used: the state that they get: USED, or AHEAD of any reader.
         done: set when the granules should be looked at again; fails if they could not be fetched.
         started: in a thread.
         started_ahead: in one of the threads that fetch ahead.
@@ -76,7 +76,7 @@ class Flight:
 
 
 class Fetcher:
-    """Fetches what is absent.
+    """Fetches absent granules.
 
     Args:
         digests: of its granules, if there are any.
@@ -139,7 +139,7 @@ class Fetcher:
         return flight
 
     def _hurry(self, flight: Flight) -> None:
-        """A reader waits for what was to be fetched ahead."""
+        """Fetch now what was to be fetched ahead: a reader waits for it."""
         if flight.used == AHEAD and not flight.started:
             self._ahead.remove(flight)
             flight.used = USED
@@ -156,7 +156,7 @@ class Fetcher:
         self._changed.notify_all()
 
     def close(self) -> None:
-        """Begin nothing more; close the files once what has begun is over. Does not block."""
+        """Begin no more fetches; close the files once those in flight have ended. Does not block."""
         with self._changed:
             self._stopped = True
             flights = [*self._demanded, *self._ahead]
@@ -174,7 +174,7 @@ class Fetcher:
             self._files.close()
 
     def wait_until_closed(self, seconds: float) -> None:
-        """Wait for what has begun."""
+        """Wait for the fetches in flight."""
         with self._changed:
             self._changed.wait_for(lambda: not self._threads, seconds)
 
@@ -228,7 +228,7 @@ class Fetcher:
             flight.done.set_exception(error)
 
     def _fetch_claimed(self, flight: Flight) -> None:
-        """Fetch what is absent, unless another process does so."""
+        """Fetch absent granules, unless another process does so."""
         files, first = self._files, flight.first
         claim = files.lock(CLAIM, EXCLUSIVE, first, flight.count)
         granules = flight.granules
@@ -253,7 +253,7 @@ class Fetcher:
                 os.close(claim)
 
     def _verify(self, granules: range) -> None:
-        """Compare what the machine's previous boot has left with its checksums."""
+        """Compare the granules of the machine's previous boot with their checksums."""
         files = self._files
         if any(files.present[granule] == UNVERIFIED for granule in granules):
             lock = self._lock_for_writing(granules.start, len(granules))

@@ -1,4 +1,4 @@
-"""What the processes that share a cache directory know of each other: who is about to send, who writes.
+"""The state that the processes of a cache directory share: who is about to send, who writes.
 
 Each process has a slot in the file `state`, which all have mapped, and a lock on the slot while it lives.
 
@@ -6,7 +6,7 @@ A sender asks whether granules are present and sends them in the same turn of th
 has become absent may be punched once the reactor of each process has begun another turn. The process that
 evicts increments the epoch; every process copies it into its slot now and then, between turns.
 
-A process reserves disk space before it writes. What the others reserve counts as used.
+A process reserves disk space before it writes. Bytes that others reserve count as used.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SharedState:
     # Space.
 
     def reserved_bytes(self) -> int:
-        """Return what all processes that live have reserved. The caller has the lock BUDGET."""
+        """Return the bytes that all living processes have reserved. The caller has the lock BUDGET."""
         return sum(
             reserved for slot in _SLOTS if (reserved := self._words[slot + _RESERVED]) and self._lives(slot)
         )

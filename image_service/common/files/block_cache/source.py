@@ -1,4 +1,4 @@
-"""What the block cache needs of an origin: bytes by ranges, what identifies a version, digests."""
+"""The interface of an origin to the block cache: bytes by ranges, the identity of a version, digests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import attrs
 
 GRANULE_BYTES = 1024 * 1024
-"""What is present or absent as a whole, evicted at once, and has one digest."""
+"""The unit that is present or absent, fetched, evicted and verified as a whole."""
 _SHA256_BYTES = 32
 
 
@@ -17,7 +17,7 @@ class OriginFailed(OSError):
     """The origin did not return the bytes that were asked for.
 
     Args:
-        detail: what failed, without credentials.
+        detail: the reason, without credentials.
         retry_after_seconds: when another attempt may succeed.
     """
 
@@ -48,7 +48,7 @@ class RangeSource(Protocol):
 
 @attrs.frozen
 class CacheIdentity:
-    """What makes two files one in the cache.
+    """The identity of a version: files with equal ones are one in the cache.
 
     Args:
         url: of the origin, without query and user information.

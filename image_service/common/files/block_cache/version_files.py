@@ -115,7 +115,7 @@ class VersionFiles:
         return count - (GRANULE_BYTES - self.length_of(last) if self.present[last] == PRESENT else 0)
 
     def stray_bytes(self) -> int:
-        """Return about what granules that are absent take on disk."""
+        """Return about how many bytes absent granules take on disk."""
         present = self.granules - bytes(self.present).count(ABSENT)
         return os.fstat(self.data).st_blocks * 512 - present * GRANULE_BYTES
 
@@ -131,7 +131,7 @@ class VersionFiles:
         """Make a granule present. The caller has its WRITE lock.
 
         One pwrite per granule: the kernel keeps a larger write in pages that two granules share, and to punch
-        one of these would overwrite, in place, what sockets have yet to send.
+        one of these would overwrite, in place, bytes that sockets have yet to send.
         """
         offset, done = granule * GRANULE_BYTES, 0
         while done < len(content):
@@ -171,7 +171,7 @@ class VersionFiles:
 
 
 def create_version(directory: Path, size: int) -> None:
-    """Make the files of a version, all absent; what was in the directory is removed.
+    """Make the files of a version, all absent; earlier files in the directory are removed.
 
     Raises:
         OSError: the file system cannot hold it, or has no holes.
@@ -196,13 +196,13 @@ def create_version(directory: Path, size: int) -> None:
 
 
 def avoid_large_folios(descriptor: int) -> None:
-    """Have the kernel read only what is asked for: its read-ahead puts granules into common pages, too."""
+    """Turn the kernel's read-ahead off: it puts granules into common pages, too."""
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 @cache
 def read_boot_id() -> str:
-    """Return what identifies this boot of the machine."""
+    """Return the identifier of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
