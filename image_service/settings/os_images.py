@@ -117,7 +117,7 @@ def _distinct(entries: Iterable[Mapping[str, Any]], member: str) -> list[Any]:
 
 
 def _faults(entry: object) -> Iterable[str]:
-    """The faults of one entry."""
+    """Return the faults of one entry."""
     if not isinstance(entry, dict):
         yield "must be an object"
         return

@@ -103,7 +103,7 @@ def parse_proxy(text: str) -> Proxy:
 
 
 def parse_exemptions(text: str) -> Exemptions:
-    """Parse a list separated by commas; like Go, ignore entries that are no hosts."""
+    """Parse a list separated by commas; like Go, ignore entries that are not hosts."""
     entries = [entry for each in text.lower().split(",") if (entry := each.strip())]
     hosts = tuple(host for entry in entries if (host := _parse_exempt(entry)) is not None)
     return Exemptions(hosts, "*" in entries)

@@ -52,7 +52,7 @@ def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
 
 
 def _faults(entry: object) -> Iterable[str]:
-    """The faults of one entry."""
+    """Return the faults of one entry."""
     if not isinstance(entry, dict):
         yield "must be an object"
         return

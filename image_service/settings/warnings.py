@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Iterator[str]:
-    """Yield what to tell at the start; the certificate is read, the rest is known from the settings.
+    """Yield the warnings of a start; the certificate is read, the rest is known from the settings.
 
     Args:
         settings: valid.
@@ -28,7 +28,7 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
         standalone: True if the embedded stand-in takes assisted-service's place.
     """
     listens_beyond_loopback = settings.listen.address is None or not settings.listen.address.is_loopback
-    # Without the stand-in, a proxy on this machine may be what clients reach.
+    # Without the stand-in, clients may reach a proxy on this machine.
     if _is_loopback(base_url) and (listens_beyond_loopback or not standalone):
         yield (
             f"clients elsewhere cannot reach {base_url}: minimal ISOs, PXE and mirror URLs will not work; set"
