@@ -94,7 +94,7 @@ def read_body(  # noqa: PLR0913 - a response and its limits
 ) -> Deferred[bytes]:
     """Read the whole body of a response; ``resource`` names it in errors.
 
-    With ``may_end_early`` it may end before it is whole, and without a promised length: that of an error.
+    With ``may_end_early`` it may end before it is whole, and without a promised length: the body of an error.
 
     Fails with ``UpstreamError`` if the body is incomplete or too large, with ``UpstreamTimeout`` if no byte
     arrives for ``silence_seconds``. May be canceled at any time. If it fails or is canceled, the connection

@@ -37,12 +37,12 @@ T = TypeVar("T")
 WAIT_SECONDS = 1.5
 """How long after its request a call may wait: a call then has a second before the image is timed out."""
 MAX_WAITING = 512
-"""Calls of one class that wait. With 32 slots and calls of 0.1 s this is what 1.5 s are enough for."""
+"""Calls of one class that wait. With 32 slots and calls of 0.1 s, about so many start in 1.5 s."""
 RETRY_AFTER_SECONDS = 5
 
 
 class CallClass(enum.Enum):
-    """What a call is for, and what is known of its credentials."""
+    """The purpose of a call, and whether its credentials are known."""
 
     REVALIDATION = "revalidation"
     ACCEPTED = "accepted"

@@ -43,7 +43,7 @@ class FailureLog:
     def add(self, error: ImageServiceError, attempt: Attempt) -> None:
         """Log a failure, or count it for the next line of its cause.
 
-        A refusal (401, 403, 404, …) is no fault of anybody who runs a service: its level is info.
+        A refusal (401, 403, 404, …) is not the fault of anybody who runs a service: its level is info.
         """
         suppressed = self._limiter.admit(_cause_of(error, attempt))
         if suppressed is None:
@@ -71,7 +71,7 @@ class FailureLog:
 
 
 def _cause_of(error: ImageServiceError, attempt: Attempt) -> tuple[str, str]:
-    """Return what equal failures of different infra-envs have in common."""
+    """Return a key that equal failures of different infra-envs share."""
     return error.code, _NUMBER.sub("", error.detail.replace(attempt.call.resource, ""))
 
 

@@ -47,7 +47,7 @@ _ERRORS_OF_STATUSES: dict[int, type[ImageServiceError]] = {
     422: Unprocessable,
 }
 _FAILURES = frozenset({*range(300), 408, 425, *range(500, 1000)})
-"""The statuses of a server that fails, and those of success, of an answer that it is not."""
+"""The statuses of a server that fails, and of a success whose content is invalid."""
 _CHECK_HOST = "check ASSISTED_SERVICE_HOST"
 _CHECK_URL = f"{_CHECK_HOST} and ASSISTED_SERVICE_SCHEME"
 _CHECK_LOG = "see the log of assisted-service"

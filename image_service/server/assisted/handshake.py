@@ -39,7 +39,7 @@ LATER_SECONDS = 10.0
 _CHECK_SCHEME = "does it speak HTTP? then set ASSISTED_SERVICE_SCHEME=http"
 _CHECK_CA_FILE = "check ASSISTED_SERVICE_API_TRUSTED_CA_FILE"
 _CHECK_CERTIFICATE = "check the certificate of assisted-service, and the clocks"
-# Reasons of OpenSSL's errors; the latter are of bytes that are no TLS record.
+# Reasons of OpenSSL's errors; the latter are of bytes that are not a TLS record.
 _REFUSED = "certificate verify failed"
 _NOT_TLS = {"wrong version number", "packet length too long", "record layer failure", "unknown protocol"}
 
@@ -69,7 +69,7 @@ class Handshakes:
         try:
             await listener.completed.addTimeout(seconds, self._clock, _raise_late(late))
         except ConnectFailed:
-            # Not beyond twice what this one had: others may have been late at the same time.
+            # At most twice this one's time: others may have been late at the same time.
             self._timeout_seconds = max(self._timeout_seconds, min(2 * seconds, LATER_SECONDS))
             raise
         except (SSL.Error, VerificationError, network.ConnectionClosed) as error:
@@ -125,7 +125,7 @@ def _check_names(connection: SSL.Connection, host: str) -> None:
 
 
 def _explain(error: Exception, connection: SSL.Connection) -> str:
-    """Return OpenSSL's own texts at most, which contain neither the peer's name nor what it sent."""
+    """Return OpenSSL's own texts at most, which contain neither the peer's name nor its bytes."""
     if isinstance(error, VerificationError):
         return "its certificate is not for this host; check ASSISTED_SERVICE_HOST and the certificate"
     if isinstance(error, network.ConnectionClosed):

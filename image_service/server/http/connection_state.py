@@ -6,7 +6,7 @@ import enum
 
 
 class State(enum.Enum):
-    """What a connection waits for."""
+    """The states of a connection: each is an event that it waits for."""
 
     HANDSHAKE = enum.auto()
     """The TLS handshake."""

@@ -21,7 +21,7 @@ _OPAQUE = "null"
 # A serialized origin (RFC 6454 section 6.2) in lower case; other text cannot be a browser's.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?")
 
-# What a page may send in addition to the standard's fields; Content-Type has no effect, but was always
+# A page may send these in addition to the standard's fields; Content-Type has no effect, but was always
 # allowed.
 _REQUEST_FIELDS = (
     "Authorization, Content-Type, "
@@ -36,7 +36,7 @@ _ALLOWANCES = render_fields(
     ("Access-Control-Max-Age", "600"),
 )
 _EXPOSED = render_fields(("Access-Control-Expose-Headers", _EXPOSED_FIELDS))
-# On every response: a cache must not return to one page what only another may read.
+# On every response: a cache must not return to one page a response that only another may read.
 _VARY = render_fields(("Vary", "Origin"))
 
 

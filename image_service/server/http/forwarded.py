@@ -1,4 +1,4 @@
-"""The client's address: the peer's, or what trusted proxies report in X-Forwarded-For. Pure."""
+"""The client's address: the peer's, or one that trusted proxies report in X-Forwarded-For. Pure."""
 
 from __future__ import annotations
 

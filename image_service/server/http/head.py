@@ -1,4 +1,4 @@
-"""The request head (RFC 9112 sections 2, 3, 5 and 6): finding its end, parsing it, refusing what is invalid.
+"""The request head (RFC 9112 sections 2, 3, 5 and 6): finding its end, parsing it, refusing invalid ones.
 
 llhttp (through httptools) parses the field lines, at its strictest. The rest is here: the request line, the
 limits, Host, the framing of content, which is always refused, and Expect.
@@ -27,7 +27,7 @@ MAX_FIELDS = 100
 MAX_TARGET_BYTES = 8 * 1024
 """Limits the credentials in a target, too."""
 MAX_CREDENTIALS_BYTES = 8 * 1024
-"""Limits Authorization. Signed tokens have some KiB, and are kept with what was fetched by them."""
+"""Limits Authorization. Signed tokens have some KiB, and are kept with the answers to them."""
 
 # RFC 9112 3:  request-line = method SP request-target SP HTTP-version ; method = token
 #   HTTP-version = %s"HTTP" "/" DIGIT "." DIGIT ; the target has no fragment, space or control character
@@ -72,7 +72,7 @@ def find_head(data: bytes) -> int | None:
     Raises:
         HeadTooLarge: it is longer than `MAX_HEAD_BYTES`, complete or not.
         UriTooLong: the data is one long request line.
-        InvalidRequest: a line ends in LF alone, so the end would never be found; or it is no HTTP, but TLS.
+        InvalidRequest: a line ends in LF alone, so the end would never be found; or it is not HTTP, but TLS.
     """
     end = data.find(_END, 0, MAX_HEAD_BYTES)
     if end >= 0:

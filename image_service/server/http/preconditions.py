@@ -20,7 +20,7 @@ _TAG_LIST = re.compile(rf"[ \t,]*{_ENTITY_TAG}(?:[ \t]*,[ \t,]*{_ENTITY_TAG})*[ 
 
 
 class Outcome(enum.Enum):
-    """What the preconditions allow."""
+    """The result of evaluating the preconditions."""
 
     PERFORM = "perform"
     NOT_MODIFIED = "not modified"

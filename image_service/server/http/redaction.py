@@ -37,9 +37,9 @@ _PUBLIC_PARAMETERS = frozenset({"type", "version", "arch", "digest"})
 
 
 def redact_target(target: str) -> str:
-    """Return a request target for the log, with `***` in place of what is, or may be, a credential.
+    """Return a request target for the log, with `***` in place of each part that is, or may be, a credential.
 
-    What follows a path segment such as `bytoken`, or `s` of a short link, is hidden, except version,
+    Everything behind a path segment such as `bytoken`, or `s` of a short link, is hidden, except version,
     architecture and file of a complete URL. Other segments are shown up to the first character that no name
     of ours has, unless they look like a credential. Of the query, only the parameters that describe the image
     are shown.

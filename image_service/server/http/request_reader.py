@@ -41,7 +41,7 @@ END: Final = Signal.END
 
 @attrs.frozen
 class BadRequest:
-    """Bytes that are no valid request.
+    """Bytes that are not a valid request.
 
     Args:
         method: as sent, if it is a known one; ``HEAD`` too if the bytes only begin like a HEAD request, whose

@@ -202,7 +202,7 @@ def names_probe(target: str) -> bool:
 
 
 def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") -> Route:
-    """Return what a request target names.
+    """Return the route that a request target names.
 
     Args:
         target: in origin form.

@@ -81,7 +81,7 @@ class LinkTarget:
 
     @classmethod
     def decode(cls, payload: bytes) -> LinkTarget:
-        """Return what ``encode`` encoded; raises SnapshotUnreadable if another release has."""
+        """Return the target that ``encode`` encoded; raises SnapshotUnreadable for another release's."""
         try:
             document = json.loads(payload)
             infra_env_id, version, architecture, kind = document["ref"]

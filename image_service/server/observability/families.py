@@ -1,7 +1,7 @@
 """Metric families: plain numbers while requests run, samples when Prometheus asks.
 
 The client library's own counters take a lock at each step, and its histograms several: that would be a tenth
-of what a small range costs. Everything here is called in the reactor's thread.
+of the cost of a small range. Everything here is called in the reactor's thread.
 
 Labels have the declared values and no others; any other value is counted as `other`. The number of series is
 therefore bounded, and nothing that clients send is shown.
@@ -111,7 +111,7 @@ class Gauge(Family):
     read: Callable[[], float | None] | None = None
 
     def collect(self) -> Iterable[Metric]:
-        """Read it."""
+        """Read the gauge's function."""
         family = GaugeMetricFamily(self.name, self.description, labels=())
         value = self.read() if self.read is not None else None
         if value is not None:
@@ -127,7 +127,7 @@ class GaugeByLabel(Family):
     read: Callable[[], Mapping[str, float]] | None = None
 
     def collect(self) -> Iterable[Metric]:
-        """Read them."""
+        """Read the counts from their owner."""
         family = GaugeMetricFamily(self.name, self.description, labels=tuple(self.labels))
         for value, number in (self.read() if self.read else {}).items():
             family.add_metric((value,), number)
@@ -146,7 +146,7 @@ class ReadCounters(Family):
     """Returns the counts by the value of the label; without a label, by an empty one."""
 
     def collect(self) -> Iterable[Metric]:
-        """Read them."""
+        """Read the counts from their owner."""
         family = CounterMetricFamily(self.name, self.description, labels=tuple(self.labels))
         for value, number in (self.read() if self.read else {}).items():
             family.add_metric((value,) if self.labels else (), number)

@@ -223,7 +223,7 @@ def _is_journal(out: TextIO, journal_stream: str | None) -> bool:
         return False
     try:
         status = os.fstat(out.fileno())
-    except OSError:  # it is no file
+    except OSError:  # it is not a file
         return False
     return journal_stream == f"{status.st_dev}:{status.st_ino}"
 

@@ -39,7 +39,7 @@ def export(metrics: Iterable[Metric]) -> Exported:
 
 
 def cumulative(exported: Exported) -> Exported:
-    """Return what stays of a process that has ended or does not respond: its counts."""
+    """Return the counts of a process that has ended or does not respond, without its states."""
     return [metric for metric in exported if metric[2] in CUMULATIVE]
 
 

@@ -1,4 +1,4 @@
-"""The metrics: what other packages record, and the page that Prometheus reads.
+"""The metrics: methods by which other packages record, and the page that Prometheus reads.
 
 `python -m image_service.server.observability.metrics` prints `docs/metrics.md`.
 """
@@ -128,7 +128,7 @@ class Metrics:
         self._all.upstream_seconds.series(kind).observe(seconds)
 
     def record_snapshot_event(self, event: SnapshotEvent) -> None:
-        """Record what happened to a snapshot."""
+        """Record an event of a snapshot."""
         self._snapshot_events[event]()
 
     # The next group is the `ReplicaObserver` of replicas.

@@ -79,7 +79,7 @@ class Digests:
 
         Args:
             image: its files must stay open until `stop` is done.
-            deadline: what `deadline` returned when the request came; None: it comes now.
+            deadline: the value of `deadline` when the request came; None: it comes now.
 
         Returns:
             fires with 32 bytes. Fails with NotFound if bytes of the image are not on local disk; with
@@ -180,5 +180,5 @@ def repr_digest(digest: bytes) -> str:
 
 
 def checksum_line(digest: bytes, file_name: str) -> bytes:
-    """Return what `sha256sum -c` checks a download by: this line alone, as busybox fails on comments."""
+    """Return the line by which `sha256sum -c` checks a download, without comments: busybox refuses them."""
     return f"{digest.hex()}  {file_name}\n".encode()

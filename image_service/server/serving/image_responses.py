@@ -1,4 +1,4 @@
-"""Responses with images and their digests: which version a request asks for, and what its client has read."""
+"""Responses with images and their digests: chooses the version, and records the client's reads."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ImageAccess:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory, about."""
+        """The memory that it takes, about."""
         credentials = self.reader.credentials
         return ENTRY_BYTES + (len(credentials.secret) if credentials else 0)
 

@@ -28,7 +28,7 @@ class IpxeScripts:
 
     Args:
         base_url: by which clients reach the service, without a slash at its end.
-        uses_host: the listener is not that of `base_url`: the scheme is http, and the host that by which the
+        uses_host: `base_url` names another listener: the scheme is http, and the host is the one by which the
             client has reached it.
     """
 

@@ -32,7 +32,7 @@ class Pages:
     Args:
         unready: returns why no image can be served; empty if some can.
         base_path: the path of the service's base URL.
-        impairment: returns what does not work although images can be served, in a line; empty if all does.
+        impairment: names in a line the parts that do not work although images can be served; empty if all do.
         metrics: renders the metrics; None: another listener serves them.
         base_images: renders the base images' states as JSON; None: same.
     """

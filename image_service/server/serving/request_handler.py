@@ -65,7 +65,7 @@ def _no_streams(_: StreamRef) -> BootImage:
 
 @attrs.define(eq=False)
 class _Handling:
-    """A request while it is handled. Its refusal needs what is known of it by then.
+    """A request while it is handled. Its refusal names the route and subject known by then.
 
     Args:
         address: the client's.
@@ -234,7 +234,7 @@ def _refuse(handling: _Handling, failure: Failure) -> PreparedResponse:
 
 
 def _subject(route: Route) -> Subject:
-    """Return what a request is about, as far as the request says."""
+    """Return the subject of a request, as far as the request says."""
     match route:
         case PublicDocument() | Probe():
             return Subject(route.value)

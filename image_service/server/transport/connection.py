@@ -1,6 +1,6 @@
 """The Protocol of a client's connection: I/O and deadlines.
 
-What the bytes mean is the `RequestReader`'s; what the connection waits for is its `State`. Each state but
+The `RequestReader` parses the bytes; the `State` is the event that the connection waits for. Each state but
 HANDLING has its deadline.
 """
 
@@ -109,7 +109,7 @@ class Connection(Protocol):
             if not self._secure:  # else all records that arrive together share one turn (see tls)
                 self._sender.begin_turn()
             event = self._reader.next_event(data)
-            # A single range of a mount is most of what arrives.
+            # Most requests are for a single range of a mount.
             if not (type(event) is tuple and not self._reader.buffer and self._answer_further(event)):
                 self._handle_events(event)
         else:
@@ -273,7 +273,7 @@ class Connection(Protocol):
         limits = self._context.limits
         is_closing = self._state is State.CLOSING
         if is_closing and not queued_bytes(self._handle):
-            self._tcp.loseConnection()  # an abort could destroy what the client's system holds for it
+            self._tcp.loseConnection()  # an abort could destroy bytes that the client's system holds for it
         elif is_closing or self._state is State.SENDING:
             if self._timeouts.is_stalled(closing=is_closing):
                 self.abort(AbortReason.NO_PROGRESS, f"no progress for {limits.stall_seconds:g} s")
@@ -312,7 +312,7 @@ class Connection(Protocol):
         self._close_transport(at_once=at_once)
 
     def _close_transport(self, *, at_once: bool = False) -> None:
-        """Close our side so that the client can read what it was sent, unless `at_once`.
+        """Close our side so that the client can read all that was sent, unless `at_once`.
 
         On plain TCP the client's close is awaited: closing with input unread would send a reset, which can
         destroy the response. TLS does the same by its closing alerts.

@@ -1,4 +1,4 @@
-"""What all connections of a listener share."""
+"""The context that all connections of a listener share."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DateField:
 
 @attrs.frozen(eq=False, kw_only=True)
 class ConnectionContext:
-    """What all connections of a listener share.
+    """Objects that all connections of a listener share.
 
     Args:
         page_cache: reports which bytes of files are in memory, and reads the others in threads.

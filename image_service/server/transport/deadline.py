@@ -79,9 +79,9 @@ class Deadline:
 
 
 class Timeouts(Deadline):
-    """What a connection waits for, each with its deadline.
+    """The deadlines of a connection, one for each event that it waits for.
 
-    Progress is what the client's TCP acknowledges: a writer does not see it, because kernels buffer.
+    Progress means that the client's TCP acknowledges bytes: a writer does not see it, because kernels buffer.
 
     Args:
         expired: called when a deadline has passed.

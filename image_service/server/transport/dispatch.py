@@ -192,7 +192,7 @@ class Dispatcher:
     def end_exchange(
         self, exchange: Exchange, body_bytes: int, outcome: str, abort: AbortReason | None = None
     ) -> None:
-        """Record the end of an exchange, and release what it holds.
+        """Record the end of an exchange, and release its slot and its mount.
 
         Args:
             body_bytes: of content, accepted by the kernel; negative if not even the head was.

@@ -1,4 +1,4 @@
-"""The factories of connections, which also close them, and what the factories of all listeners share."""
+"""The factories of connections, which also close them, and the objects that all factories share."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def build_transport(
     observer: Observer,
     failures: RecentFailures,
 ) -> Transport:
-    """Start the threads that read and send files, and make what connections share."""
+    """Start the threads that read and send files, and make the objects that connections share."""
     reactor = parts.reactor
     limits, proxies = settings.limits, settings.listen.trusted_proxies
     slots = Slots(

@@ -51,7 +51,7 @@ class Listeners:
     ) -> IListeningPort:
         """Accept the connections of a listening socket, which is closed here.
 
-        `protocol_factory` is `factory`, or what puts TLS below its connections.
+        `protocol_factory` is `factory`, or a factory that puts TLS below its connections.
         """
         port: IListeningPort = reactor.adoptStreamPort(listener.fileno(), listener.family, protocol_factory)
         listener.close()  # the reactor has a duplicate; with both open, the kernel would go on accepting

@@ -15,7 +15,7 @@ def unmapped(address: str) -> str:
 
 @lru_cache(_MAX_CACHED)
 def address_group(address: str) -> str:
-    """Return what limits and shares count: an IPv4 address, or the /64 network of an IPv6 address.
+    """Return the unit that limits and shares count: an IPv4 address, or the /64 network of an IPv6 address.
 
     One host usually has all addresses of such a network at its disposal.
     """

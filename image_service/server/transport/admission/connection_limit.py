@@ -40,7 +40,7 @@ SEARCH_SECONDS = 1.0
 
 @attrs.define(eq=False)
 class Admission:
-    """What the limit knows of a connection.
+    """A connection, as the limit knows it.
 
     Args:
         group: of the client's address (`address_group`); behind a trusted proxy that of the latest request.
@@ -97,7 +97,7 @@ class ConnectionLimit:
         """The connections of each listener; their owners update them."""
         self._limit = limits.connections
         rate = limits.min_download_rate
-        self._slow_seconds = SMALL_BYTES / rate if rate else float("inf")  # for what needs no slot
+        self._slow_seconds = SMALL_BYTES / rate if rate else float("inf")  # for responses that need no slot
         self._limit_per_address = limits.connections_per_address
         self._proxies = proxies
         self._counts = counts

@@ -1,4 +1,4 @@
-"""What each process holds of what is limited, and the sums over all that serve together."""
+"""The counts of limited resources: of each process, and the sums over all that serve together."""
 
 from __future__ import annotations
 

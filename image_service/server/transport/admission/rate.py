@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import socket
 
 WINDOW_SECONDS = 4.0
-"""A rate is that of the latest window, so a download is known to be slow after this time at the earliest."""
+"""A rate is measured over this window, so a download is known to be slow after this time at the earliest."""
 
 
 class DownloadRate:

@@ -1,6 +1,6 @@
 """Admission of downloads: each needs one of a limited number of slots, and waits for it for a limited time.
 
-What is small needs none: a range of a mount, a HEAD, a probe and a refusal are answered while slow readers
+Small responses need none: a range of a mount, a HEAD, a probe and a refusal are answered while slow readers
 hold every slot. While downloads wait, those that are slower than the least rate are aborted, the slowest
 first (decision 17).
 """

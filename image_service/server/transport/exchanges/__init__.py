@@ -1,1 +1,1 @@
-"""What is known and logged of one request and its response."""
+"""The record and the log of one request and its response."""

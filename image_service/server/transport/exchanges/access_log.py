@@ -45,7 +45,7 @@ _UNLOGGED = frozenset(probe.value for probe in (Probe.HEALTH, Probe.LIVE, Probe.
 
 @attrs.frozen
 class AccessLog:
-    """What the logs of all connections have in common.
+    """Options and counts that the logs of all connections share.
 
     Args:
         clock: for durations and the timer of summaries.

@@ -27,7 +27,7 @@ Message: TypeAlias = "tuple[bytes, tuple[Extent, ...]]"
 
 @attrs.frozen
 class Subject:
-    """What a request is about, for log and metrics; holds no credential.
+    """The subject of a request, for log and metrics; holds no credential.
 
     Args:
         handler: the route's pattern; empty if there is no route.
@@ -39,7 +39,7 @@ class Subject:
 
     @property
     def is_public(self) -> bool:
-        """True for a file that is the same for all clients: that of a base image or of a stream."""
+        """True for a file that is the same for all clients: of a base image or of a stream."""
         return not self.infra_env
 
 
@@ -131,12 +131,12 @@ class Exchange:
 
     @property
     def subject(self) -> Subject:
-        """What the request is about, as far as is known."""
+        """The subject of the request, as far as is known."""
         return self.prepared.subject if self.prepared is not None else NO_SUBJECT
 
     @property
     def status(self) -> int:
-        """The response's; 0 if there is none."""
+        """The status of the response; 0 if there is none."""
         return self.prepared.response.status if self.prepared is not None else 0
 
     @property
@@ -161,19 +161,19 @@ class Exchange:
 
     @property
     def user_agent(self) -> str:
-        """As sent."""
+        """The request's User-Agent as sent; empty if it has none."""
         return self.headers.get("user-agent", "")
 
     @property
     def range(self) -> str:
-        """The Range field."""
+        """The value of the request's Range field; empty if it has none."""
         if self.int_range is not None:
             return format_int_range(*self.int_range)
         return self.headers.get("range", "")
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Those of the request, by lower-case name; none if it was invalid."""
+        """The fields of the request, by lower-case name; none if it was invalid."""
         return self.request.headers if self.request is not None else {}
 
     def render_head(self, response: Response, date_line: bytes, *, needs_id: bool) -> bytes:

@@ -1,4 +1,4 @@
-"""What connections report for the metrics, and to whom."""
+"""The observer of connections: the events that they report for the metrics."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Observer(Protocol):
 
     @property
     def sent(self) -> SentBytes:
-        """What was sent; always the same object."""
+        """The bytes that were sent; always the same object."""
 
     def record_first_byte(self, handler: str, seconds: float) -> None:
         """Record that a response starts, `seconds` after the request's head had arrived."""

@@ -1,6 +1,6 @@
-"""Sends a response: a push producer over extents. What plain TCP and TLS have in common.
+"""Sends a response: a push producer over extents. The common base for plain TCP and TLS.
 
-Both send what they can within the call and register with the transport only if they have to wait, so a
+Both send as much as they can within the call and register with the transport only if they have to wait, so a
 response that fits the socket's buffer costs no turn of the reactor.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from image_service.server.transport.sending.observer import SentBytes
 
 PREFETCH_BYTES = 1024 * 1024
-"""What is read from the disk before sending goes on."""
+"""The bytes that are read from the disk before sending goes on."""
 STALL_SECONDS = 10.0
 """How long a response that has begun waits for its origin."""
 _ZEROS = memoryview(bytes(256 * 1024))
@@ -41,7 +41,7 @@ def data_of(extent: Literal | Zeros) -> bytes | memoryview:
 
 
 class SenderCallbacks(Protocol):
-    """What a sender reports to, unless the response went out within `send`."""
+    """The receiver of a sender's reports, unless the response went out within `send`."""
 
     def response_sent(self) -> None:
         """Handle that the kernel has accepted all of the response."""
@@ -120,7 +120,7 @@ class Sender(ABC):
         """Bytes of the present response's body that the transport has accepted."""
         self._sent = sent
         self._clock = clock
-        self._held: Callable[[], None] | None = None  # ends the hold on what was fetched last
+        self._held: Callable[[], None] | None = None  # ends the hold on the bytes that were fetched last
         self._page_cache = page_cache
         self._callbacks = callbacks
         self._queue = ExtentQueue()
@@ -130,7 +130,7 @@ class Sender(ABC):
 
     @abstractmethod
     def begin_turn(self) -> None:
-        """Renew the budget of what may be sent before the reactor turns."""
+        """Renew the budget of bytes that may be sent before the reactor turns."""
 
     @abstractmethod
     def send(self, head: bytes, body: Sequence[Extent]) -> bool:
@@ -138,7 +138,7 @@ class Sender(ABC):
 
     @abstractmethod
     def _send_queue(self) -> bool:
-        """Send what the transport accepts; True if that was all, else `resumeProducing` follows."""
+        """Send as much as the transport accepts; True if that was all, else `resumeProducing` follows."""
 
     def stop(self) -> None:
         """Send nothing more and call back no more."""
@@ -161,7 +161,7 @@ class Sender(ABC):
                 self._callbacks.response_sent()
 
     def _continue(self) -> bool:
-        """Send what is possible; True if that was all, else `resumeProducing` or `_fail` follows."""
+        """Send as much as is possible; True if that was all, else `resumeProducing` or `_fail` follows."""
         try:
             return self._send_queue()
         except NotResidentError as error:
@@ -177,8 +177,8 @@ class Sender(ABC):
     def _resident_bytes(self, extent: FileExtent) -> int:
         """Return how many bytes can be sent without waiting, or raise `NotResidentError`.
 
-        What was prefetched for this response is sent without asking the page cache: some file systems cannot
-        report it, and bytes that are evicted again and again would be waited for without end.
+        Bytes that were prefetched for this response are sent without asking the page cache: some file systems
+        cannot report it, and bytes that are evicted again and again would be waited for without end.
         """
         length = self._present_bytes(extent)
         if self._prefetched:
@@ -236,7 +236,7 @@ class Sender(ABC):
         await self._page_cache.prefetch(file, offset, length)
 
     def _release(self) -> None:
-        """Let go what was held for this response."""
+        """Let go the bytes that were held for this response."""
         if self._held is not None:
             self._held()
             self._held = None

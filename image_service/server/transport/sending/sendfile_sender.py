@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from image_service.server.transport.sending.sendfile_threads import SendfileThreads
 
 TURN_BYTES = 4 * 1024 * 1024
-"""What one connection may send before the reactor turns; also the limit of unsent bytes of a fast client."""
+"""One connection may send so many bytes before the reactor turns; also the limit of a fast client's unsent
+bytes."""
 FAST_SECONDS = 1 / 8
 """A client that takes half of `UNSENT_BYTES` in this time is fast: it reads a MiB per second, or more."""
 COPY_BYTES = 16 * 1024
@@ -140,7 +141,7 @@ class SendfileSender(Sender):
         super().resumeProducing()
 
     def _send_in_thread(self) -> bool:
-        """Let a thread send what comes next; False if it is not worth it, or none is free."""
+        """Let a thread send the next bytes; False if it is not worth it, or none is free."""
         if self._waiting is not None or not self._queue:
             return False
         extent, _ = self._queue.peek(MAX_BYTES)
@@ -199,7 +200,7 @@ class SendfileSender(Sender):
         return True
 
     def _send_next(self) -> bool:
-        """Send what comes next; False if the socket did not accept all of it."""
+        """Send the next bytes; False if the socket did not accept all of it."""
         extent, more = self._queue.peek(self._budget)
         if isinstance(extent, FileExtent):
             expected = self._resident_bytes(extent)
@@ -235,12 +236,12 @@ class SendfileSender(Sender):
         if not self._registered:
             self._registered = True
             self._transport.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
-        # What the transport itself does after a write that filled its buffer: resume once writable.
+        # The transport itself does so after a write that filled its buffer: resume once writable.
         self._transport.producerPaused = True
         self._transport.startWriting()
 
     def _shrink_window(self) -> None:
-        """Limit what the kernel buffers; it reports the socket as writable when little is left."""
+        """Limit the bytes that the kernel buffers; it reports the socket as writable when little is left."""
         if self._large_window:
             self._large_window = False
             self._limit_unsent(UNSENT_BYTES)

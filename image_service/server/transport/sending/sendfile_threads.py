@@ -1,6 +1,6 @@
 """Threads in which sendfile may block, for fast clients and for the disk.
 
-What Python adds to each turn of the reactor is a third of what the kernel needs for the few MiB that the
+Python adds to each turn of the reactor a third of the time that the kernel needs for the few MiB that the
 socket's buffer holds. In a thread the kernel goes on by itself.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 THREADS = 16
 MAX_BYTES = 128 * 1024 * 1024
-"""What a thread sends at a time; it is counted when the thread is done."""
+"""The bytes that a thread sends at a time; they are counted when the thread is done."""
 MIN_BYTES = 4 * 1024 * 1024
 """Below it the hand-over to a thread and back costs more than the reactor's turns."""
 TIMEOUT_SECONDS = 1 / 2

@@ -1,4 +1,4 @@
-"""TCP sockets: listening, and what the kernel reports of a connection's bytes (Linux)."""
+"""TCP sockets: listening, and the kernel's counts of a connection's bytes (Linux)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BACKLOG = 1024
 _ALL_IPV4 = "0.0.0.0"  # noqa: S104 - as it says
 UNSENT_BYTES = 256 * 1024
-"""What the kernel keeps of a response beyond what is on its way to the client."""
+"""The bytes of a response that the kernel keeps beyond those on their way to the client."""
 
 _SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes that TCP has not sent yet
 _BYTES_ACKED = struct.Struct("=Q")
@@ -96,7 +96,7 @@ def is_connected(handle: socket.socket) -> bool:
 def accepted_bytes(handle: socket.socket) -> int:
     """Return the bytes that the kernel has accepted for sending since the connection began."""
     acknowledged, queued = acknowledged_bytes(handle), queued_bytes(handle)
-    while (now := acknowledged_bytes(handle)) != acknowledged:  # what moved in between is in neither
+    while (now := acknowledged_bytes(handle)) != acknowledged:  # bytes that moved in between are in neither
         acknowledged, queued = now, queued_bytes(handle)
     return acknowledged + queued
 

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES = 16 * 1024
 PIECE_BYTES = 5 * _RECORD_BYTES
-"""What is encrypted at once: whole records, and a range of 64 KiB with its head."""
+"""The bytes that are encrypted at once: whole records, and a range of 64 KiB with its head."""
 MANY_CONNECTIONS = 256
 """Beyond it pieces are small: OpenSSL keeps the buffer of the largest piece while a connection lasts."""
 SMALL_PIECE_BYTES = _RECORD_BYTES // 2
 TURN_BYTES = 1024 * 1024
-"""What one connection may send before the reactor turns."""
+"""The bytes that one connection may send before the reactor turns."""
 _MIN_CHARGE = _RECORD_BYTES  # so that a pipeline of small responses ends its turn too
-_OVERHEAD_BYTES = 4096  # more than the records' own, and what TLS may have to send before them
+_OVERHEAD_BYTES = 4096  # more than the records' own, and those that TLS may have to send before them
 
 # One for all connections: its content is encrypted before another connection has its turn.
 _CLEARTEXT = memoryview(bytearray(PIECE_BYTES))
 
 
 class TlsTransport:
-    """The transport below TLS: straight to the socket; what that does not accept goes into Twisted's buffer.
+    """The transport below TLS: straight to the socket; bytes that it refuses go into Twisted's buffer.
 
     All records of a connection pass through it, those of responses and those that TLS sends by itself
     (handshake, tickets, key updates, alerts), so that none overtakes another. All other calls go to the TCP
@@ -66,7 +66,7 @@ class TlsTransport:
         return getattr(self._tcp, name)
 
     def write(self, data: bytes) -> None:
-        """Send records; the transport keeps what the socket does not accept."""
+        """Send records; the transport keeps bytes that the socket does not accept."""
         if not self._tcp.connected:
             return
         if not self.is_blocked:
@@ -89,7 +89,7 @@ class TlsTransport:
         if not self.is_blocked:
             self.is_blocked = True
             self._tcp.registerProducer(self.sender, True)  # noqa: FBT003 - Twisted's signature
-        # What the transport itself does after a write that filled its buffer: resume once writable.
+        # The transport itself does so after a write that filled its buffer: resume once writable.
         self._tcp.producerPaused = True
         self._tcp.startWriting()
 
@@ -105,7 +105,7 @@ class TlsSender(Sender):
     """Sends a response on TLS, encrypted piece by piece.
 
     Twisted's protocol does everything else: handshake, input, alerts, the end. Its `write` is not used,
-    because it encrypts a record at a time and keeps in memory what the socket does not accept.
+    because it encrypts a record at a time and keeps in memory bytes that the socket does not accept.
 
     A response is sent when the transport's buffer is empty.
     """
@@ -147,7 +147,7 @@ class TlsSender(Sender):
     def _send_queue(self) -> bool:
         if self._transport.disconnecting:  # the client has closed TLS, which then encrypts nothing any more
             raise ConnectionError
-        # What the kernel has no space for would be kept in memory, for each connection.
+        # Bytes that the kernel has no space for would be kept in memory, for each connection.
         while self._queue and self._budget > 0 and self._transport.has_space(PIECE_BYTES):
             self._send_piece()
         if self._queue or self._transport.is_blocked:
@@ -170,7 +170,7 @@ class TlsSender(Sender):
         self._sent.tls += count
 
     def _gather(self, limit: int) -> int:
-        """Copy what comes next into the buffer, as far as it is resident; return the bytes."""
+        """Copy the next bytes into the buffer, as far as it is resident; return the bytes."""
         count = 0
         try:
             while self._queue and count < limit:

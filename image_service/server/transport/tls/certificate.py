@@ -82,7 +82,7 @@ class ServerCertificate:
         return SSL.Connection(self.get().context, None)
 
     def get(self) -> LoadedCertificate:
-        """Return what new connections use."""
+        """Return the certificate that new connections use."""
         return self._loaded.get()
 
 
