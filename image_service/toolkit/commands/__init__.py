@@ -88,7 +88,7 @@ EXIT_STATUSES = {
 
 
 class _UsageError(Exception):
-    """The arguments are invalid; its text is what the parser prints."""
+    """The arguments are invalid; its text is the parser's."""
 
 
 class _ToolkitParser(CommandParser):

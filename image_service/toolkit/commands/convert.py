@@ -88,7 +88,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_target(options: argparse.Namespace) -> Target:
-    """Return what ``--format`` and the options of formats say; InvalidArguments if they do not fit."""
+    """Return the target of ``--format`` and its options; InvalidArguments if they do not fit."""
     try:
         return find_target(options.format, options.subformat, compress=options.compress)
     except Unprocessable as error:

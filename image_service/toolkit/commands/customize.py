@@ -49,7 +49,7 @@ def add(add_parser: AddParser) -> None:
 
 
 def add_customization_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is put into a disk, for `read_customization`."""
+    """Declare the arguments of `read_customization`."""
     parser.add_argument("--ignition", metavar="F", type=Path, help="the Ignition config")
     parser.add_argument(
         "--platform",

@@ -104,7 +104,7 @@ def add_fetch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def fetch_options(options: argparse.Namespace) -> FetchOptions:
-    """Return what the arguments of `add_fetch_arguments` say, and `add_key_arguments` if declared."""
+    """Return the values of `add_fetch_arguments`, and of `add_key_arguments` if declared."""
     return FetchOptions(
         allowed=tuple(options.allow_host),
         max_bytes=options.max_bytes,

@@ -1,4 +1,4 @@
-"""``image-toolkit list``: verbs and workflows, and whether what they need is installed."""
+"""``image-toolkit list``: verbs and workflows, and whether their programs are installed."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def add_publish_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def publish_options(options: argparse.Namespace) -> PublishOptions:
-    """Return what the arguments of `add_publish_arguments` say."""
+    """Return the values of `add_publish_arguments`."""
     return PublishOptions(
         options.part_size,
         options.expires,

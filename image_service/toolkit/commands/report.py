@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @attrs.define
 class CallReport:
-    """What a call has found and made so far; printed on success and on failure.
+    """The findings and results of a call so far; printed on success and on failure.
 
     Args:
         verb: of the command line; "" until it is known.
-        input: format, size (bytes of the file) and sha256 of what was read, as far as known.
-        output: the same of what was made; further members are the verb's own.
+        input: format, size (bytes of the file) and sha256 of the source, as far as known.
+        output: the same of the result; further members are the verb's own.
         fields: further members of the object.
-        text: what is printed without --json.
+        text: printed without --json.
     """
 
     verb: str = ""

@@ -1,6 +1,6 @@
 """Workflows: tasks composed of the toolkit's operations, declared in one table.
 
-Each task reads what the task before it has made, and makes a file in the workspace; the last one makes the
+Each task reads the result of the task before it, and makes a file in the workspace; the last one makes the
 output. A file between two tasks is removed when it has been read.
 """
 
@@ -52,7 +52,7 @@ Place: TypeAlias = "str | Path | BucketLocation"
 
 @attrs.frozen
 class WorkflowOptions:
-    """What the tasks of a workflow are asked for; each task reads its own.
+    """The options of the tasks of a workflow; each task reads its own.
 
     Args:
         fetch: of ``down-parts``, ``down-bundle`` and ``fetch``.
@@ -77,12 +77,12 @@ class WorkflowOptions:
 
 @attrs.frozen
 class TaskCall:
-    """What one task gets.
+    """The arguments of one task.
 
     Args:
-        source: what it reads.
+        source: the file that it reads.
         declared: the format of a source that the task before has made; None: as detected.
-        place: what it makes.
+        place: the file that it makes.
         digest: the SHA-256 of source and result are reported.
     """
 
@@ -113,13 +113,13 @@ class TaskCall:
 
 @attrs.frozen
 class TaskResult:
-    """What one task has made.
+    """The result of one task.
 
     Args:
         format: of the image, as `open_image` takes it.
-        input: what the report says of the source.
-        output: what the report says of the result.
-        source: that of the next task.
+        input: the report's members on the source.
+        output: the report's members on the result.
+        source: the next task's.
     """
 
     format: str
@@ -164,7 +164,7 @@ class Workflow:
 
     @property
     def arguments(self) -> tuple[str, str]:
-        """The names of what it reads and of what it makes."""
+        """The names of its source and its result."""
         return self.tasks[0].argument, self.tasks[-1].result
 
     @property
@@ -180,12 +180,12 @@ class Workflow:
         workspace: Workspace,
         on_input: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
-        """Run the tasks; return what the report says of the output.
+        """Run the tasks; return the report's members on the output.
 
         Args:
             source: of the first task.
             place: of the last one.
-            on_input: gets what the report says of the input, when the first task has ended.
+            on_input: gets the report's members on the input, when the first task has ended.
         """
         last = len(self.tasks) - 1
         made = TaskResult("", {}, {}, source)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Conversion:
-    """What a conversion has made.
+    """The result of a conversion.
 
     Args:
         size: bytes of the new file.
@@ -61,16 +61,16 @@ def convert(  # noqa: PLR0913 - properties of a conversion
         image: as `open_image` yields it.
         out: a new file, or a regular file that is replaced.
         digests: True: compute the SHA-256 of both files; that of the image while it is converted.
-        appliance: what an OVA describes; no other target has one.
+        appliance: the machine that an OVA describes; no other target has one.
         wraps_partition: True: the image is that of a partition, and the new disk has a GPT around it.
         virtual_size: bytes of the new disk, zeros at its end; None: those of the image.
 
     Raises:
-        Unprocessable: the disk has no such form, is larger than `virtual_size`, or is no partition to wrap;
-            as a raw file it would be read as an archive.
+        Unprocessable: the disk has no such form, is larger than `virtual_size`, or is not a lone partition to
+            wrap; as a raw file it would be read as an archive.
         UnusableOutput: `out` is the image, or no file can be made there.
         NoRoom, TimedOut: a limit is exceeded, or the bytes that are needed can never fit.
-        ConversionFailed: qemu-img failed, or the result is not what was asked for.
+        ConversionFailed: qemu-img failed, or the result is not as requested.
     """
     if wraps_partition:
         image = _wrap_partition(image, workspace)
@@ -167,7 +167,7 @@ def _check_raw(image: DiskImage) -> None:
 def _inspect(
     path: Path, virtual_size: int, target: Target, workspace: Workspace, input_sha256: str | None
 ) -> Conversion:
-    """Check that the new file is what was asked for; compute its digest if that of the input is known."""
+    """Check that the new file is as requested; compute its digest if the input's is known."""
     try:
         with open_image(path, target.name, pace=workspace.pace, name=f"the result is no {target}") as made:
             disk, size = made.disk, made.size

@@ -71,7 +71,7 @@ def _convert(phase: str, image: DiskImage, words: Sequence[str], out: Path, work
 
 
 def _share_reader(on_share: Callable[[int], None]) -> Callable[[bytes], None]:
-    """Return what receives the output of ``-p``; `on_share` gets hundredths of a percent, some twice."""
+    """Return the receiver of the output of ``-p``; `on_share` gets hundredths of a percent, some twice."""
     pending = b""
 
     def receive(output: bytes) -> None:

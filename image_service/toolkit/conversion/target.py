@@ -31,7 +31,7 @@ class Target:
         options: of qemu-img's ``-o``.
         unit_bytes: the least that is allocated for data.
         map_bytes_per_mib: of tables, for each MiB of the virtual size, at most.
-        largest_bytes: the largest virtual size; None: only what the file system can hold.
+        largest_bytes: the largest virtual size; None: the file system alone limits it.
         is_ordered: True if the order of writes decides where data is stored: the same disk gets the same
             layout only if it is written in order.
         is_compressed: True: `-c` of qemu-img, which streamOptimized VMDK does not need.
@@ -67,11 +67,11 @@ class Target:
     def needed_bytes(self, virtual_size: int, extents: Iterable[tuple[int, int]]) -> int:
         """Return how many bytes of a file system a disk in this form takes at most.
 
-        Data counts as it is, because only compressing it tells what that saves. An OVA needs as much again
+        Data counts as it is, because the savings are known only after compression. An OVA needs as much again
         for its VMDK.
 
         Args:
-            extents: offset and length of what may be other than zero, ascending.
+            extents: offset and length of bytes that may be other than zero, ascending.
         """
         data, end = 0, 0
         for offset, length in extents:

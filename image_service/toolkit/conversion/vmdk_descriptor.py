@@ -17,14 +17,14 @@ _RANDOM = re.compile(rb'^CID=[0-9a-f]{1,8}$|(?<= SPARSE )"[^\n]*"$', re.MULTILIN
 
 
 def normalize_descriptor(path: Path) -> None:
-    """Replace what differs between two conversions of one disk: the content id, and the name of the file.
+    """Replace the content id and the name of the file, which differ between two conversions of one disk.
 
-    Nothing depends on either: the content id is compared with what a snapshot says of its parent, and an
+    Nothing depends on either: the content id is compared with a snapshot's record of its parent, and an
     embedded descriptor is about the file that it is in, whatever name that has. VMware gives all new disks
     this id.
 
     Raises:
-        ConversionFailed: the file is no VMDK with an embedded descriptor.
+        ConversionFailed: the file is not a VMDK with an embedded descriptor.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""What a customization changes in the file system of the boot partition: new files, and parts of files.
+"""Plans the edits of the file system of the boot partition: new files, and parts of files.
 
 All is as by coreos-installer: the config and its directory are for root alone, the boot loader's entry is
 edited and not written anew, and a further archive is appended to the initramfs.
@@ -82,10 +82,10 @@ BootEdit: TypeAlias = NewDirectory | NewFile | ChangedFile
 
 
 def plan_edits(root: Ext4Node, customization: DiskCustomization) -> list[BootEdit]:
-    """Return what changes in a boot partition, directories before their files.
+    """Return the edits of a boot partition, directories before their files.
 
     Raises:
-        NotCustomizable: it has a config, has booted, or is none of CoreOS.
+        NotCustomizable: it has a config, has booted, or is not CoreOS's.
         FormatError: it is damaged.
         KernelArgumentInvalid: the kernel arguments would be invalid.
     """

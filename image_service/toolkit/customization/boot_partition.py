@@ -39,7 +39,7 @@ def find_boot_partition(disk: VirtualDisk) -> Partition:
 
 
 def list_data(disk: VirtualDisk, partition: Partition) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of what may be other than zeros in a partition, from its start, in chunks."""
+    """Yield (offset, length) of bytes that may be other than zeros in a partition, from its start."""
     for start, length in disk.data_extents():
         low = max(start, partition.offset)
         high = min(start + length, partition.offset + partition.length)

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from image_service.toolkit.workspace.workspace import Workspace
 
 FORMATS = (DiskFormat.RAW, DiskFormat.QCOW2)
-"""What is customized."""
+"""The disk that is customized."""
 
 _ORPHAN_SECONDS = 10  # in which the qemu-io of a killed call ends: at once, unless the machine is slow
 
 
 @attrs.frozen
 class CustomizedDisk:
-    """What was done.
+    """The result of a customization.
 
     Args:
         input_sha256: of the source's file; None: not computed.
@@ -83,7 +83,7 @@ def customize_disk(  # noqa: PLR0913 - the properties of a call
         digest: compute the SHA-256 of both files.
 
     Raises:
-        NotCustomizable: it is no CoreOS disk, or has a config or has booted already.
+        NotCustomizable: it is not a CoreOS disk, or has a config or has booted already.
         UnsafeImage: it is not safe, in use, or its file system is damaged.
         Unprocessable: the customization is invalid.
         ImageServiceError: a limit is exceeded, or a program failed or is missing.
@@ -113,7 +113,7 @@ def customize_in_place(
 ) -> CustomizedDisk:
     """Customize a disk image; it is as before or done after any failure and any signal but SIGKILL.
 
-    After SIGKILL or a loss of power the same call finishes what was begun. Arguments and errors are those of
+    After SIGKILL or a loss of power the same call finishes the write. Arguments and errors are those of
     `customize_disk`.
     """
     customization.check()
@@ -149,7 +149,7 @@ def customize_in_place(
 def _finish(
     path: Path, descriptor: int, redo: Redo, customization: DiskCustomization, workspace: Workspace
 ) -> CustomizedDisk:
-    """Finish what a killed call has begun; NotCustomizable if its customization was another one."""
+    """Finish the write of a killed call; NotCustomizable if its customization was another one."""
     with open_image(path, redo.format.value, pace=workspace.pace) as image:
         redo.patch.check_fits(image.disk.read_at)
     writer = DiskWriter(descriptor, path, redo.format, workspace)
@@ -165,7 +165,7 @@ def _finish(
 
 
 def _prepare(image: DiskImage, customization: DiskCustomization, workspace: Workspace) -> Patch:
-    """Return what customizes a disk; only a copy of its boot partition is edited."""
+    """Return the patch that customizes a disk; only a copy of its boot partition is edited."""
     disk = image.disk
     if disk.format not in FORMATS:
         raise UnsafeImage(

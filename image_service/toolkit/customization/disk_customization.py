@@ -1,4 +1,4 @@
-"""What a customization contains."""
+"""The content of a customization."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class DiskCustomization:
-    """What is laid into a CoreOS disk.
+    """A config, arguments and files to be written into a CoreOS disk.
 
     Args:
         ignition: the Ignition config; None: none is added.

@@ -52,7 +52,7 @@ class DiskWriter:
         return read_disk(self.format, lambda offset, length: os.pread(self.descriptor, length, offset), size)
 
     def write(self, patch: Patch) -> None:
-        """Write what the disk lacks of a patch, and bring it to stable storage.
+        """Write the changes of a patch that the disk lacks, and bring them to stable storage.
 
         Raises:
             ConversionFailed: the disk is not as it should be afterwards.

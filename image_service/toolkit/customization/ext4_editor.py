@@ -80,7 +80,7 @@ class Ext4Editor:
 
         Raises:
             NoRoom: the file system has no room for them.
-            ConversionFailed: debugfs did not do what it should.
+            ConversionFailed: debugfs did not do as it should.
         """
         block_size = file_system.block_size
         self._check_room(edits, block_size)
@@ -121,7 +121,7 @@ class Ext4Editor:
             yield f"set_inode_field {name} gid 0"
 
     def _run_debugfs(self, commands: Iterator[str] | Sequence[str]) -> str:
-        """Run commands, and return what debugfs prints; it takes the time of the last write for the time.
+        """Run commands, and return debugfs's output; it takes the time of the last write for the time.
 
         So equal disks and customizations give equal bytes.
         """

@@ -72,7 +72,7 @@ class Patch:
 
 
 def compare_with_copy(disk: VirtualDisk, partition: Partition, copy: Path, block_bytes: int) -> Patch:
-    """Return what makes a partition equal to its edited copy, in whole blocks of its file system."""
+    """Return the patch that makes a partition equal to its edited copy, in whole blocks."""
     with copy.open("rb") as file:
         data = [*list_data(disk, partition), *data_ranges(file.fileno())]
         chunks = {

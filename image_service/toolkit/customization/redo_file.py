@@ -35,7 +35,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @attrs.frozen
 class Redo:
-    """What a call was about to write.
+    """The changes that a call was about to write.
 
     Args:
         customization: its digest.
@@ -86,13 +86,13 @@ def remove_redo(path: Path) -> None:
 
 
 def read_redo(path: Path, owners: set[int]) -> Redo | None:
-    """Return what a killed call left; None: there is no redo file, or it was not finished.
+    """Return the redo file of a killed call; None: there is no redo file, or it was not finished.
 
     Args:
         owners: user ids of which one must own it.
 
     Raises:
-        UnsafeImage: it is no regular file, is owned by somebody else, or contains what this module never
+        UnsafeImage: it is not a regular file, is owned by somebody else, or contains what this module never
             writes.
     """
     try:

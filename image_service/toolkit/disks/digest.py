@@ -21,7 +21,7 @@ _ZEROS = memoryview(bytes(_BLOCK))
 
 
 def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of what is no hole of an open file or block device, ascending."""
+    """Yield offset and length of the data between the holes of an open file or block device, ascending."""
     size, end = os.lseek(descriptor, 0, os.SEEK_END), 0
     while end < size:
         try:
@@ -39,7 +39,7 @@ def sha256_of(descriptor: int, pace: Callable[[int], None]) -> str:
 
     Args:
         descriptor: of a regular file or a block device.
-        pace: such as `Workspace.pace`; gets the bytes of each piece; what it raises ends the work.
+        pace: such as `Workspace.pace`; gets the bytes of each piece; an exception of it ends the work.
     """
     digest = hashlib.sha256()
     size, position = os.lseek(descriptor, 0, os.SEEK_END), 0
@@ -70,7 +70,7 @@ def sha256_beside(descriptor: int, pace: Callable[[int], None]) -> Iterator[Futu
 
     with ThreadPoolExecutor(1) as thread:
         try:
-            with signals_deferred():  # for the thread always: else the kernel hands it what others defer
+            with signals_deferred():  # for the thread always: else the kernel hands it signals of others
                 result = thread.submit(sha256_of, descriptor, pace_or_end)
             yield result
         except BaseException:

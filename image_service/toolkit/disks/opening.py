@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 OVA = "ova"
 INPUT_FORMATS = (*(item.value for item in DiskFormat), OVA)
-"""What `open_image` may get as declared."""
+"""The values of `declared` in `open_image`."""
 
 _TABLES_IN_HOLES_BYTES = 128 * 1024 * 1024
 _FILE_TYPES: Final[Mapping[int, str]] = {
@@ -50,11 +50,11 @@ _FILE_TYPES: Final[Mapping[int, str]] = {
 
 @attrs.frozen
 class Assessment:
-    """What a file is, and whether a program may open it.
+    """The verdict on a file: its format, and whether a program may open it.
 
     Args:
         format: as detected, of an OVA its disk's; None: no disk image that is supported (`reasons` tell).
-        content: the name of what was found, for messages: ``qcow2``, ``raw``, ``ova``, ``luks``, ``gzip``, …
+        content: the name of the detected format, for messages: ``qcow2``, ``raw``, ``ova``, ``luks``, …
         reasons: why it is refused; none: it is safe.
         size: bytes of the file.
         disk: its content, as far as it can be read; safe only if there is no reason.
@@ -104,7 +104,7 @@ class DiskImage:
 
     @property
     def stored_extents(self) -> Iterable[tuple[int, int]]:
-        """Yield offset and length of what the image stores of its disk; raw and fixed VHD store no holes."""
+        """Yield offset and length of the stored parts of the disk; raw and fixed VHD store no holes."""
         if (self.disk.format, self.disk.subformat) in {(DiskFormat.RAW, ""), (DiskFormat.VHD, "fixed")}:
             return data_ranges(self.descriptor)
         return self.disk.data_extents()
@@ -215,13 +215,13 @@ def assess(
 
 
 def _detect(read_at: ReadAt, size: int) -> tuple[set[str], list[str]]:
-    """Return the formats of images that somebody finds, and what oslo.utils has against the image."""
+    """Return the formats that any inspector finds, and the objections of oslo.utils."""
     formats, reasons = inspect_by_oslo(read_at, size)
     return formats | detect_images(read_at, size), reasons
 
 
 def _find_disk(read_at: ReadAt, size: int) -> tuple[Span, list[str]]:
-    """Return where an OVA has its disk, and what oslo.utils has against it; FormatError if it is no VMDK."""
+    """Return where an OVA has its disk, and the objections of oslo.utils; FormatError if it is not a VMDK."""
     area = read_ova(read_at, size).disk
     formats, reasons = _detect(SpanReader(read_at, area), area.length)
     if formats != {DiskFormat.VMDK.value}:

@@ -1,4 +1,4 @@
-"""Whether a disk image is safe: the verdict of oslo.utils, and what that does not look at."""
+"""Judges whether a disk image is safe: the verdict of oslo.utils, and checks that it does not make."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is on a disk."""
+"""Describes the content of a disk."""

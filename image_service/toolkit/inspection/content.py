@@ -1,4 +1,4 @@
-"""The content of a disk: its partition table, what can boot it, and the file systems in its volumes."""
+"""The content of a disk: its partition table, its boot records, and the file systems in its volumes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Volume:
 
 @attrs.frozen
 class BootRecords:
-    """What firmware finds on a disk.
+    """The records on a disk by which firmware boots it.
 
     Args:
         boot_code: the first sector has a program for BIOS.
@@ -81,7 +81,7 @@ class DiskContent:
         table: None: there is none, or it is damaged.
         table_damage: what is wrong with it; None: nothing.
         volumes: the partitions in their order, or the whole disk.
-        iso: the ISO 9660 file system of the whole disk, beside partitions too; None: it is no ISO.
+        iso: the ISO 9660 file system of the whole disk, beside partitions too; None: it is not an ISO.
     """
 
     table: PartitionTable | None
@@ -98,7 +98,7 @@ class DiskContent:
 
 
 def read_content(disk: VirtualDisk) -> DiskContent:
-    """Return the content of a disk; what is damaged is described, and is no error.
+    """Return the content of a disk; damage is described, and is not an error.
 
     Raises:
         FormatError: the image is damaged, so that its first sector cannot be read.

@@ -1,4 +1,4 @@
-"""Describes a disk image: its format, what is on the disk, and whether programs may open it."""
+"""Describes a disk image: its format, the content of the disk, and whether programs may open it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ImageDescription:
     """The description of a disk image.
 
     Args:
-        format: ``raw``, ``qcow2``, ``vmdk``, ``vhd``, ``vhdx``, ``ova``; of what is not supported, its name.
+        format: ``raw``, ``qcow2``, ``vmdk``, ``vhd``, ``vhdx``, ``ova``; of an unsupported format, its name.
         subformat: as the format's specification names it; "" if it has none.
         size: bytes of the file.
         actual_size: bytes of the file that are allocated.

@@ -1,6 +1,6 @@
 """Which operating systems are on a disk, as far as readable files tell.
 
-RHCOS has its root on XFS, which is not read here: its boot partition tells what it is. Signs of Windows are
+RHCOS has its root on XFS, which is not read here: its boot partition identifies it. Signs of Windows are
 its loaders on the EFI system partition, the boot code of NTFS, and the files of its registry.
 """
 
@@ -71,13 +71,13 @@ class DescribedEntry:
 
 @attrs.frozen
 class CoreosFacts:
-    """What a CoreOS's boot partition says.
+    """The facts in the boot partition of a CoreOS.
 
     Args:
         partition: number; None: the whole disk.
         osname: of ostree: ``rhcos``, ``fedora-coreos``; None: the default entry names none.
         first_boot: the next boot is the first, which runs Ignition.
-        ignition_config: a config is embedded; what is in it is secret and not described.
+        ignition_config: a config is embedded; its content is secret and not described.
         network_keyfiles: keyfiles for the first boot are embedded.
         platform: ``ignition.platform.id`` of the default entry; None: it has none.
         entries: of the boot loader, by name; the last boots by default.
@@ -96,7 +96,7 @@ class CoreosFacts:
 
 @attrs.frozen
 class WindowsSigns:
-    """What tells a Windows.
+    """The signs of a Windows.
 
     Args:
         ntfs: numbers of the partitions with NTFS whose boot code loads BOOTMGR.
@@ -121,7 +121,7 @@ class OperatingSystems:
 
 
 def find_operating_systems(content: DiskContent) -> OperatingSystems:
-    """Return what files in readable file systems tell; a damaged file tells nothing."""
+    """Return the systems that files in readable file systems name; damaged files are skipped."""
     trees = [(volume, volume.root) for volume in content.volumes if volume.root]
     releases = tuple(release for volume, root in trees for release in _find_releases(volume, root))
     found = (_read_coreos(volume, root) for volume, root in trees)
@@ -159,7 +159,7 @@ def _parse_os_release(data: bytes) -> dict[str, str]:
 
 
 def _read_coreos(volume: Volume, root: TreeNode) -> CoreosFacts | None:
-    """Return what a boot partition of CoreOS says; None if it is none."""
+    """Return the facts in a boot partition of CoreOS; None if it is not one."""
     damage = None
     try:
         names = [name for name in _read_names(root, ENTRIES) if name.endswith(".conf")]

@@ -33,7 +33,7 @@ FIRMWARES = ("bios", "uefi")
 
 _NAME = "boot"
 _MACHINE_MEMORY = 2048  # MiB
-_ADDRESS_SPACE = 8 << 30  # the machine's memory, and what qemu translates and maps
+_ADDRESS_SPACE = 8 << 30  # the machine's memory, and qemu's own
 _KILL_SECONDS = 5
 _TIMED_OUT = 124
 _KILLED = 137
@@ -118,11 +118,11 @@ def try_boot(
 
 
 class _PatternFoundError(Exception):
-    """The console showed the pattern; its text is what matched. Ends the machine."""
+    """The console showed the pattern; its text is the match. Ends the machine."""
 
 
 class _Console:
-    """What the machine writes to its first serial port."""
+    """The output of the machine's first serial port."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern

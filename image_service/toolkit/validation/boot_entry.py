@@ -1,4 +1,4 @@
-"""What a disk boots: the newest entry of its boot loader, and what its initrd contains."""
+"""The system that a disk boots: the newest entry of its boot loader, and the content of its initrd."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BootEntry:
 
 @attrs.frozen
 class InitrdContent:
-    """What an initrd contains.
+    """The content of an initrd.
 
     Args:
         modules: those among the wanted ones that are files, with underscores.
@@ -134,7 +134,7 @@ def read_text(root: TreeNode, path: str) -> str | None:
 
 
 def has_file(root: TreeNode, path: str) -> bool:
-    """Return True if there is such a file; an absolute symlink leaves what can be followed, and is one."""
+    """Return True if there is such a file; an absolute symlink cannot be followed, and counts as one."""
     try:
         return find_optional(root, path) is not None
     except FormatError:

@@ -27,7 +27,7 @@ class Check:
 
     Args:
         name: in reports; stays the same for programs.
-        judge: looks at the facts; raises CannotTell to skip, FormatError for what is damaged.
+        judge: looks at the facts; raises CannotTell to skip, FormatError for damage.
         platforms: names of those for which it is made.
     """
 

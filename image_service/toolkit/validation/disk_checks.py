@@ -1,4 +1,4 @@
-"""Checks of the image and of what firmware finds on its disk."""
+"""Checks of the image and of the boot records on its disk."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _Value = TypeVar("_Value")
 
 
 class DiskFacts:
-    """What is known of a disk; a method raises CannotTell, or FormatError for what is damaged.
+    """The known facts of a disk; a method raises CannotTell, or FormatError for damage.
 
     Args:
         platform: whose drivers are looked for.
@@ -71,7 +71,7 @@ class DiskFacts:
 
 
 def _once(compute: Callable[[], _Value]) -> Callable[[], _Value]:
-    """Return a function that computes once; what cannot be told, or is damaged, is remembered too."""
+    """Return a function that computes once; CannotTell and FormatError are remembered too."""
     values: list[_Value] = []
     errors: list[CannotTell | BaseImageError] = []
 

@@ -1,4 +1,4 @@
-"""What each platform asks of a disk, with the document that says so.
+"""The requirements of each platform on a disk, with the document that states them.
 
 ec2        VM Import/Export User Guide, "Image formats": raw, fixed and dynamic VHD and VHDX, streamOptimized
            VMDK, alone or in an OVA; "Boot modes"; EBS User Guide, "Amazon EBS volume constraints": MBR up to
@@ -33,7 +33,7 @@ _MIB, _GIB, _TIB = 1 << 20, 1 << 30, 1 << 40
 
 @attrs.frozen
 class Platform:
-    """What a platform asks of a disk.
+    """The requirements of a platform on a disk.
 
     Args:
         name: on the command line.

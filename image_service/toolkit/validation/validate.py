@@ -62,7 +62,7 @@ def validate(  # noqa: PLR0913 - independent options
     """Return the verdicts about a disk image.
 
     Args:
-        declared: its format; None: what its content is.
+        declared: its format; None: as detected.
         trial: boot it like this; None: do not boot it.
         digest: compute the SHA-256 of the file.
 

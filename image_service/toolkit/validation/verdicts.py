@@ -8,7 +8,7 @@ import attrs
 
 
 class Verdict(enum.Enum):
-    """What a check found; SKIP: it does not apply, or cannot be told."""
+    """The result of a check; SKIP: it does not apply, or cannot be told."""
 
     OK = "ok"
     FAIL = "fail"
@@ -33,7 +33,7 @@ class CheckResult:
 
 
 class CannotTell(Exception):
-    """What a check asks for cannot be read, or is not there; its text is the reason."""
+    """A fact that a check needs cannot be read, or is not there; its text is the reason."""
 
 
 def ok(reason: str) -> Finding:

@@ -1,4 +1,4 @@
-"""What a disk with Windows tells, by the programs of ntfs-3g and hivex.
+"""The facts of a disk with Windows, read by the programs of ntfs-3g and hivex.
 
 Each NTFS volume is copied by the disk's data extents into a sparse private file, because the programs read
 files, and no container of disk images; only one copy exists at a time.
@@ -40,7 +40,7 @@ _SERVICES = r"\ControlSet{number:03}\Services"
 
 @attrs.frozen
 class WindowsFacts:
-    """What the NTFS volumes of a disk tell.
+    """The facts in the NTFS volumes of a disk.
 
     Args:
         volumes: names of the NTFS volumes.
@@ -67,7 +67,7 @@ class WindowsFacts:
 def read_windows(
     disk: VirtualDisk, volumes: Iterable[Volume], services: frozenset[str], workspace: Workspace
 ) -> WindowsFacts:
-    """Return what the NTFS volumes of a disk tell.
+    """Return the facts in the NTFS volumes of a disk.
 
     Args:
         services: names in lower case, of which the start types are looked up.
@@ -106,7 +106,7 @@ def read_windows(
 
 @attrs.frozen
 class _VolumeFacts:
-    """What one NTFS volume tells; names as in `WindowsFacts`."""
+    """The facts in one NTFS volume; names as in `WindowsFacts`."""
 
     name: str
     is_dirty: bool
