@@ -69,7 +69,7 @@ class BootWays:
 
 
 def check_image(read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, Iso9660 | None]:
-    """Yield the outcome of the check ``image``; return the ISO, None if it is none."""
+    """Yield the outcome of the check ``image``; return the ISO, None if it is not one."""
     name = "image"
     try:
         iso = read_iso9660(read_at, size)

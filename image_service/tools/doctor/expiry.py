@@ -60,7 +60,7 @@ def _jwt_expiry(word: str) -> datetime | None:
 
 
 def read_claims(word: str) -> dict[str, Any]:
-    """Return the claims of a JSON Web Token, which is not verified; none if it is none."""
+    """Return the claims of a JSON Web Token, which is not verified; none if it is not one."""
     parts = word.split(".")
     if len(parts) != _JWT_PARTS:
         return {}

@@ -37,7 +37,7 @@ class CheckOutcome:
     Args:
         name: stable; programs rely on it.
         detail: the fact, with the source of the limit that it is compared with.
-        remedy: what to do; "" if there is nothing to do.
+        remedy: the next step of the user; "" if none is needed.
     """
 
     name: str

@@ -37,7 +37,7 @@ class ImageUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the parts of a URL; raise InvalidArguments if it is no http or https URL."""
+        """Return the parts of a URL; raise InvalidArguments if it is not an http or https URL."""
         if not is_web_url(text):
             raise InvalidArguments(
                 "the URL must be an http or https URL without user name and fragment, and with other"

@@ -63,7 +63,7 @@ class LoadTestOptions:
 
     Args:
         plan: all but its targets.
-        objectives: what the test must show.
+        objectives: the test fails unless all are met.
         templates: URLs, perhaps with ``PLACEHOLDER``.
         infra_envs: identifiers for the templates.
         register: how many infra-envs to register instead.
@@ -114,7 +114,7 @@ class _FaultCollector:
 
 
 def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
-    """Parse what ``image-service loadtest`` declares; raises OptionsError."""
+    """Parse the arguments of ``image-service loadtest``; raises OptionsError."""
     collector = _FaultCollector()
     parse = collector.parse
     profile = Profile(arguments.profile)

@@ -31,7 +31,7 @@ class Report:
     """The result of a load test.
 
     Args:
-        objectives: what it must show.
+        objectives: the test fails unless all are met.
         started_at: UTC, as in RFC 3339.
         seconds: how long the clients were active.
         cpu_share: of one processor, used by this process meanwhile.
@@ -101,7 +101,7 @@ class Report:
         return "not measured" if measured is None else format_value(measured, objective.dimension)
 
     def remarks(self) -> list[str]:
-        """Return what a reader of the numbers must know."""
+        """Return the caveats that a reader of the numbers must know."""
         if self.plan.requests_per_second:
             remarks = [
                 "Durations count from when a request was due, so they include the wait behind slow ones."

@@ -1,1 +1,1 @@
-"""The requests of a load test and what they measure."""
+"""The requests of a load test and their measurements."""

@@ -77,7 +77,7 @@ class VerifyingReceiver:
         self._content = self._make_content_check and self._make_content_check()
 
     def receive_content(self, data: bytes) -> None:
-        """Compare content with earlier reads, or keep that of an error."""
+        """Compare content with earlier reads, or keep the content of an error."""
         if self._error is not None:
             self._error += data[: MAX_ERROR_BYTES - len(self._error)]
         elif self._content is not None:

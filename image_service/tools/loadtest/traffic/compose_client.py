@@ -137,7 +137,7 @@ class _JsonReceiver:
 
         Raises:
             RequestRefused: the server asks to try later.
-            RequestFailed: the status is no success, or the content is not JSON.
+            RequestFailed: the status is not a success, or the content is not JSON.
         """
         if head.status in _RETRY_STATUSES and "retry-after" in head.fields:
             text = head.fields["retry-after"]
@@ -153,7 +153,7 @@ class _JsonReceiver:
 
 
 def read_compose_request(name: str) -> bytes:
-    """Return the content of a file; raises ValueError if it is no JSON object."""
+    """Return the content of a file; raises ValueError if it is not a JSON object."""
     content = Path(name).read_bytes()
     try:
         document: object = json.loads(content)

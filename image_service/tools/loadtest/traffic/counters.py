@@ -42,7 +42,7 @@ class Interval:
 
 
 class LoadCounters:
-    """Counts events; what is counted after the last interval belongs to none.
+    """Counts events; those after the last interval belong to none.
 
     Args:
         plotted: the timing whose percentiles intervals hold.

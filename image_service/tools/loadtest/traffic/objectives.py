@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Timing(StrEnum):
-    """What the client times, each from when the request was due."""
+    """The durations that the client measures, each from when the request was due."""
 
     REQUEST = "request"
     HEAD = "head"
@@ -95,7 +95,7 @@ class Objective:
 def parse_objective(text: str) -> Objective:
     """Parse an objective: ``[TIMING.]STATISTIC`` or a rate, a comparison, a number with its unit.
 
-    A statistic without a timing is that of whole requests. Raises ValueError, which says what is right.
+    A statistic without a timing is that of whole requests. Raises ValueError, which names valid values.
     """
     match = _OBJECTIVE.fullmatch(text.strip())
     if match is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PLACEHOLDER = "{infra_env}"
 """In a URL template: replaced by an infra-env's identifier."""
 MAX_PORT = 65535
-_BEFORE_BUILD = -3  # version, architecture and file name end a path, and are no secrets
+_BEFORE_BUILD = -3  # version, architecture and file name end a path, and are not secrets
 _SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
 # authority without userinfo (RFC 3986 section 3.2), where a name is one of DNS or /etc/hosts

@@ -42,7 +42,7 @@ class Profile(StrEnum):
 def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, int]]:
     """Yield start and stop of the ranges of one mount; an empty image has none.
 
-    A mount is what a BMC reads while a machine boots and installs: mostly sequential, with jumps back to the
+    A mount reads as a BMC does while a machine boots and installs: mostly sequentially, with jumps to the
     directories and the boot area. A boot is its first seconds: directories at random, then from the start.
 
     Args:

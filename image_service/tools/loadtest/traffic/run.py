@@ -81,7 +81,7 @@ class Run:
             await self._gather([self._check_images()])
 
     def interrupt(self) -> None:
-        """Stop now; what was counted remains."""
+        """Stop now; the counts remain."""
         self.was_interrupted = True
         self._cancel(overdue=False)
 
