@@ -1,4 +1,4 @@
-"""Starts what finds and makes boot images, with all that it needs of other packages."""
+"""Starts the parts that find and make boot images, with all that they need of other packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metrics page shows of remote base images."""
+"""The gauges of remote base images."""
 
 from __future__ import annotations
 

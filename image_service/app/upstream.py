@@ -65,7 +65,7 @@ def _check_upstream(parts: PartsStack, settings: Settings) -> None:
             _log.warn("cannot reach assisted-service: {fault}", fault=fault)
 
     def report_error(failure: Failure) -> None:
-        if not is_stopping:  # what a cancelled request ends with depends on how far it was
+        if not is_stopping:  # the error of a canceled request depends on how far it was
             _log.failure("unexpected error in a test request", failure=failure)
 
     checking = Deferred.fromCoroutine(check_upstream(parts.reactor, settings.upstream, settings.proxies))

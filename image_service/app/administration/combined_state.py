@@ -83,7 +83,7 @@ class CombinedState:
 
     @property
     def links(self) -> LinkHandlers:
-        """See `ServingState`: those of the first serving process that serves."""
+        """The first serving worker's (see `ServingState`)."""
         return ForwardedRequests(self._slots)
 
     @property

@@ -107,7 +107,7 @@ class ProcessStatus:
 
 
 def merge_statuses(statuses: Sequence[StatusDocument]) -> StatusDocument:
-    """Return one document of those of all processes, of which there is at least one."""
+    """Return one document made of the documents of all processes, of which there is at least one."""
     best = max(statuses, key=lambda status: bool(status["ready"]))
     upstreams = [status["upstream"] for status in statuses]
     failed = max(upstreams, key=lambda upstream: upstream["failed_at"] or "")

@@ -40,7 +40,7 @@ class ProcessState:
 
     @property
     def impairment(self) -> str:
-        """What does not work although images can be served; empty if all does."""
+        """The parts that do not work although images can be served; empty if all do."""
         seconds = self._database.failing_seconds if self._database is not None else None
         return "" if seconds is None else f"database: unreachable for {seconds:.0f} s; see the log"
 
