@@ -31,7 +31,7 @@ _TIMEOUT_SECONDS = 10.0  # of all requests to origins
 def check(*, standalone: bool, offline: bool) -> int:
     """Print the settings in force to standard output, and warnings to standard error; write nothing else.
 
-    Ports are not bound: those of a service that runs are in use, and its configuration may be checked too.
+    Ports are not bound: a running service uses them, and its configuration may be checked too.
 
     Args:
         standalone: as for a start.

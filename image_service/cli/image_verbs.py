@@ -81,7 +81,7 @@ def run_verify(options: argparse.Namespace) -> int:
     }
 
     def find_known_digest(entry: OsImage) -> tuple[str | None, str]:
-        """Return what the SHA-256 must be, and who says so."""
+        """Return the SHA-256 that is expected, and who says so."""
         image = entry.file_name
         if image in of_streams:
             stream, digest = of_streams[image].stream, of_streams[image].entry.sha256
@@ -149,7 +149,7 @@ def run_fetch(options: argparse.Namespace) -> int:
 
 
 def run_remove(options: argparse.Namespace) -> int:
-    """Remove images, and what is derived from them."""
+    """Remove images, and the files derived from them."""
     settings = _settings()
     data_dir = DataDir(settings.storage.data_dir)
 

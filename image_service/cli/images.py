@@ -41,7 +41,7 @@ def add(add_parser: AddParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the verb."""
+    """Run the verb; return the exit status."""
     # Imported here because no other command needs them.
     from image_service.cli.image_verbs import VERBS  # noqa: PLC0415
 

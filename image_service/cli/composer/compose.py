@@ -88,7 +88,7 @@ def _add_output(parser: argparse.ArgumentParser, *, required: bool, text: str) -
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the verb."""
+    """Run the verb; return the exit status."""
     # Imported here because no other command needs them.
     from image_service.cli.composer.verbs import VERBS  # noqa: PLC0415
 

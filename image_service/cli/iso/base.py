@@ -49,7 +49,7 @@ def open_base(path: str) -> Iterator[BaseImage]:
         path: - is standard input.
 
     Raises:
-        BaseImageError: it is no CoreOS live ISO that can be customized.
+        BaseImageError: it is not a CoreOS live ISO that can be customized.
         OSError: it cannot be read.
     """
     with _open_file(path) as file:
