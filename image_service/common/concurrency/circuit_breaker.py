@@ -68,7 +68,8 @@ class CircuitBreaker:
             result = await shielded(done).addTimeout(self._timeout_seconds, self._clock, _raise_timeout)
         except StoreFailed as failure:
             is_given_up = True
-            self._open(failure)
+            self._failure = failure.copy()
+            self._retry_at = self._clock.seconds() + PAUSE_SECONDS
             raise
         except CancelledError:
             is_given_up = True
@@ -76,10 +77,6 @@ class CircuitBreaker:
         if is_attempt:
             self._failure = None
         return result
-
-    def _open(self, failure: StoreFailed) -> None:
-        self._failure = failure.copy()
-        self._retry_at = self._clock.seconds() + PAUSE_SECONDS
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:

@@ -56,7 +56,6 @@ CONNECT_ARGUMENTS = {
 _LIMIT = f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'"
 _RETRIED = {"40001", "40P01"}
 """SQLSTATE of a serialization failure and of a deadlock: another transaction was in the way."""
-_LINE_END = "\n"
 # The pool prints a traceback of each connection that was lost; those who use it get the error, too.
 logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
 _VERSION_TABLE = "image_service_version"
@@ -129,9 +128,7 @@ class PostgresqlDatabase:
                         raise
             raise AssertionError
         except SQLAlchemyError as error:
-            reason = str(error.orig if isinstance(error, DBAPIError) else error)
-            # The lines after the first, and the context, may quote rows.
-            raise StoreFailed(f"{self._name}: {reason.strip().partition(_LINE_END)[0]}") from None
+            raise StoreFailed(f"{self._name}: {_describe(error)}") from None
         finally:
             if self._is_closed:
                 self._engine.pool.dispose()
@@ -228,6 +225,11 @@ def check_database(url: str) -> str | None:
         with engine.connect() as connection:
             may_use = connection.execute(_MAY_USE).scalar_one()
     except SQLAlchemyError as error:
-        reason = str(error.orig if isinstance(error, DBAPIError) else error)
-        return f"{name}: {reason.strip().partition(_LINE_END)[0]}"
+        return f"{name}: {_describe(error)}"
     return None if may_use else f"{name}: its user {parsed.username} must have the right to create tables"
+
+
+def _describe(error: SQLAlchemyError) -> str:
+    """Return the first line of the server's reason; the others, and the error's context, may quote rows."""
+    reason = str(error.orig if isinstance(error, DBAPIError) else error)
+    return reason.strip().partition("\n")[0]
