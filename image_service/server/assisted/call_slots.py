@@ -123,7 +123,9 @@ class CallSlots:
         try:
             return await made
         finally:
-            self._release(call)
+            self._running[call.client] -= 1
+            self._running += Counter()  # drops clients of whom none is in progress
+            self._grant_free()
 
     def close(self) -> None:
         """Cancel the calls that wait."""
@@ -186,11 +188,6 @@ class CallSlots:
         self._running[call.client] += 1
         call.caller.has_started = True
         call.granted.callback(None)
-
-    def _release(self, call: _Call) -> None:
-        self._running[call.client] -= 1
-        self._running += Counter()  # drops clients of whom none is in progress
-        self._grant_free()
 
     def _leave(self, call: _Call) -> None:
         timer = self._waiting.pop(call)
