@@ -140,7 +140,8 @@ def _edit_boot_loader(root: Ext4Node, customization: DiskCustomization) -> Itera
     old_options = options = read_entry(content).options
     platform = customization.platform
     if platform is not None and not is_named(options, platform):
-        consoles = _read_platforms(root)
+        file = _find(root, PLATFORMS_FILE)
+        consoles = {} if file is None else read_platforms(_read_text(file, PLATFORMS_FILE))
         before, after = (consoles.get(name, PlatformConsoles()) for name in (METAL, platform))
         options = set_platform(options, platform, before, after)
         if before.grub_commands != after.grub_commands:
@@ -201,11 +202,6 @@ def _find_node(root: Ext4Node, path: str) -> Ext4Node:
 
 def _find(root: Ext4Node, path: str) -> Ext4Node | None:
     return cast("Ext4Node | None", find_optional(root, path))
-
-
-def _read_platforms(root: Ext4Node) -> Mapping[str, PlatformConsoles]:
-    node = _find(root, PLATFORMS_FILE)
-    return {} if node is None else read_platforms(_read_text(node, PLATFORMS_FILE))
 
 
 def _read_text(node: Ext4Node, path: str) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from image_service.toolkit.inspection.content import DiskContent, Volume
     from image_service.toolkit.inspection.inspect import ImageDescription
-    from image_service.toolkit.inspection.operating_system import CoreosFacts, OperatingSystems, WindowsSigns
+    from image_service.toolkit.inspection.operating_system import CoreosFacts, OperatingSystems
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -155,8 +155,10 @@ def _system_lines(systems: OperatingSystems) -> Iterator[tuple[str, str]]:
         yield "operating system", f"{release.name} ({release.path}{_on(release.partition)})"
     if systems.coreos:
         yield from _coreos_lines(systems.coreos)
-    if systems.windows:
-        yield from _windows_lines(systems.windows)
+    if windows := systems.windows:
+        loaders = [*windows.efi_files, *(f"BOOTMGR{_on(number)}" for number in windows.ntfs)]
+        yield "Windows", ", ".join(loaders) or "no loader"
+        yield "registry hives", windows.damage or ", ".join(windows.registry_hives) or "none"
 
 
 def _coreos_lines(coreos: CoreosFacts) -> Iterator[tuple[str, str]]:
@@ -170,12 +172,6 @@ def _coreos_lines(coreos: CoreosFacts) -> Iterator[tuple[str, str]]:
     for entry in coreos.entries:
         yield "boot entry", f"{entry.file}: {entry.damage or entry.title}"
         yield "", entry.kernel_arguments
-
-
-def _windows_lines(windows: WindowsSigns) -> Iterator[tuple[str, str]]:
-    loaders = [*windows.efi_files, *(f"BOOTMGR{_on(number)}" for number in windows.ntfs)]
-    yield "Windows", ", ".join(loaders) or "no loader"
-    yield "registry hives", windows.damage or ", ".join(windows.registry_hives) or "none"
 
 
 def _on(partition: int | None) -> str:
