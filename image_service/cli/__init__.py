@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(fault, BrokenPipeError):
         return STATUS_OF_SIGNALS + signal.SIGPIPE
     if fault:
-        return _fail(describe_os_error(fault) if isinstance(fault, OSError) else fault.detail)
+        reason = describe_os_error(fault) if isinstance(fault, OSError) else fault.detail
+        print(f"image-service: {reason}", file=sys.stderr)  # noqa: T201
+        return EXIT_FAILURE
     return status
 
 
@@ -84,8 +86,3 @@ def build_parser() -> CommandParser:
         command.add(commands.add_parser)
     completion.add(commands.add_parser, parser)
     return parser
-
-
-def _fail(reason: str) -> int:
-    print(f"image-service: {reason}", file=sys.stderr)  # noqa: T201
-    return EXIT_FAILURE

@@ -39,7 +39,9 @@ def run_start(options: argparse.Namespace) -> int:
         return 0
     status = client.wait(compose_id, _Display())
     if status["status"] != "success":
-        return _fail(f"the compose has failed: {_describe_error(status)}")
+        reason = printable(_describe_error(status))
+        print(f"image-service: the compose has failed: {reason}", file=sys.stderr)  # noqa: T201
+        return EXIT_FAILURE
     if options.output is not None:
         _download(client, compose_id, output)
     return 0
@@ -53,7 +55,9 @@ def run_list(options: argparse.Namespace) -> int:
         print(json.dumps(statuses, indent=2))  # noqa: T201
         return 0
     rows = [[column.upper().replace("_", " ") for column in _COLUMNS]]
-    rows += [[printable(str(_row(status).get(column, ""))) for column in _COLUMNS] for status in statuses]
+    for status in statuses:
+        status["state"] = status["image_status"]["status"]
+        rows.append([printable(str(status.get(column, ""))) for column in _COLUMNS])
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     for cells in rows:
         print("  ".join(map(str.ljust, cells, widths)).rstrip())  # noqa: T201
@@ -153,10 +157,6 @@ class _Display:
             print(printable(state), file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _row(status: dict[str, Any]) -> dict[str, Any]:
-    return {**status, "state": status["image_status"]["status"]}
-
-
 def _facts(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "id", status["id"]
     yield "state", _describe_state(status)
@@ -181,11 +181,6 @@ def _describe_state(status: dict[str, Any]) -> str:
 def _describe_error(status: dict[str, Any]) -> str:
     error = status["image_status"].get("error", {})
     return ": ".join(str(error[name]) for name in ("reason", "details") if error.get(name))
-
-
-def _fail(reason: str) -> int:
-    print(f"image-service: {printable(reason)}", file=sys.stderr)  # noqa: T201
-    return EXIT_FAILURE
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
