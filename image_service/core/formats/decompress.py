@@ -164,11 +164,11 @@ class StreamDecompressor(Protocol):
 
     @property
     def eof(self) -> bool:
-        """Whether the end of the stream was read."""
+        """True once the end of the stream was read."""
 
     @property
     def needs_input(self) -> bool:
-        """Whether nothing more comes without further data."""
+        """True if further data is needed before more content comes."""
 
     @property
     def unused_data(self) -> bytes:

@@ -18,7 +18,7 @@ import struct
 import zlib
 
 HEAD_BYTES = 65536 + 16
-"""How much of a kernel shows its architecture."""
+"""The bytes at the start of a kernel that show its architecture."""
 
 _GZIP, _DOS, _PE, _LITTLE_ELF, _S390 = b"\x1f\x8b", b"MZ", b"PE\0\0", b"\x7fELF\x02\x01", b"S390EP"
 _PE_OFFSET, _ELF_MACHINE, _S390_OFFSET = 60, 18, 65544

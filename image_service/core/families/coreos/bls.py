@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ENTRIES = "loader/entries"
-"""Where they are in the boot partition."""
+"""The directory of entries in the boot partition."""
 
 _SUFFIX = ".conf"
 _OPTIONS = b"options "

@@ -80,7 +80,7 @@ class KargsAreas:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Where they are."""
+        """The places of the embed areas."""
         return tuple(Span(area.name, area.offset, self.size) for area in self.areas)
 
     def read(self, read_at: ReadAt) -> str:

@@ -99,7 +99,7 @@ class UsedBlocks:
 
 
 class BlockStarts:
-    """Where the blocks of a file start that some structure has: all of one length, at any sector.
+    """The starts of the blocks of a file that some structure has: all of one length, at any sector.
 
     Args:
         file_size: bytes.

@@ -37,7 +37,7 @@ _FILE_TYPES = b"0\0"
 
 @attrs.frozen
 class OvaLayout:
-    """Where the parts of an OVA are.
+    """The places of the parts of an OVA.
 
     Args:
         members: all files in order; both of the above, and all others (manifest, certificate, texts).

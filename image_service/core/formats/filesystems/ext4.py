@@ -221,7 +221,7 @@ class Ext4Volume:
         return read_exactly(self._read_at, offset, length)
 
     def read_block(self, number: int) -> bytes:
-        """Read a block."""
+        """Return a block of the file system, by its number."""
         return self.read(number * self.superblock.block_size, self.superblock.block_size)
 
     def read_extent_block(self, seed: int, number: int) -> bytes:

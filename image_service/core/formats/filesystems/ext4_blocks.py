@@ -1,4 +1,4 @@
-"""Where the blocks of a file are: extents (ext4), or a map of single blocks (ext2 and ext3).
+"""The blocks of a file: extents (ext4), or a map of single blocks (ext2 and ext3).
 
 extents       a node in the inode, others in blocks: 0xF30A (2), entries (2), entries for which there is
               room (2), levels below (2), generation (4); then 12 bytes for each entry
