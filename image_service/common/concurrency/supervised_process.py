@@ -55,7 +55,7 @@ class SupervisedProcess:
         return self._process.transport.pid if self._process else None
 
     def start(self) -> None:
-        """Start it."""
+        """Start the process."""
         started_at = self._clock.seconds()
         process = self._process = ChildProcess(self._name)
         self._spawn(process)
@@ -108,7 +108,7 @@ class ChildProcess(ProcessProtocol):
         self._buffer = b""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send the process a signal, unless it has ended."""
         with suppress(ProcessExitedAlready):
             self.transport.signalProcess(number)
 

@@ -70,7 +70,7 @@ class DatabaseMonitor:
 
     @property
     def failing_seconds(self) -> float | None:
-        """How long the database has not answered; None: it answers."""
+        """The time since the database stopped answering; None: it answers."""
         now, since = self._clock.seconds(), self._failing_since
         if since is None and self._asked_at is not None and now > self._asked_at + LATE_SECONDS:
             since = self._asked_at

@@ -23,7 +23,7 @@ _STEP_BYTES = 8 * 1024 * 1024  # written between two checks of the disk
 
 @attrs.frozen
 class DiskUsage:
-    """How full a directory and its file system are, in bytes.
+    """The use of a directory and of its file system, in bytes.
 
     Args:
         free: bytes that this process may still write to it.

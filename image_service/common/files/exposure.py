@@ -1,4 +1,4 @@
-"""Why users other than the owner have access to a secret file."""
+"""Finds out why users other than the owner have access to a secret file."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class CacheIdentity:
 
     @property
     def granules(self) -> int:
-        """How many granules the file has; the last one may be shorter."""
+        """The number of granules of the file; the last one may be shorter."""
         return -(-self.size // GRANULE_BYTES)
 
 
