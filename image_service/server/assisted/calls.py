@@ -36,7 +36,7 @@ class CallKind(enum.Enum):
 
 
 class CallOutcome(enum.Enum):
-    """The result of a call."""
+    """The results of calls, as the metrics count them."""
 
     OK = "ok"
     UNAUTHORIZED = "unauthorized"

@@ -97,7 +97,7 @@ def path_pattern(path: str) -> str:
 
 
 def reference(name: str) -> Json:
-    """Return a reference to a schema."""
+    """Return a JSON reference to a schema of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 

@@ -139,7 +139,7 @@ class Metrics:
         self._all.claim_seconds.series().observe(seconds)
 
     def record_changes(self, direction: Direction, number: int) -> None:
-        """Record changes."""
+        """Record changes that were sent to, or received from, other replicas."""
         self._all.claim_changes.increment(direction.value, by=number)
 
     def watch_notifications(self, is_notified: Callable[[], bool]) -> None:

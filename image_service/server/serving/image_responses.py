@@ -41,7 +41,7 @@ _VALIDATORS = frozenset({"if-match", "if-range", "if-none-match", "if-modified-s
 
 @attrs.frozen(eq=False)
 class ImageAccess:
-    """Who reads which image, as a request's target or the short link in it says.
+    """An image and its reader, as a request's target or the short link in it names them.
 
     Args:
         is_allowed: returns False once the short link has to be read again.

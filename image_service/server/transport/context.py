@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @attrs.define
 class ShutdownState:
-    """How far the shutdown of a listener has come.
+    """The progress of a listener's shutdown.
 
     Args:
         announced: each response from now on is its connection's last one, and says so. What an earlier
@@ -62,7 +62,7 @@ class DateField:
         self._line = self._partial_content = b""
 
     def line(self) -> bytes:
-        """Return the field line."""
+        """Return the Date field line of this second."""
         now = self._wall_clock()
         if not self._second <= now < self._second + 1:
             self._render(now)

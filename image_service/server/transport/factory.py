@@ -98,7 +98,7 @@ class ConnectionFactory(Factory):
                 timer.cancel()
 
     def abort(self) -> None:
-        """Abort every connection."""
+        """Abort every connection, in whatever state it is."""
         for connection in tuple(self.connections):
             connection.abort(AbortReason.SHUTDOWN, "the service is shutting down")
 

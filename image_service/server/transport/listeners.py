@@ -66,7 +66,7 @@ class Listeners:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return sum(len(factory.connections) for factory in self._factories)
 
     def handlers(self) -> Iterator[str]:

@@ -16,7 +16,7 @@ class SlotPool(Protocol):
     """The slots of one process, or of all that serve together."""
 
     limit: int
-    """How many there are."""
+    """The number of slots."""
     counts: Counts
     """Those in use."""
 

@@ -48,7 +48,7 @@ class Slot:
 
     @property
     def kind(self) -> int:
-        """One of `KINDS`."""
+        """The kind of the download: public or not, of a slow address or not (`KINDS`)."""
         return PUBLIC * self.is_public + SLOW * (self.slow_at > NEVER)
 
 

@@ -84,17 +84,17 @@ class Slots:
 
     @property
     def limit(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         return self.pool.limit
 
     @property
     def acquired(self) -> int:
-        """How many slots downloads of this process hold."""
+        """The number of slots that downloads of this process hold."""
         return len(self._acquired)
 
     @property
     def waiting(self) -> int:
-        """How many downloads wait."""
+        """The number of downloads that wait."""
         return len(self._queue)
 
     def acquire(self, slot: Slot, began: float) -> None:

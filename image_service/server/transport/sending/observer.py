@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AbortReason(enum.Enum):
-    """Why a response was not sent to its end."""
+    """The reasons why a response was not sent to its end."""
 
     CLIENT_GONE = "client-gone"
     NO_PROGRESS = "no-progress"
@@ -35,7 +35,7 @@ class RefusalReason(enum.Enum):
 
 
 class HandshakeFailure(enum.Enum):
-    """Why a TLS handshake failed."""
+    """The reasons why a TLS handshake failed."""
 
     NOT_TRUSTED = "not-trusted"
     PROTOCOL_VERSION = "protocol-version"

@@ -54,9 +54,9 @@ class SendfileThreads:
         self._reactor = reactor
         self._pool = pool
         self.limit: int = pool.max
-        """How many parts may be sent at once."""
+        """The number of parts that may be sent at once."""
         self.free = self.limit
-        """How many more may be sent now."""
+        """The number of parts that may be sent now, beside those in progress."""
 
     def send(
         self, client: socket.socket, extent: FileExtent, release: Callable[[], None] | None = None
