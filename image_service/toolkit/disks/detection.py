@@ -81,7 +81,7 @@ def _match(signatures: tuple[_Signature, ...], read_at: ReadAt, size: int) -> It
 
 
 def _is_vmdk_descriptor(head: bytes) -> bool:
-    """Whether a text is a VMDK descriptor to qemu: a version behind comments and empty lines."""
+    """Return True if qemu takes a text for a VMDK descriptor: a version behind comments and empty lines."""
     for line in head.split(b"\n"):
         text = line.strip(b" \t\r").lower()
         if text.startswith(b"#"):

@@ -1,1 +1,1 @@
-"""Whether a disk fits a platform."""
+"""Checks whether a disk fits a platform."""

@@ -47,7 +47,7 @@ _UNPRINTABLE = re.compile("[^\t\n\x20-\x7e]")
 
 @attrs.frozen
 class BootTrial:
-    """How a disk is booted.
+    """The machine and the signs of a trial boot.
 
     Args:
         pattern: of the console, a regular expression.
