@@ -38,7 +38,7 @@ _WITHOUT_BIOS_AND_UEFI = ("ppc64le", "s390x")
 
 @attrs.frozen
 class BootWays:
-    """How firmware can boot an image.
+    """The ways in which firmware can boot an image.
 
     Args:
         bios_cd: by BIOS, as a CD.

@@ -19,7 +19,7 @@ _INDENT = " " * (_NAME_WIDTH + 2)
 
 
 class CheckStatus(StrEnum):
-    """The result of a check."""
+    """The verdict of a check."""
 
     OK = "ok"
     WARN = "warn"

@@ -20,7 +20,7 @@ _OK, _WARN, _FAIL, _SKIP = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, C
 
 
 class ClientProfile(StrEnum):
-    """The clients that ``--profile`` names."""
+    """The clients that ``--profile`` names, each with limits of its own."""
 
     IDRAC = "idrac"
     ILO = "ilo"

@@ -129,7 +129,7 @@ class _JsonReceiver:
         """Do nothing: the head comes with the complete response."""
 
     def receive_content(self, data: bytes) -> None:
-        """Keep content."""
+        """Keep content, up to a limit."""
         self._content += data[: _MAX_BYTES - len(self._content)]
 
     def parse(self, head: ResponseHead) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _MAX_DETAIL = 300
 
 
 class VerificationFault(StrEnum):
-    """What is wrong with a response, under any load."""
+    """The faults of a response, which no load excuses."""
 
     RANGE_IGNORED = "range-ignored"
     CONTENT_RANGE = "content-range"
