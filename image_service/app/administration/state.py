@@ -31,7 +31,7 @@ class ProcessState:
 
     @property
     def unready(self) -> str:
-        """Why no image can be served; empty if some can."""
+        """The reason why no image can be served; empty if some can."""
         if self._listeners.shutting_down:
             return "this service is shutting down"
         if self._database is not None and not self._database.was_reached:
