@@ -83,7 +83,7 @@ class CombinedState:
 
     @property
     def links(self) -> LinkHandlers:
-        """The first serving worker's (see `ServingState`)."""
+        """The links of the first serving process that serves (see `ServingState`)."""
         return ForwardedRequests(self._slots)
 
     @property
