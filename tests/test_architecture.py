@@ -40,10 +40,6 @@ COMMON_MAY_IMPORT = ("core.errors", "core.formats")
 PURE = ("core", "settings", "toolkit", "tools.doctor", "server.http", "server.boot_progress")
 REACTOR_USERS = {"app", "cli"}
 MAX_MODULES = 16
-# To be mended: imports against the map.
-KNOWN = {
-    *((f"common.objects.{name}", "settings.remote") for name in ("build", "s3", "s3_client", "s3_links")),
-}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -108,7 +104,7 @@ def test_imports_follow_the_map() -> None:
         (module, target)
         for module in MODULES
         for target in own_imports_of(module)
-        if violates_the_map(module, target) and (module, target) not in KNOWN
+        if violates_the_map(module, target)
     ] == []
 
 

@@ -95,7 +95,7 @@ class ImageService(ProcessService):
             settings.download,
             http,
             settings.remote,
-            settings.s3,
+            settings.s3.options,
             configured=configured_images(settings, standalone=self._standalone),
             is_leader=shared.is_leader,
         )

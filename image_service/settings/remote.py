@@ -6,6 +6,7 @@ from pathlib import Path
 
 import attrs
 
+from image_service.common.objects.s3_client import S3Options
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 
@@ -57,3 +58,15 @@ class S3Settings:
     """Role to take by web identity."""
     web_identity_token_file: Path | None = setting("AWS_WEB_IDENTITY_TOKEN_FILE", parse=Path)
     """File with the token for that role, as Kubernetes mounts it."""
+
+    @property
+    def options(self) -> S3Options:
+        """The options of a client; the SDK reads the other variables by itself."""
+        return S3Options(
+            access_key_id=self.access_key_id,
+            secret_access_key=self.secret_access_key,
+            session_token=self.session_token,
+            region=self.region,
+            endpoint_url=self.endpoint_url,
+            profile=self.profile,
+        )

@@ -11,13 +11,13 @@ import attrs
 import pytest
 
 from image_service.common.objects.build import open_store
+from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import EngineUnavailable, NotFound
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import ComposeOrigin, ComposeState, JobState
-from image_service.settings.remote import S3Settings
 from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
@@ -197,7 +197,7 @@ async def test_unavailable_engine_fails_no_compose_and_is_logged_once(
 
 @ensure_deferred
 async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path: Path) -> None:
-    store = open_store(f"{tmp_path}/store", S3Settings())
+    store = open_store(f"{tmp_path}/store", S3Options())
     workers = WorkerRepository(rows.database, rows.clock)
     workers.add("w1", "", "x86_64")
     expiry = make_expiry(rows, workers, store, 14 * DAY)
@@ -224,7 +224,7 @@ async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path:
 
 @ensure_deferred
 async def test_unavailable_store_loses_no_object_to_delete(rows: Rows, messages: list[str]) -> None:
-    store = open_store("s3://bucket", S3Settings(endpoint_url="http://127.0.0.1:1", access_key_id="a"))
+    store = open_store("s3://bucket", S3Options(endpoint_url="http://127.0.0.1:1", access_key_id="a"))
     workers = WorkerRepository(rows.database, rows.clock)
     expiry = make_expiry(rows, workers, store, DAY)
     compose, jobs = rows.add()
@@ -241,7 +241,7 @@ async def test_unavailable_store_loses_no_object_to_delete(rows: Rows, messages:
 async def test_imported_image_survives_its_compose_until_its_own_retention(
     rows: Rows, tmp_path: Path
 ) -> None:
-    store = open_store(f"{tmp_path}/store", S3Settings())
+    store = open_store(f"{tmp_path}/store", S3Options())
     workers = WorkerRepository(rows.database, rows.clock)
     keeping = make_expiry(rows, workers, store, DAY)
     compose, jobs = rows.add(make_compose(origin=ComposeOrigin.IMPORT, image_type=None))
@@ -270,7 +270,7 @@ async def test_imported_image_survives_its_compose_until_its_own_retention(
 
 @ensure_deferred
 async def test_compose_is_kept_while_its_image_is_exported(rows: Rows, tmp_path: Path) -> None:
-    store = open_store(f"{tmp_path}/store", S3Settings())
+    store = open_store(f"{tmp_path}/store", S3Options())
     expiry = make_expiry(rows, WorkerRepository(rows.database, rows.clock), store, DAY)
     compose, _ = rows.add()
     rows.images.add(make_image(0, id=compose.id, source=f"compose:{compose.id}"))

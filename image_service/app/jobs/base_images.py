@@ -59,7 +59,7 @@ async def start_compose_bases(parts: PartsStack, settings: JobsRoleSettings) -> 
         settings.download,
         http,
         settings.remote,
-        settings.s3,
+        settings.s3.options,
         configured=tuple(image for image in images if image.is_iso),
         is_leader=True,
     )

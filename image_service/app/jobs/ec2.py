@@ -51,7 +51,7 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
         rows.tasks,
         rows.workers,
         catalog,
-        ExportBuckets(settings.s3),
+        ExportBuckets(settings.s3.options),
         plans,
         rows.in_thread,
         parts.in_thread_pool(_S3_THREADS, "buckets"),

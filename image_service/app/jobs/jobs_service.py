@@ -53,7 +53,7 @@ class JobsService(RoleService):
         create_directory(settings.storage.data_dir)
         rows = open_rows(parts, settings)
         bases = await start_compose_bases(parts, settings)
-        store = open_store(settings.jobs.store_url, settings.s3)
+        store = open_store(settings.jobs.store_url, settings.s3.options)
         artifacts = build_artifacts(
             parts,
             settings.catalog,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from image_service.common.objects.directory import DirectoryStore
 from image_service.common.objects.s3 import S3Store
-from image_service.common.objects.s3_links import parse_s3_url
+from image_service.common.objects.s3_client import BucketLocation
 
 if TYPE_CHECKING:
+    from image_service.common.objects.s3_client import S3Options
     from image_service.common.objects.store import ObjectStorage
-    from image_service.settings.remote import S3Settings
 
 
-def open_store(url: str, s3: S3Settings) -> ObjectStorage:
+def open_store(url: str, s3: S3Options) -> ObjectStorage:
     """Return a store; nothing is opened or connected before it is used.
 
     Args:
@@ -23,5 +23,5 @@ def open_store(url: str, s3: S3Settings) -> ObjectStorage:
     """
     if not url.startswith("s3://"):
         return DirectoryStore(Path(url))
-    bucket, prefix = parse_s3_url(url)
-    return S3Store(bucket, f"{prefix.rstrip('/')}/" if prefix else "", s3)
+    place = BucketLocation.of(url)
+    return S3Store(BucketLocation(place.bucket, f"{place.key.rstrip('/')}/" if place.key else ""), s3)

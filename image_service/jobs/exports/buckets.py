@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from image_service.common.objects.s3_client import make_s3_client
+from image_service.common.objects.s3_client import BucketLocation, S3Client, S3Failed
 from image_service.core.errors import StoreFailed
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 
 if TYPE_CHECKING:
+    from image_service.common.objects.s3_client import S3Options
     from image_service.jobs.ec2.operations import Ec2Caller
-    from image_service.settings.remote import S3Settings
+
+_PASSING = (0, HTTPStatus.TOO_MANY_REQUESTS)  # 0: no answer
 
 
 class ExportBuckets:
-    """Buckets of S3, by the credentials of this service. May be used in several threads.
+    """Buckets of S3, by the credentials of this service. May be used in several threads."""
 
-    Args:
-        settings: endpoint, region and credentials.
-    """
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._client: Any = None
+    def __init__(self, options: S3Options) -> None:
+        self._client = S3Client(options)
 
     def check(self, caller: Ec2Caller, bucket: str, key: str) -> None:
         """Ensure that a caller may export to a bucket, which exists, and in which an object may be stored.
@@ -39,26 +34,14 @@ class ExportBuckets:
         """
         if not caller.may_export_to(bucket):
             raise Ec2Error("UnauthorizedOperation", f"the access key may not export to the bucket {bucket}")
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra, and slow to import
-
-        place = {"Bucket": bucket, "Key": key}
+        location = BucketLocation(bucket, key)
         try:
-            client = self._get_client()
-            upload_id = client.create_multipart_upload(**place)["UploadId"]
-            with suppress(ClientError):  # an upload that stays holds no bytes
-                client.abort_multipart_upload(**place, UploadId=upload_id)
-        except ClientError as error:
-            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            code = str(error.response.get("Error", {}).get("Code", "no code"))
-            if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise StoreFailed(f"S3 cannot check a bucket: {code} (status {status})") from None
-            fault = "does not exist" if status == HTTPStatus.NOT_FOUND else f"cannot be written: {code}"
+            upload = self._client.begin_upload(location)
+        except S3Failed as error:
+            if error.status in _PASSING or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise StoreFailed(f"S3 cannot check a bucket: {error.reason}") from None
+            is_absent = error.status == HTTPStatus.NOT_FOUND
+            fault = "does not exist" if is_absent else f"cannot be written: {error.error_code}"
             raise invalid_value(f"the bucket {bucket} {fault}") from None
-        except BotoCoreError as error:
-            raise StoreFailed(f"S3 cannot check a bucket: {type(error).__name__}") from None
-
-    def _get_client(self) -> Any:  # noqa: ANN401 - botocore has no types
-        with self._lock:
-            if self._client is None:
-                self._client = make_s3_client(self._settings)
-            return self._client
+        with suppress(S3Failed):  # an upload that stays holds no bytes
+            self._client.abort_upload(location, upload)

@@ -19,10 +19,11 @@ from image_service.server.catalog.storage.data_dir import DataDir
 
 if TYPE_CHECKING:
     from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.objects.s3_client import S3Options
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
     from image_service.settings.os_images import OsImage
-    from image_service.settings.remote import RemoteSettings, S3Settings
+    from image_service.settings.remote import RemoteSettings
 
 COLLECT_SECONDS = 600
 """Interval at which files of images that are no longer configured are removed."""
@@ -47,7 +48,7 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
     downloads: DownloadSettings,
     http: OriginClient,
     remote: RemoteSettings,
-    s3: S3Settings,
+    s3: S3Options,
     *,
     configured: tuple[OsImage, ...],
     is_leader: bool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +12,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.common.command_line.values import parse_bytes, parse_seconds
+from image_service.common.objects.s3_client import MAX_EXPIRES_SECONDS, BucketLocation
 from image_service.core.errors import InvalidArguments
 from image_service.toolkit.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.toolkit.disks.digest import sha256_of
 from image_service.toolkit.disks.opening import open_image
-from image_service.toolkit.transfer.object_store import (
-    MAX_EXPIRES_SECONDS,
-    BucketLocation,
-    parse_s3_url,
-)
 from image_service.toolkit.transfer.publish import (
     MOST_PART_BYTES,
     PART_BYTES,
@@ -38,6 +35,8 @@ if TYPE_CHECKING:
     from image_service.toolkit.commands.report import CallReport
     from image_service.toolkit.transfer.publish import PublishableFile
     from image_service.toolkit.workspace.workspace import Workspace
+
+_URL = re.compile("s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[ -~]*)?")
 
 
 def add(add_parser: AddParser) -> None:
@@ -121,10 +120,11 @@ def publish_options(options: argparse.Namespace) -> PublishOptions:
 
 def parse_location(text: str) -> BucketLocation:
     """Return the bucket and key of ``s3://BUCKET/KEY``."""
-    try:
-        return parse_s3_url(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    if not _URL.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text} is no s3://BUCKET/KEY; a bucket has 3 to 63 lower-case letters, digits, dots and hyphens"
+        )
+    return BucketLocation.of(text)
 
 
 def _parse_part_size(text: str) -> int:

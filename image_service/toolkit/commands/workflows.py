@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
+from image_service.common.objects.s3_client import BucketLocation
 from image_service.common.transfer.bundle_manifest import is_bundle
 from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.core.errors import Unprocessable
@@ -22,7 +23,6 @@ from image_service.toolkit.customization.customize import customize_disk
 from image_service.toolkit.disks.digest import sha256_of
 from image_service.toolkit.disks.opening import open_image
 from image_service.toolkit.transfer.fetch import FetchOptions, fetch_parts, read_manifest
-from image_service.toolkit.transfer.object_store import BucketLocation
 from image_service.toolkit.transfer.publish import PublishOptions, publish_object, publish_parts
 from image_service.toolkit.workspace.dependencies import (
     ALWAYS,

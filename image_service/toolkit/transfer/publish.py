@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 
+from image_service.common.objects.s3_client import (
+    MAX_EXPIRES_SECONDS,
+    BucketLocation,
+    S3Client,
+    S3Options,
+)
 from image_service.common.transfer.manifest import (
     GIB,
     MANIFEST_FORMATS,
@@ -18,18 +24,17 @@ from image_service.common.transfer.manifest import (
     render_import_manifest,
 )
 from image_service.common.transfer.xml_values import MAX_PARTS
-from image_service.core.errors import ImageServiceError, TransferFailed, Unprocessable
+from image_service.core.errors import ImageServiceError, StoreFailed, TransferFailed, Unprocessable
 from image_service.core.formats.disk.model import DiskFormat
 from image_service.core.formats.reading import read_exactly
-from image_service.toolkit.transfer.object_store import ANSWER_SECONDS, MAX_EXPIRES_SECONDS, ObjectStore
 from image_service.toolkit.transfer.parallel import TransferMeter, run_one, run_parallel
+from image_service.toolkit.workspace.dependencies import BOTOCORE, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from image_service.toolkit.disks.opening import DiskImage
-    from image_service.toolkit.transfer.object_store import BucketLocation
     from image_service.toolkit.workspace.workspace import Workspace
 
 _Result = TypeVar("_Result")
@@ -124,13 +129,13 @@ def publish_parts(
         )
     offsets = _offsets(image, options)
     directory = "/".join(filter(None, (location.key.strip("/"), str(uuid.uuid4()))))
-    stem = f"{directory}/disk.{image.disk.format.value}"
-    started: list[str] = []
-    with _open_store(location, workspace) as store:
+    stem = BucketLocation(location.bucket, f"{directory}/disk.{image.disk.format.value}")
+    started: list[BucketLocation] = []
+    with _open_client(workspace) as client:
 
-        def put(key: str, body: bytes) -> None:
-            started.append(key)
-            store.put(key, body)
+        def put(place: BucketLocation, body: bytes) -> None:
+            started.append(place)
+            client.put(place, body)
 
         try:
             _upload(
@@ -138,23 +143,30 @@ def publish_parts(
                 offsets,
                 options,
                 workspace,
-                lambda index, body: put(f"{stem}.part{index}", body),
-                store.abort,
+                lambda index, body: put(_part_of(stem, index), body),
+                client.abort,
             )
-            manifest = _make_manifest(image, offsets, options, store, stem)
+            manifest = _make_manifest(image, offsets, options, client, stem)
             text = render_import_manifest(manifest)
-            key = f"{stem}.manifest.xml"
-            run_one(lambda: put(key, text), workspace, store.abort)
-            url = store.presign("get_object", key, options.expires_seconds)
+            place = _manifest_of(stem)
+            run_one(lambda: put(place, text), workspace, client.abort)
+            url = client.presign("get_object", place, options.expires_seconds)
             _write_private(options.manifest_file, text, "the manifest", workspace)
             _write_private(options.manifest_url_file, f"{url}\n".encode(), "the URL", workspace)
-            return PublishedImage(store.url_of(key), store.name_of(key), len(offsets))
+            return PublishedImage(client.url_of(place), str(place), len(offsets))
         except BaseException as error:
-            if not _is_undone(location, *(partial(_delete, key=key) for key in started)) and isinstance(
-                error, ImageServiceError
-            ):
-                error.detail += f"; objects below {store.name_of(directory)} cannot be deleted"
+            is_undone = _is_undone(*(partial(S3Client.delete, location=place) for place in started))
+            if not is_undone and isinstance(error, ImageServiceError):
+                error.detail += f"; objects below {attrs.evolve(stem, key=directory)} cannot be deleted"
             raise
+
+
+def _part_of(stem: BucketLocation, index: int) -> BucketLocation:
+    return attrs.evolve(stem, key=f"{stem.key}.part{index}")
+
+
+def _manifest_of(stem: BucketLocation) -> BucketLocation:
+    return attrs.evolve(stem, key=f"{stem.key}.manifest.xml")
 
 
 def _write_private(file: Path | None, content: bytes, name: str, workspace: Workspace) -> None:
@@ -176,36 +188,35 @@ def publish_object(
         TransferFailed: the store cannot be reached, or refuses; or the object exists.
         TimedOut: a limit is exceeded.
     """
-    key = location.key
-    if not key or key.endswith("/"):
+    if not location.key or location.key.endswith("/"):
         raise TransferFailed(f"{location} has no name of an object")
     if options.part_bytes < LEAST_PART_BYTES:
         raise Unprocessable(f"parts of one object need at least {LEAST_PART_BYTES} bytes (--part-size)")
     offsets = _offsets(image, options)
-    with _open_store(location, workspace) as store:
+    with _open_client(workspace) as client:
 
         def ask(request: Callable[[], _Result]) -> _Result:
-            return run_one(request, workspace, store.abort)
+            return run_one(request, workspace, client.abort)
 
         # Some stores ignore the condition at the end.
-        if not options.replace and ask(lambda: store.exists(key)):
+        if not options.replace and ask(lambda: client.exists(location)):
             raise TransferFailed(f"{location} exists; --force replaces it")
-        upload = ask(lambda: store.begin_upload(key, options.content_type, public=options.public))
+        upload = ask(lambda: client.begin_upload(location, options.content_type, public=options.public))
         etags = [""] * len(offsets)
 
         def put(index: int, body: bytes) -> None:
-            etags[index] = store.put_part(key, upload, index + 1, body)
+            etags[index] = client.put_part(location, upload, index + 1, body)
 
         try:
-            _upload(image, offsets, options, workspace, put, store.abort)
-            ask(lambda: store.complete_upload(key, upload, etags, replace=options.replace))
+            _upload(image, offsets, options, workspace, put, client.abort)
+            ask(lambda: client.complete_upload(location, upload, etags, replace=options.replace))
         except BaseException as error:
-            if not _is_undone(location, lambda again: again.abort_upload(key, upload)) and isinstance(
+            if not _is_undone(lambda again: again.abort_upload(location, upload)) and isinstance(
                 error, ImageServiceError
             ):
                 error.detail += f"; the parts of upload {upload} cannot be deleted"
             raise
-        return PublishedImage(store.url_of(key), str(location), len(offsets))
+        return PublishedImage(client.url_of(location), str(location), len(offsets))
 
 
 def _offsets(image: PublishableFile, options: PublishOptions) -> range:
@@ -241,42 +252,51 @@ def _upload(  # noqa: PLR0913, PLR0917 - of an image, and how it is stored
 
 
 def _make_manifest(
-    image: DiskImage, offsets: range, options: PublishOptions, store: ObjectStore, stem: str
+    image: DiskImage, offsets: range, options: PublishOptions, client: S3Client, stem: BucketLocation
 ) -> ImportManifest:
-    def sign(operation: str, key: str) -> str:
-        return store.presign(operation, key, options.expires_seconds)
+    def sign(operation: str, place: BucketLocation) -> str:
+        return client.presign(operation, place, options.expires_seconds)
 
     def part(index: int, offset: int) -> ManifestPart:
-        key = f"{stem}.part{index}"
+        place = _part_of(stem, index)
         length = min(options.part_bytes, image.size - offset)
-        urls = (sign(f"{method}_object", key) for method in ("head", "get", "delete"))
-        return ManifestPart(index, offset, length, key, *urls)
+        urls = (sign(f"{method}_object", place) for method in ("head", "get", "delete"))
+        return ManifestPart(index, offset, length, place.key, *urls)
 
     disk = image.disk
     return ImportManifest(
         format=disk.format,
         size=disk.virtual_size if disk.format in _COMPACT else image.size,
         volume_gib=-(-disk.virtual_size // GIB),
-        self_destruct_url=sign("delete_object", f"{stem}.manifest.xml"),
+        self_destruct_url=sign("delete_object", _manifest_of(stem)),
         parts=tuple(part(index, offset) for index, offset in enumerate(offsets)),
     )
 
 
-def _open_store(location: BucketLocation, workspace: Workspace) -> closing[ObjectStore]:
-    """Return a store that waits for an answer no longer than the call may take."""
-    return closing(ObjectStore(location.bucket, min(ANSWER_SECONDS, workspace.seconds_left)))
+def _open_client(workspace: Workspace) -> closing[S3Client]:
+    """Return a client that waits for an answer no longer than the call may take.
+
+    Raises:
+        MissingDependency: botocore is not installed.
+        TransferFailed: the AWS_* variables are invalid.
+    """
+    require((BOTOCORE,))
+    usual = S3Options(path_style=True)
+    client = S3Client(attrs.evolve(usual, answer_seconds=min(usual.answer_seconds, workspace.seconds_left)))
+    try:
+        client.connect()
+    except StoreFailed as error:
+        raise TransferFailed(f"cannot find the object store: {type(error.__cause__).__name__}") from None
+    return closing(client)
 
 
-def _delete(store: ObjectStore, key: str) -> None:
-    store.delete(key)
-
-
-def _is_undone(location: BucketLocation, *requests: Callable[[ObjectStore], None]) -> bool:
+def _is_undone(*requests: Callable[[S3Client], None]) -> bool:
     """Undo what a failed call has stored; False when a request fails, because the others would, too."""
-    with closing(ObjectStore(location.bucket, _UNDO_SECONDS, _UNDO_ATTEMPTS)) as store:
+    options = S3Options(path_style=True, answer_seconds=_UNDO_SECONDS, attempts=_UNDO_ATTEMPTS)
+    with closing(S3Client(options)) as client:
         try:
             for request in requests:
-                request(store)
+                request(client)
         except TransferFailed:
             return False
     return True

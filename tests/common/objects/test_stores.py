@@ -16,9 +16,9 @@ import pytest
 
 from image_service.common.objects import s3 as s3_module
 from image_service.common.objects.build import open_store
+from image_service.common.objects.s3_client import S3Client, S3Options
 from image_service.common.objects.s3_links import S3Links
 from image_service.core.errors import NotFound, StoreFailed, StoreFull
-from image_service.settings.remote import S3Settings
 from tests.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3_server
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-def settings_of(server: S3Server) -> S3Settings:
-    return S3Settings(
+def options_of(server: S3Server) -> S3Options:
+    return S3Options(
         access_key_id=ACCESS_KEY,
         secret_access_key=SECRET_KEY,
         endpoint_url=server.environment["AWS_ENDPOINT_URL"],
@@ -64,11 +64,11 @@ def settings_of(server: S3Server) -> S3Settings:
 def opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """An empty store of each kind."""
     if request.param == "directory":
-        return Opened(open_store(f"{tmp_path}/store", S3Settings()), tmp_path)
+        return Opened(open_store(f"{tmp_path}/store", S3Options()), tmp_path)
     monkeypatch.setattr(s3_module, "PART_BYTES", PART_BYTES)
     server: S3Server = request.getfixturevalue("s3_server")
     prefix = f"prefix/{tmp_path.name}"
-    return Opened(open_store(f"s3://{BUCKET}/{prefix}", settings_of(server)), server.directory)
+    return Opened(open_store(f"s3://{BUCKET}/{prefix}", options_of(server)), server.directory)
 
 
 class Broken:
@@ -158,8 +158,7 @@ def test_incomplete_objects_of_a_killed_process_are_removed(
     # A process that is killed neither removes its file nor aborts its upload.
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.unlink", lambda *_, **__: None)
-        if (get_client := getattr(opened.store, "_get_client", None)) is not None:
-            patch.setattr(get_client(), "abort_multipart_upload", lambda **_: None)
+        patch.setattr(S3Client, "abort_upload", lambda *_: None)
         with pytest.raises(ConnectionError):
             opened.store.put(KEY, Broken(PART_BYTES + 1))
     left = opened.files()
@@ -171,11 +170,11 @@ def test_incomplete_objects_of_a_killed_process_are_removed(
 
 
 def test_unfinished_files_of_no_directory_are_none(tmp_path: Path) -> None:
-    open_store(str(tmp_path / "absent"), S3Settings()).remove_unfinished(NEVER)
+    open_store(str(tmp_path / "absent"), S3Options()).remove_unfinished(NEVER)
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    open_store(f"{tmp_path}/store", S3Settings()).put(KEY, BytesIO(b"x"))
+    open_store(f"{tmp_path}/store", S3Options()).put(KEY, BytesIO(b"x"))
     for path in (tmp_path / "store", tmp_path / "store" / KEY):
         assert path.stat().st_mode & 0o077 == 0
 
@@ -184,7 +183,7 @@ def test_link_in_the_place_of_an_object_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"secret")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(StoreFailed):
-        open_store(str(tmp_path), S3Settings()).read_at("link", 0, 10)
+        open_store(str(tmp_path), S3Options()).read_at("link", 0, 10)
 
 
 def test_full_directory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,16 +191,15 @@ def test_full_directory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", fail)
-    store = open_store(str(tmp_path), S3Settings())
+    store = open_store(str(tmp_path), S3Options())
     with pytest.raises(StoreFull, match="No space left"):
         store.put(KEY, BytesIO(b"x"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_unavailable_server_is_an_error(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("image_service.common.objects.s3_client._ATTEMPTS", 1)
-    settings = attrs.evolve(settings_of(s3_server), endpoint_url="http://127.0.0.1:1")
-    store = open_store(f"s3://{BUCKET}", settings)
+def test_unavailable_server_is_an_error(s3_server: S3Server) -> None:
+    options = attrs.evolve(options_of(s3_server), endpoint_url="http://127.0.0.1:1", attempts=1)
+    store = open_store(f"s3://{BUCKET}", options)
     for call in (
         lambda: store.put(KEY, BytesIO()),
         lambda: store.delete(KEY),
@@ -212,15 +210,15 @@ def test_unavailable_server_is_an_error(s3_server: S3Server, monkeypatch: pytest
 
 
 def test_refused_credentials_are_an_error_without_them(s3_server: S3Server) -> None:
-    settings = attrs.evolve(settings_of(s3_server), secret_access_key="wrong-secret")
+    options = attrs.evolve(options_of(s3_server), secret_access_key="wrong-secret")
     with pytest.raises(StoreFailed, match="SignatureDoesNotMatch") as caught:
-        open_store(f"s3://{BUCKET}", settings).put(KEY, BytesIO(b"x"))
+        open_store(f"s3://{BUCKET}", options).put(KEY, BytesIO(b"x"))
     assert ACCESS_KEY not in str(caught.value)
 
 
 def test_link_is_signed_unless_its_object_is_public(s3_server: S3Server) -> None:
-    open_store(f"s3://{BUCKET}", settings_of(s3_server)).put("uploads/x.vmdk", BytesIO(b"disk"))
-    links = S3Links(settings_of(s3_server))
+    open_store(f"s3://{BUCKET}", options_of(s3_server)).put("uploads/x.vmdk", BytesIO(b"disk"))
+    links = S3Links(options_of(s3_server))
     location = f"s3://{BUCKET}/uploads/x.vmdk"
     with urllib.request.urlopen(links.url_of(location)) as answer:  # noqa: S310 - a URL of the test's server
         assert answer.read() == b"disk"
@@ -233,4 +231,4 @@ def test_link_without_credentials_is_an_error(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(StoreFailed, match="NoCredentialsError"):
-        S3Links(S3Settings()).url_of("s3://bucket/key")
+        S3Links(S3Options()).url_of("s3://bucket/key")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
+from image_service.common.objects.s3_client import S3Options
 from image_service.common.objects.s3_links import S3Links
 from image_service.core.errors import EngineUnavailable, ImageServiceError, NotFound
 from image_service.jobs.artifacts.image_catalog import ImageCatalog
@@ -23,7 +24,6 @@ from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.model import ComposeBase, ImageType, Principal
 from image_service.server.management.messages import ApiRequest, ApiResponse
-from image_service.settings.remote import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -162,7 +162,7 @@ class Composer:
             ComposeLimits(max_queued, upload_place),
         )
         links = S3Links(
-            S3Settings(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")
+            S3Options(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")
         )
         self.api = ComposerApi(
             ComposeRoutes(service, rows.composes, rows.jobs, contents, at_once, links),

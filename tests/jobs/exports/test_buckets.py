@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import StoreFailed
 from image_service.jobs.ec2.errors import Ec2Error
 from image_service.jobs.ec2.operations import Ec2Caller
 from image_service.jobs.exports.buckets import ExportBuckets
-from image_service.settings.remote import S3Settings
 from tests.ports import free_port
 from tests.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3_server
 
@@ -33,8 +33,8 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-def settings_of(port: int, secret_key: str = SECRET_KEY) -> S3Settings:
-    return S3Settings(
+def options_of(port: int, secret_key: str = SECRET_KEY) -> S3Options:
+    return S3Options(
         access_key_id=ACCESS_KEY, secret_access_key=secret_key, endpoint_url=f"http://127.0.0.1:{port}"
     )
 
@@ -44,7 +44,7 @@ def objects(directory: Path) -> list[Path]:
 
 
 def test_bucket_that_can_be_written_stays_as_it_is(s3: S3Server) -> None:
-    buckets = ExportBuckets(settings_of(s3.port))
+    buckets = ExportBuckets(options_of(s3.port))
     for _ in range(2):
         buckets.check(CALLER, BUCKET, KEY)
     assert objects(s3.directory) == []
@@ -59,23 +59,23 @@ def test_bucket_that_can_be_written_stays_as_it_is(s3: S3Server) -> None:
 )
 def test_other_buckets_are_refused(s3: S3Server, bucket: str, code: str, reason: str) -> None:
     with pytest.raises(Ec2Error) as caught:
-        ExportBuckets(settings_of(s3.port)).check(CALLER, bucket, KEY)
+        ExportBuckets(options_of(s3.port)).check(CALLER, bucket, KEY)
     assert caught.value.error_code == code
     assert reason in caught.value.detail
 
 
 def test_bucket_that_refuses_our_credentials_is_named(s3: S3Server) -> None:
     with pytest.raises(Ec2Error, match=f"the bucket {BUCKET} cannot be written: "):
-        ExportBuckets(settings_of(s3.port, "another-secret-key")).check(CALLER, BUCKET, KEY)
+        ExportBuckets(options_of(s3.port, "another-secret-key")).check(CALLER, BUCKET, KEY)
 
 
 def test_access_key_without_buckets_exports_nowhere(s3: S3Server) -> None:
     caller = attrs.evolve(CALLER, buckets=())
     with pytest.raises(Ec2Error, match="may not export"):
-        ExportBuckets(settings_of(s3.port)).check(caller, BUCKET, KEY)
+        ExportBuckets(options_of(s3.port)).check(caller, BUCKET, KEY)
 
 
-def test_server_that_does_not_answer_is_no_fault_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("image_service.common.objects.s3_client._ATTEMPTS", 1)
+def test_server_that_does_not_answer_is_no_fault_of_the_request() -> None:
+    options = attrs.evolve(options_of(free_port()), attempts=1)
     with pytest.raises(StoreFailed, match="cannot check a bucket: EndpointConnectionError"):
-        ExportBuckets(settings_of(free_port())).check(CALLER, BUCKET, KEY)
+        ExportBuckets(options).check(CALLER, BUCKET, KEY)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.common.concurrency.parts import PartsStack
+from image_service.common.objects.s3_client import S3Options
 from image_service.server.catalog.build_catalog import build_base_images
 from image_service.server.catalog.derived.derived_images import DerivedImages
 from image_service.server.catalog.download.origin_client import OriginClient
 from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
-from image_service.settings.remote import RemoteSettings, S3Settings
+from image_service.settings.remote import RemoteSettings
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ async def test_derivations_that_are_waited_for_do_not_wait_for_an_origin(
             DownloadSettings(),
             OriginClient.from_settings(DownloadSettings()),
             RemoteSettings(),
-            S3Settings(),
+            S3Options(),
             configured=(),
             is_leader=True,
         )

@@ -15,9 +15,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from image_service.common.objects.s3_client import BucketLocation, S3Client, S3Options
 from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.core.errors import TransferFailed
-from image_service.toolkit.transfer import object_store
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import fetch
 from tests.s3_server import BUCKET, SECRET_KEY, S3Server, running_s3_server
@@ -196,7 +196,7 @@ def test_any_file_is_published_as_it_is(store: S3Server, tmp_path: Path, toolkit
     assert done.status == 0, done.printed
     assert done.report["input"] == {"format": None, "size": MIB + 6, "sha256": digest_of(archive)}
     assert digest_of(store.directory / "as-is/boot.tar.xz") == digest_of(archive)
-    url = object_store.ObjectStore(BUCKET).presign("head_object", "as-is/boot.tar.xz", 60)
+    url = S3Client(S3Options()).presign("head_object", BucketLocation.of(where), 60)
     with request("HEAD", url) as answer:
         assert answer.headers["Content-Type"] == "application/x-xz"
 
@@ -229,7 +229,7 @@ def test_object_that_appears_meanwhile_is_not_replaced(
     raw: Path, store: S3Server, toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert keys_below(store, "raced") == []
-    monkeypatch.setattr(object_store.ObjectStore, "exists", lambda *_: False)
+    monkeypatch.setattr(S3Client, "exists", lambda *_: False)
     where = f"s3://{BUCKET}/raced/disk.raw"
     assert toolkit("publish", raw, where, "--single").status == 0
     refused = toolkit("publish", raw, where, "--single")
@@ -240,14 +240,14 @@ def test_object_that_appears_meanwhile_is_not_replaced(
 def test_failed_publish_removes_its_parts(
     raw: Path, store: S3Server, toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = object_store.ObjectStore.put
+    put = S3Client.put
 
-    def fail(self: object_store.ObjectStore, key: str, body: bytes, *rest: str) -> None:
-        put(self, key, body, *rest)
-        if key.endswith("part7"):
+    def fail(self: S3Client, location: BucketLocation, body: bytes) -> None:
+        put(self, location, body)
+        if location.key.endswith("part7"):
             raise TransferFailed("the store is full")
 
-    monkeypatch.setattr(object_store.ObjectStore, "put", fail)
+    monkeypatch.setattr(S3Client, "put", fail)
     done = toolkit("publish", raw, f"s3://{BUCKET}/failed", "--part-size", "1M")
     assert (done.status, done.reason) == (4, "the store is full")
     assert keys_below(store, "failed") == []

@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorFromThreads
 
+    from image_service.common.objects.s3_client import S3Options
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.catalog.lifecycle.signature import KeyRing
-    from image_service.settings.remote import RemoteSettings, S3Settings
+    from image_service.settings.remote import RemoteSettings
 
 
 def build_remote_images(  # noqa: PLR0913 - two groups of settings
     reactor: IReactorFromThreads,
     settings: RemoteSettings,
-    s3: S3Settings,
+    s3: S3Options,
     downloads: OriginClient,
     *,
     data_dir: Path,

@@ -10,6 +10,7 @@ import pytest
 
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.files.block_cache.source import OriginChanged, OriginFailed
+from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import BaseImageError
 from image_service.server.catalog.download.origin_client import OriginClient
 from image_service.server.catalog.remote import range_client
@@ -19,7 +20,6 @@ from image_service.server.catalog.remote.s3 import S3Signer
 from image_service.server.catalog.remote.source import ATTEMPTS, PinnedSource
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.proxies import ProxySettings
-from image_service.settings.remote import S3Settings
 from tests.origin_faults import EXPIRED_PATH, FAULTS, Fault, FaultyResource, answer_whole, drip
 from tests.remote_base import noise
 from tests.server.catalog.origin import Origin as Server
@@ -46,7 +46,7 @@ def closed_clients() -> Iterator[None]:
 
 
 def origin_at(
-    url: str, *configured: str, environ: dict[str, str] | None = None, s3: S3Settings | None = None
+    url: str, *configured: str, environ: dict[str, str] | None = None, s3: S3Options | None = None
 ) -> Origin:
     """Return the origin of a URL; those of `configured` get credentials."""
     settings = DownloadSettings(headers={"X-Key": SECRET}, query_params={"token": SECRET})
@@ -54,7 +54,7 @@ def origin_at(
     downloads = OriginClient.from_settings(settings, configured, proxies)
     client = RangeClient(downloads.trust, downloads.proxies, Interruption())
     _clients.append(client)
-    return Origin(url, client, downloads, S3Signer(s3 or S3Settings()))
+    return Origin(url, client, downloads, S3Signer(s3 or S3Options()))
 
 
 def fetch(origin: Origin, pin: Pin, offset: int, length: int) -> bytes:
@@ -253,7 +253,7 @@ def test_proxy_gets_the_whole_url(origin: Server) -> None:
 
 
 def test_urls_of_s3_are_signed_for_each_request(origin: Server) -> None:
-    settings = S3Settings(
+    settings = S3Options(
         access_key_id="AKIATEST", secret_access_key=SECRET, endpoint_url=origin.url(""), region="us-east-1"
     )
     origin.serve("/bucket/a/base.iso", Resource(BODY))
@@ -264,7 +264,7 @@ def test_urls_of_s3_are_signed_for_each_request(origin: Server) -> None:
 
 
 def test_redirect_of_s3_is_not_followed(origin: Server, other: Server) -> None:
-    settings = S3Settings(access_key_id="AKIATEST", secret_access_key=SECRET, endpoint_url=origin.url(""))
+    settings = S3Options(access_key_id="AKIATEST", secret_access_key=SECRET, endpoint_url=origin.url(""))
     origin.serve("/bucket/base.iso", Reply(status=307, headers={"Location": other.url("/base.iso")}))
     with pytest.raises(OriginFailed, match="status 307"):
         origin_at("s3://bucket/base.iso", s3=settings).find_version()

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock, deferLater
 
 from image_service.common.files.block_cache.fetcher import THREADS
 from image_service.common.files.block_cache.source import OriginFailed
+from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import BaseImageError
 from image_service.core.formats.digest_list import render_digest_list
 from image_service.core.images.reference import Kind
@@ -29,7 +30,7 @@ from image_service.server.catalog.remote.opening import RemoteImages
 from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from image_service.settings.remote import RemoteSettings, S3Settings
+from image_service.settings.remote import RemoteSettings
 from tests.origin_faults import FaultyResource, corrupt
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.remote_base import dense_base
@@ -82,7 +83,7 @@ class RemoteCatalogs:
         client = OriginClient.from_settings(DownloadSettings())
         settings = RemoteSettings(prefetch=prefetch, check_seconds=CHECK_SECONDS)
         remote = build_remote_images(
-            self.reactor, settings, S3Settings(), client, data_dir=self.directory, keys=keys, is_leader=True
+            self.reactor, settings, S3Options(), client, data_dir=self.directory, keys=keys, is_leader=True
         )
         fetcher = ImageFetcher(DataDir(self.directory), partial(download_file, client))
         catalog = Catalog(self.reactor, self.clock, entries, fetcher, options or CatalogOptions(), remote)
