@@ -80,8 +80,14 @@ def test_signal_during_a_derivation_ends_xorriso_and_leaves_no_file(
 
 
 def fake_xorriso(directory: Path, script: str) -> dict[str, str]:
-    """Make an xorriso that runs a script and then sleeps; return the environment that finds it."""
+    """Make an xorriso that runs a script and then sleeps; return the environment that finds it.
+
+    It runs without isolation, because the script acts on files of the test.
+    """
     directory.mkdir()
+    for name in ("bwrap", "unshare"):
+        (directory / name).write_text("#!/bin/sh\nexit 1\n")
+        (directory / name).chmod(0o755)
     (directory / "xorriso").write_text(f"#!/bin/sh\n{script}\nexec sleep 1000\n")
     (directory / "xorriso").chmod(0o755)
     return ENVIRONMENT | {"PATH": f"{directory}{os.pathsep}{ENVIRONMENT['PATH']}"}

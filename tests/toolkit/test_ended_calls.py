@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from image_service.common.programs.memory_cgroup import parent_cgroups
 from image_service.toolkit.commands import main
-from image_service.toolkit.workspace.memory_cgroup import parent_cgroups
 from tests.acceptance.clients import needs_client
 from tests.toolkit.coreos_disk import build_disk
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.toolkit.workspace.dependencies import Dependency
+    from image_service.common.programs.dependencies import Dependency
 
 SIZE = 4 << 20
 SECRET = "secret-of-the-config"
@@ -58,7 +58,7 @@ def test_missing_dependency_ends_a_workflow_with_3_and_its_name(
     def find(dependency: Dependency) -> str | None:
         return None if dependency is needed[-1] else "/somewhere"
 
-    monkeypatch.setattr("image_service.toolkit.workspace.dependencies.Dependency.find", find)
+    monkeypatch.setattr("image_service.common.programs.dependencies.Dependency.find", find)
     place = "s3://bucket/key" if name.endswith(("upload", "up-parts")) else tmp_path / "out"
     ignition = ["--ignition", tmp_path / "config"] if name.startswith("customize") else []
     status, report, _ = call(capfd, name, "in", place, *ignition)
@@ -72,7 +72,7 @@ def test_missing_program_disables_only_workflows_that_need_it(
     def find(dependency: Dependency) -> str | None:
         return None if dependency is dependencies.BOTOCORE else "/somewhere"
 
-    monkeypatch.setattr("image_service.toolkit.workspace.dependencies.Dependency.find", find)
+    monkeypatch.setattr("image_service.common.programs.dependencies.Dependency.find", find)
     assert main(["list", "--json"]) == 0
     listed = {each["name"]: each["available"] for each in json.loads(capfd.readouterr().out)["workflows"]}
     assert {name for name, available in listed.items() if not available} == {

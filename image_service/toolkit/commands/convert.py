@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from image_service.common.command_line.values import parse_bytes
+from image_service.common.programs.dependencies import require
 from image_service.core.errors import InvalidArguments, Unprocessable
 from image_service.toolkit.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.toolkit.conversion.convert import convert
 from image_service.toolkit.conversion.ovf import FIRMWARES, GUESTS, Appliance
 from image_service.toolkit.conversion.target import OVA, TARGET_NAMES, Target, find_target
 from image_service.toolkit.disks.opening import open_image
-from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS, require
+from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from image_service.common.command_line.values import parse_bytes, parse_seconds
+from image_service.common.programs.dependencies import require
 from image_service.common.transfer.bundle_manifest import is_bundle
 from image_service.common.transfer.http_client import TransferTimes
 from image_service.common.transfer.manifest import parse_import_manifest
@@ -15,7 +16,7 @@ from image_service.common.transfer.uploaded_parts import delete_parts
 from image_service.core.errors import FormatError, Unprocessable
 from image_service.toolkit.commands.arguments import add_common_arguments, open_workspace
 from image_service.toolkit.transfer.fetch import FetchOptions, fetch_parts, read_manifest
-from image_service.toolkit.workspace.dependencies import CRYPTOGRAPHY, DEPENDENCIES_OF_VERBS, require
+from image_service.toolkit.workspace.dependencies import CRYPTOGRAPHY, DEPENDENCIES_OF_VERBS
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.common.programs.dependencies import require
 from image_service.core.errors import UnsafeImage
 from image_service.toolkit.commands.arguments import add_common_arguments, open_workspace
 from image_service.toolkit.inspection.inspect import inspect_image
 from image_service.toolkit.inspection.rendering import to_json, to_text
-from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS, require
+from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS
 
 if TYPE_CHECKING:
     import argparse

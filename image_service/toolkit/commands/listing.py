@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from image_service.common.command_line.parser import AddParser
+    from image_service.common.programs.dependencies import Dependency
     from image_service.toolkit.commands.report import CallReport
-    from image_service.toolkit.workspace.dependencies import Dependency
 
 
 def add(add_parser: AddParser) -> None:

@@ -13,6 +13,7 @@ import attrs
 
 from image_service.common.command_line.values import parse_bytes, parse_seconds
 from image_service.common.objects.s3_client import MAX_EXPIRES_SECONDS, BucketLocation
+from image_service.common.programs.dependencies import require
 from image_service.core.errors import InvalidArguments
 from image_service.toolkit.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.toolkit.disks.digest import sha256_of
@@ -25,7 +26,7 @@ from image_service.toolkit.transfer.publish import (
     publish_object,
     publish_parts,
 )
-from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS, require
+from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.common.programs.dependencies import require
 from image_service.toolkit.commands.arguments import add_common_arguments, open_workspace
 from image_service.toolkit.commands.convert import add_target_arguments, describe_appliance, parse_target
 from image_service.toolkit.commands.customize import add_customization_arguments, read_customization
@@ -13,7 +14,6 @@ from image_service.toolkit.commands.publish import add_publish_arguments, parse_
 from image_service.toolkit.commands.workflows import WORKFLOWS, WorkflowOptions
 from image_service.toolkit.transfer.fetch import FetchOptions
 from image_service.toolkit.transfer.publish import PublishOptions
-from image_service.toolkit.workspace.dependencies import require
 
 if TYPE_CHECKING:
     import argparse

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.common.command_line.values import parse_seconds
+from image_service.common.programs.dependencies import require
 from image_service.core.errors import Unprocessable, UnsafeImage
 from image_service.toolkit.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.toolkit.validation.boot import ACCELERATORS, DEFAULT_PATTERN, FIRMWARES, BootTrial
 from image_service.toolkit.validation.platforms import PLATFORMS
 from image_service.toolkit.validation.validate import validate
 from image_service.toolkit.validation.verdicts import Verdict
-from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS, require
+from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 
 from image_service.common.objects.s3_client import BucketLocation
+from image_service.common.programs.dependencies import Dependency, require
 from image_service.common.transfer.bundle_manifest import is_bundle
 from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.core.errors import Unprocessable
@@ -31,8 +32,6 @@ from image_service.toolkit.workspace.dependencies import (
     DEFUSEDXML,
     DEPENDENCIES_OF_VERBS,
     QEMU_IMG,
-    Dependency,
-    require,
 )
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from image_service.common.objects.s3_client import (
     S3Client,
     S3Options,
 )
+from image_service.common.programs.dependencies import require
 from image_service.common.transfer.manifest import (
     GIB,
     MANIFEST_FORMATS,
@@ -28,7 +29,7 @@ from image_service.core.errors import ImageServiceError, StoreFailed, TransferFa
 from image_service.core.formats.disk.model import DiskFormat
 from image_service.core.formats.reading import read_exactly
 from image_service.toolkit.transfer.parallel import TransferMeter, run_one, run_parallel
-from image_service.toolkit.workspace.dependencies import BOTOCORE, require
+from image_service.toolkit.workspace.dependencies import BOTOCORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.programs.dependencies import require
 from image_service.core.errors import FormatError
 from image_service.core.formats.disk.model import SECTOR_BYTES
 from image_service.toolkit.validation.disk_checks import find_architectures, find_boot_modes
 from image_service.toolkit.validation.verdicts import CheckResult, Verdict
-from image_service.toolkit.workspace.dependencies import OVMF_CODE, QEMU_IMG, QEMU_SYSTEM, require
+from image_service.toolkit.workspace.dependencies import OVMF_CODE, QEMU_IMG, QEMU_SYSTEM
 
 if TYPE_CHECKING:
     from image_service.toolkit.disks.opening import DiskImage

@@ -2,48 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import attrs
-
-from image_service.core.errors import MissingDependency
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-_ADMINISTRATION = "/usr/sbin:/sbin"  # Debian's users do not have these in PATH
-
-
-@attrs.frozen
-class Dependency:
-    """A program, or a Python module, and the packages that contain it.
-
-    Args:
-        name: of the program, or of the module.
-        debian: package.
-        fedora: package.
-        is_module: True for a Python module, which comes from PyPI as `debian` and `fedora` say.
-        files: of something that is no program: absolute paths, one of which is there.
-    """
-
-    name: str
-    debian: str
-    fedora: str
-    is_module: bool = False
-    files: tuple[str, ...] = ()
-
-    def find(self) -> str | None:
-        """Return its path, or None if it is missing."""
-        if self.files:
-            return next((path for path in self.files if Path(path).exists()), None)
-        if self.is_module:
-            spec = find_spec(self.name)
-            return (spec.origin or self.name) if spec else None
-        return shutil.which(self.name, path=f"{os.environ.get('PATH', os.defpath)}:{_ADMINISTRATION}")
+from image_service.common.programs.dependencies import BWRAP, PRLIMIT, SETPRIV, UNSHARE, Dependency
 
 
 def _pypi(module: str, package: str) -> Dependency:
@@ -51,7 +10,6 @@ def _pypi(module: str, package: str) -> Dependency:
 
 
 BOTOCORE = _pypi("botocore", "botocore")
-BWRAP = Dependency("bwrap", "bubblewrap", "bubblewrap")
 CRYPTOGRAPHY = _pypi("cryptography", "cryptography")
 DEBUGFS = Dependency("debugfs", "e2fsprogs", "e2fsprogs")
 DEFUSEDXML = _pypi("defusedxml", "defusedxml")
@@ -71,12 +29,9 @@ OVMF_CODE = Dependency(
         "/usr/share/edk2/ovmf/OVMF_CODE.fd",
     ),
 )
-PRLIMIT = Dependency("prlimit", "util-linux", "util-linux-core")
 QEMU_IMG = Dependency("qemu-img", "qemu-utils", "qemu-img")
 QEMU_IO = Dependency("qemu-io", "qemu-utils", "qemu-img")
 QEMU_SYSTEM = Dependency("qemu-system-x86_64", "qemu-system-x86", "qemu-system-x86-core")
-SETPRIV = Dependency("setpriv", "util-linux", "util-linux")
-UNSHARE = Dependency("unshare", "util-linux", "util-linux-core")
 
 ALWAYS = (OSLO_UTILS, PRLIMIT, SETPRIV)
 """What every verb that opens a disk image needs."""
@@ -98,11 +53,3 @@ OPTIONAL_OF_VERBS = {
     "fetch": (CRYPTOGRAPHY,),
 }
 """What some arguments of a verb need, or what makes it safer."""
-
-
-def require(dependencies: Iterable[Dependency]) -> None:
-    """Raise MissingDependency if some are missing; it names all of them."""
-    missing = [dependency for dependency in dependencies if not dependency.find()]
-    if missing:
-        told = ", ".join(f"{item.name} (Debian: {item.debian}; Fedora: {item.fedora})" for item in missing)
-        raise MissingDependency(f"not installed: {told}")

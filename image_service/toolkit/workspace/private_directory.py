@@ -13,7 +13,7 @@ import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from image_service.toolkit.workspace.process_tree import kill_programs_with_tmpdir
+from image_service.common.programs.process_tree import kill_programs_with_tmpdir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,35 +10,29 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from image_service.common.programs.dependencies import Dependency
+from image_service.common.programs.sandbox import ResourceLimits, run_sandboxed
 from image_service.core.errors import MissingDependency, NoRoom, TimedOut
 from image_service.toolkit.workspace import output
-from image_service.toolkit.workspace.dependencies import PRLIMIT, SETPRIV, Dependency
-from image_service.toolkit.workspace.failures import failure_of, memory_exceeded
-from image_service.toolkit.workspace.isolation import find_isolation, isolated
+from image_service.toolkit.workspace.endings import ProgramWatch, failure_of, memory_exceeded
 from image_service.toolkit.workspace.ledger import Ledger
 from image_service.toolkit.workspace.limits import Limits
-from image_service.toolkit.workspace.memory_cgroup import MemoryCgroup, memory_cgroup
 from image_service.toolkit.workspace.private_directory import PrivateDirectory, remove_leftovers
-from image_service.toolkit.workspace.program import ProgramResult, run_program
-from image_service.toolkit.workspace.watch import ProgramWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
+    from image_service.common.programs.program import ProgramResult
     from image_service.toolkit.workspace.progress import Progress
 
 GIB = 1024 * 1024 * 1024
 ADDRESS_SPACE_BYTES = 4 * GIB  # qemu-img's threads need more than 1 GiB under load
-_OPEN_FILES = 256
 _PAUSE_SECONDS = 0.2
 _CHECK_SECONDS = 0.1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSING = "qemu_thread_create: Resource temporarily unavailable"
-# $1: id of this process. If it ended before setpriv asked for its death signal, none comes.
-# $2: file of the control group. Without a group, memory is watched.
-_START = '[ "$PPID" = "$1" ] || exit 1; [ -z "$2" ] || echo $$ >"$2"; shift 2; exec "$@"'
 
 
 class Workspace:
@@ -207,33 +201,25 @@ class Workspace:
         name, program = words[0], Dependency(words[0], words[0], words[0]).find()
         if program is None:
             raise MissingDependency(f"not installed: {name}")
-        isolation = find_isolation()
-        if isolation == "none":
-            self._warn_once("programs run without isolation: neither bwrap nor unshare works here")
-        inner = isolated(
-            [program, *words[1:]],
-            isolation,
-            directory=self.directory,
-            writes=[path.absolute() for path in writes],
-            descriptors=descriptors,
-        )
-        fences = self._fences(descriptors, file_bytes, address_space_bytes)
+        resources = self._resources(descriptors, file_bytes, address_space_bytes)
         home = str(self.directory)
 
         def attempt() -> ProgramResult:
-            with memory_cgroup(self.limits.memory_bytes) as group:
-                result = run_program(
-                    [*_start(group), *fences, *inner],
-                    environment={"PATH": _PATH, "HOME": home, "TMPDIR": home, "LC_ALL": "C.UTF-8"},
-                    directory=self.directory,
-                    descriptors=descriptors,
-                    stdin=stdin,
-                    on_output=on_output,
-                    watch=ProgramWatch(name, self.limits, self.check),
-                )
-                if group and group.has_killed:
-                    raise memory_exceeded(name, self.limits)
-                return result
+            result = run_sandboxed(
+                [program, *words[1:]],
+                environment={"PATH": _PATH, "HOME": home, "TMPDIR": home, "LC_ALL": "C.UTF-8"},
+                limits=resources,
+                watch=ProgramWatch(name, self.limits, self.check),
+                warn=self._warn_once,
+                directory=self.directory,
+                writes=[path.absolute() for path in writes],
+                descriptors=descriptors,
+                stdin=stdin,
+                on_output=on_output,
+            )
+            if result.exceeded_memory:
+                raise memory_exceeded(name, self.limits)
+            return result
 
         result = attempt()
         if result.status not in accepts and _PASSING in result.messages:
@@ -248,28 +234,22 @@ class Workspace:
         self._warn(line)
         self._warn = _ignore
 
-    def _fences(self, descriptors: Sequence[int], file_bytes: int, address_space_bytes: int) -> list[str]:
-        """Return the words that give a program its limits."""
+    def _resources(
+        self, descriptors: Sequence[int], file_bytes: int, address_space_bytes: int
+    ) -> ResourceLimits:
         limits = self.limits
-        words = [
-            *(PRLIMIT.find() or PRLIMIT.name, "--core=0", f"--nofile={_OPEN_FILES}"),
-            f"--as={max(address_space_bytes, 2 * (limits.memory_bytes or 0))}",
-        ]
-        if limits.cpu_seconds is not None:
-            words.append(f"--cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1}")
+        largest = None
         if limits.scratch_bytes is not None:
             left = max(0, limits.scratch_bytes - self._ledger.used)
             changed = max(map(_bytes_to_change, descriptors), default=0)
-            words.append(f"--fsize={max(file_bytes, changed + left)}")
-        if limits.io_bytes_per_second is not None:
-            words += ["nice", "ionice", "--class=best-effort", "--classdata=7"]
-        return words
-
-
-def _start(group: MemoryCgroup | None) -> list[str]:
-    """Return the words that start a program, which dies with this process, in a control group."""
-    pdeathsig = (SETPRIV.find() or SETPRIV.name, "--pdeathsig=KILL")
-    return [*pdeathsig, "/bin/sh", "-c", _START, "sh", str(os.getpid()), str(group.procs if group else "")]
+            largest = max(file_bytes, changed + left)
+        return ResourceLimits(
+            file_bytes=largest,
+            cpu_seconds=limits.cpu_seconds,
+            address_space_bytes=max(address_space_bytes, 2 * (limits.memory_bytes or 0)),
+            memory_bytes=limits.memory_bytes,
+            is_yielding=limits.io_bytes_per_second is not None,
+        )
 
 
 def _bytes_to_change(descriptor: int) -> int:

@@ -465,7 +465,7 @@ def write_half(directory: Path) -> str:
     """Shell commands that write something where xorriso is to write, and make a note of it."""
     target = '"${argument#stdio:}"'
     write = f"echo half >{target}; cp {target} {directory}/half"
-    return f"for argument; do case $argument in stdio:*.part) {write};; esac; done"
+    return f"for argument; do case $before in -outdev) {write};; esac; before=$argument; done"
 
 
 def boot_records(path: Path) -> list[str]:

@@ -9,16 +9,19 @@ import pytest
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.common.files.local_file import LocalFile
+from image_service.common.programs import sandbox
 from image_service.core.errors import BaseImageError, ConfigurationError, Unavailable
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from tests.acceptance.clients import needs_client
 from tests.common.files.partly_absent import PartlyAbsent
+from tests.server.catalog.spies import SEEN, WARNING, spying
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from image_service.core.formats.base_file import BaseFile
+    from tests.server.catalog.lines import Lines
 
 CONTENT = b"an image " * 100_000
 PUBLIC_KEY = b"\x99\x01\x0d"  # the header of one, for a gpgv that does not read it
@@ -170,6 +173,7 @@ def test_verification_is_interrupted(file: BaseFile, tmp_path: Path, monkeypatch
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setattr(sandbox, "find_isolation", lambda: "none")  # it writes a file of the test
     with pytest.raises(Interrupted):
         ring(tmp_path, PUBLIC_KEY).verify(file, b"x", Later())
     with pytest.raises(ProcessLookupError):
@@ -194,3 +198,30 @@ def test_file_in_memory_is_verified(signers: tuple[Signer, Signer]) -> None:
     for content, signature in ((CONTENT + b"!", signer.sign()), (CONTENT, other.sign())):
         with pytest.raises(BaseImageError, match="not valid"):
             ring.verify_bytes(content, signature, Interruption())
+
+
+# Isolation.
+
+
+def test_what_gpgv_reaches(
+    isolation: str, file: BaseFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bwrap neither a file of the host nor the network, without bwrap at least no network."""
+    keys = ring(tmp_path, PUBLIC_KEY)
+    with (
+        spying("gpgv", tmp_path, monkeypatch),
+        pytest.raises(BaseImageError, match=f"gpgv exited with status {8 + SEEN[isolation]}$"),
+    ):
+        keys.verify(file, b"x", Interruption())
+
+
+def test_signatures_are_verified_in_each_isolation(
+    isolation: str, signers: tuple[Signer, Signer], file: BaseFile, tmp_path: Path, lines: Lines
+) -> None:
+    one, two = signers
+    keys = ring(tmp_path, one.public())
+    keys.verify(file, one.sign(), Interruption())
+    with pytest.raises(BaseImageError, match="gpgv exited with status 2, ERRSIG"):
+        keys.verify(file, two.sign(), Interruption())
+    warnings = [line for line in lines.text.splitlines() if WARNING in line]
+    assert warnings == ([f"gpgv: {WARNING}"] if isolation == "none" else [])

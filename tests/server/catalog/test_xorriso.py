@@ -10,17 +10,20 @@ import pytest
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.common.files.local_file import LocalFile
+from image_service.common.programs import sandbox
 from image_service.core.errors import Unavailable
 from image_service.server.catalog.derived import xorriso
 from image_service.server.catalog.derived.xorriso import Remastering, remaster
 from tests.acceptance.media import master
 from tests.core.formats.filesystems.iso_builder import VOLUME_ID
 from tests.server.catalog.fake_xorriso import fake_xorriso
+from tests.server.catalog.spies import SEEN, WARNING, spying
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.core.formats.base_file import BaseFile
+    from tests.server.catalog.lines import Lines
 
 MIB = 2**20
 NOTHING_MUCH = Remastering(("/removed",), {}, datetime(2025, 5, 23, tzinfo=UTC), "0" * 32, 8 * MIB)
@@ -64,9 +67,9 @@ def test_cpu_time_is_limited(
     source: BaseFile, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tested with an endless loop: a small ISO may be done before the kernel checks the limit."""
-    monkeypatch.setattr(xorriso, "MAX_CPU_SECONDS", 0)
+    monkeypatch.setattr(xorriso, "MAX_CPU_SECONDS", 1)
     fake_xorriso(tmp_path, monkeypatch, "while :; do :; done")
-    with pytest.raises(Unavailable, match="xorriso exited with status -9"):
+    with pytest.raises(Unavailable, match="xorriso exited with status -24"):
         remaster(source, target, NOTHING_MUCH, Interruption())
 
 
@@ -106,3 +109,35 @@ def test_environment_of_this_process_is_not_passed_on(
         "LC_ALL": "C",
         "TZ": "UTC",
     }
+
+
+# Isolation.
+
+
+def test_what_xorriso_reaches(
+    isolation: str, source: BaseFile, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bwrap neither a file of the host nor the network, without bwrap at least no network."""
+    with (
+        spying("xorriso", tmp_path, monkeypatch),
+        pytest.raises(Unavailable, match=f"xorriso exited with status {8 + SEEN[isolation]}: no message"),
+    ):
+        remaster(source, target, NOTHING_MUCH, Interruption())
+    assert (tmp_path / "data" / "snapshot.secret.new").exists() == (isolation != "bwrap")
+
+
+def test_bytes_are_the_same_in_each_isolation(
+    isolation: str, source: BaseFile, target: Path, tmp_path: Path, lines: Lines
+) -> None:
+    (tmp_path / "added").write_bytes(b"content")
+    added = attrs.evolve(NOTHING_MUCH, added={"/added": tmp_path / "added"})
+    remaster(source, target, added, Interruption())
+    assert b"content" in target.read_bytes()
+    warned = lines.text
+    again = tmp_path / "again.iso"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sandbox, "find_isolation", lambda: "none")
+        remaster(source, again, added, Interruption())
+    assert again.read_bytes() == target.read_bytes()
+    assert [line for line in lines.text.splitlines() if WARNING in line] == [f"xorriso: {WARNING}"]
+    assert (f"xorriso: {WARNING}" in warned) == (isolation == "none")

@@ -17,7 +17,7 @@ from image_service.toolkit.commands import main
 from image_service.toolkit.workspace import dependencies
 
 if TYPE_CHECKING:
-    from image_service.toolkit.workspace.dependencies import Dependency
+    from image_service.common.programs.dependencies import Dependency
 
 
 def test_unknown_verb_is_a_usage_error_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ def test_list_names_the_packages_of_what_is_missing(
     def find(dependency: Dependency) -> str | None:
         return None if dependency is dependencies.QEMU_IMG else "/somewhere"
 
-    monkeypatch.setattr("image_service.toolkit.workspace.dependencies.Dependency.find", find)
+    monkeypatch.setattr("image_service.common.programs.dependencies.Dependency.find", find)
     assert main(["list", "--json"]) == 0
     verbs = {verb["name"]: verb for verb in json.loads(capsys.readouterr().out)["verbs"]}
     assert not verbs["convert"]["available"]
@@ -65,7 +65,7 @@ def test_missing_optional_dependency_disables_no_verb(
     def find(dependency: Dependency) -> str | None:
         return None if dependency is dependencies.QEMU_SYSTEM else "/somewhere"
 
-    monkeypatch.setattr("image_service.toolkit.workspace.dependencies.Dependency.find", find)
+    monkeypatch.setattr("image_service.common.programs.dependencies.Dependency.find", find)
     assert main(["list", "--json"]) == 0
     verbs = {verb["name"]: verb for verb in json.loads(capsys.readouterr().out)["verbs"]}
     assert verbs["validate"]["available"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 import pytest
 
+from image_service.common.programs.dependencies import Dependency
 from image_service.core.errors import Unprocessable
 from image_service.core.formats.disk.partitions import read_partitions
 from image_service.toolkit.commands import main
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from image_service.toolkit.workspace.dependencies import Dependency
 
 OLD = b"what was there before"
 
@@ -260,12 +260,12 @@ def test_missing_image_is_a_fault_of_the_input(run: Run, old: Path, tmp_path: Pa
 def test_missing_qemu_img_is_named_with_its_packages(
     run: Run, raw: Path, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = dependencies.Dependency.find
+    found = Dependency.find
 
     def find(dependency: Dependency) -> str | None:
         return None if dependency is dependencies.QEMU_IMG else found(dependency)
 
-    monkeypatch.setattr("image_service.toolkit.workspace.dependencies.Dependency.find", find)
+    monkeypatch.setattr("image_service.common.programs.dependencies.Dependency.find", find)
     check_refused(run, 3, "qemu-img (Debian: qemu-utils; Fedora: qemu-img)", raw, old)
 
 

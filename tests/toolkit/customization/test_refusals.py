@@ -212,7 +212,7 @@ def test_missing_program_is_named_with_its_package(
 ) -> None:
     disk = build_disk(tmp_path)
     monkeypatch.setattr(
-        "image_service.toolkit.workspace.dependencies.shutil.which",
+        "image_service.common.programs.dependencies.shutil.which",
         lambda name, **_: None if name == "debugfs" else f"/usr/bin/{name}",
     )
     report = call(capsys, disk, "--in-place", *write_inputs(tmp_path))

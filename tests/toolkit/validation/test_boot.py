@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.common.programs.dependencies import Dependency
 from image_service.toolkit.commands import main
 from image_service.toolkit.validation.boot import DEFAULT_PATTERN, BootTrial
-from image_service.toolkit.workspace.dependencies import QEMU_SYSTEM, Dependency
+from image_service.toolkit.workspace.dependencies import QEMU_SYSTEM
 from tests.acceptance.clients import needs_client, run_client
 from tests.toolkit.coreos_disk import ESP_OFFSET, build_disk
 from tests.toolkit.validation.linux_disk import changed, converted

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.toolkit.workspace.dependencies import HIVEXSH, Dependency
+from image_service.common.programs.dependencies import Dependency
+from image_service.toolkit.workspace.dependencies import HIVEXSH
 from tests.toolkit.validation.validating import verdicts
 from tests.toolkit.validation.windows_disk import SYSTEM, disk, hive, ntfs
 

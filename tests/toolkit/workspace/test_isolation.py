@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.toolkit.workspace.isolation import find_isolation
+from image_service.common.programs.isolation import find_isolation
 from tests.acceptance.clients import needs_client
 from tests.toolkit.workspace.calls import workspace_in
 
@@ -25,7 +25,7 @@ USER = 1234
 CALL = """
 import json, os, sys
 from pathlib import Path
-from image_service.toolkit.workspace import isolation
+from image_service.common.programs import isolation
 from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.progress import Progress
 from image_service.toolkit.workspace.workspace import Workspace

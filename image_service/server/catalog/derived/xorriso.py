@@ -6,14 +6,14 @@ owners, modes, the GUIDs of the partitions, and the order of added files.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.common.concurrency.sandbox import ResourceLimits, run_sandboxed
+from image_service.common.programs.interruptible import run_interruptibly
+from image_service.common.programs.sandbox import ResourceLimits
 from image_service.core.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
 
     Args:
         source: the ISO.
-        target: invalid if this raises.
+        target: does not exist; invalid if this raises.
         remastering: the changes.
         interruption: stops this from another thread.
 
@@ -62,27 +62,33 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
         Unavailable: xorriso is not installed, failed or took too long; contains its messages.
         Interrupted: the service stops.
     """
-    command = list(_command(source, target, remastering))
-    with source.hold(), open(os.memfd_create("xorriso"), "w+b") as errors:  # noqa: PTH123 - it has no path
-        status = run_sandboxed(
-            command,
+    interruption.raise_if_interrupted()
+    with source.hold(), target.open("xb+") as output:
+        result = run_interruptibly(
+            list(_command(source, output.fileno(), remastering)),
             interruption,
-            descriptors=[source.descriptor],
-            stderr=errors.fileno(),
+            descriptors=[source.descriptor, output.fileno()],
+            reads=[file.absolute() for file in remastering.added.values()],
             environment={"TZ": "UTC"},
-            limits=ResourceLimits(remastering.max_bytes, MAX_CPU_SECONDS, MAX_MEMORY_BYTES, MAX_SECONDS),
+            limits=ResourceLimits(
+                file_bytes=remastering.max_bytes,
+                cpu_seconds=MAX_CPU_SECONDS,
+                address_space_bytes=MAX_MEMORY_BYTES,
+            ),
+            wall_seconds=MAX_SECONDS,
         )
-        if status != 0:
-            errors.seek(0)  # the last line says only that xorriso gives up
-            lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", errors.read().decode("latin-1"))
-            reason = "; ".join(lines)[:_MAX_REASON_LENGTH] or "no message"
-            raise Unavailable(f"xorriso exited with status {status}: {reason}")
+    if result.status != 0:
+        # The last line says only that xorriso gives up.
+        lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", result.messages)
+        reason = "; ".join(lines)[:_MAX_REASON_LENGTH] or "no message"
+        raise Unavailable(f"xorriso exited with status {result.status}: {reason}")
 
 
-def _command(source: BaseFile, target: Path, remastering: Remastering) -> Iterator[str]:
+def _command(source: BaseFile, output: int, remastering: Remastering) -> Iterator[str]:
     yield from ("xorriso", "-no_rc", "-report_about", "SORRY", "-abort_on", "SORRY")
     # By descriptor: these are the bytes that were hashed, even if the path was replaced.
-    yield from ("-indev", f"stdio:/proc/self/fd/{source.descriptor}", "-outdev", f"stdio:{target.absolute()}")
+    yield from ("-indev", f"stdio:/proc/self/fd/{source.descriptor}")
+    yield from ("-outdev", f"stdio:/proc/self/fd/{output}")
     # Level 1: coreos-installer looks up such names. No second superblock for later sessions.
     yield from ("-compliance", "iso_9660_level=1:no_emul_toc", "-padding", "0")
     yield from ("-boot_image", "any", "replay")

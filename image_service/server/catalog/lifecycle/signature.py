@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.common.concurrency.sandbox import run_sandboxed
 from image_service.common.files.local_file import LocalFile
+from image_service.common.programs.interruptible import run_interruptibly
 from image_service.core.errors import BaseImageError, ConfigurationError, FormatError
 from image_service.core.formats.openpgp import read_key_ring
 
@@ -62,26 +62,18 @@ class KeyRing:
             Unavailable: gpgv is not installed.
             Interrupted: the service stops.
         """
-        with (
-            file.hold(),
-            _in_memory(self.keys) as keys,
-            _in_memory(signature) as detached,
-            _in_memory() as output,
-        ):
+        with file.hold(), _in_memory(self.keys) as keys, _in_memory(signature) as detached:
             paths = [f"/proc/self/fd/{descriptor}" for descriptor in (keys, detached, file.descriptor)]
             options = ["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]
-            status = run_sandboxed(
-                ["gpgv", *options, *paths],
-                interruption,
-                descriptors=[keys, detached, file.descriptor],
-                stdout=output,
+            result = run_interruptibly(
+                ["gpgv", *options, *paths], interruption, descriptors=[keys, detached, file.descriptor]
             )
-            lines = b"\n" + os.pread(output, _MAX_STATUS_BYTES, 0)
+        lines = b"\n" + result.output[:_MAX_STATUS_BYTES]
         # One good signature is enough: others may be by keys that are not in the ring.
         if b"\n[GNUPG:] GOODSIG " not in lines or b"\n[GNUPG:] BADSIG " in lines:
             # Keywords and key identifiers (doc/DETAILS of GnuPG), and nothing else of the output.
             reasons = [f"{keyword.decode()} {key.decode()}" for keyword, key in _REASON.findall(lines)]
-            reason = ", ".join([f"gpgv exited with status {status}", *reasons])
+            reason = ", ".join([f"gpgv exited with status {result.status}", *reasons])
             raise BaseImageError(f"its OpenPGP signature is not valid: {reason}")
 
     def verify_bytes(self, content: bytes, signature: bytes, interruption: Interruption) -> None:
@@ -91,7 +83,7 @@ class KeyRing:
 
 
 @contextmanager
-def _in_memory(content: bytes = b"") -> Iterator[int]:
+def _in_memory(content: bytes) -> Iterator[int]:
     """Yield the descriptor of a file in memory: the disk may be read-only."""
     with open(os.memfd_create("gpgv"), "w+b", buffering=0) as file:  # noqa: PTH123 - it has no path
         file.write(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import stat
 import subprocess
@@ -10,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.toolkit.workspace.dependencies import BWRAP, SETPRIV, UNSHARE
+from image_service.common.programs.dependencies import BWRAP, SETPRIV, UNSHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,33 +31,38 @@ _UNSHARE = (
     *("--user", "--map-root-user", "--net", "--ipc", "--uts"),
     *("--pid", "--fork", "--kill-child=KILL"),
 )
+# The first process of a PID namespace ignores most signals, that of a limit of CPU time too.
+_FIRST_PROCESS = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 _NO_CAPABILITIES = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 
 
 @cache
 def find_isolation() -> str:
     """Return the name of the strongest isolation that works on this machine: bwrap, unshare or none."""
-    for name, dependency in (("bwrap", BWRAP), ("unshare", UNSHARE)):
-        if dependency.find() and _works(isolated(["true"], name)):
-            return name
-    return "none"
+    return next(filter(works, ("bwrap", "unshare")), "none")
 
 
-def _works(command: Sequence[str]) -> bool:
+def works(isolation: str) -> bool:
+    """Return True if a program can be started in an isolation."""
     try:
         done = subprocess.run(  # noqa: S603 - the arguments are ours
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_SECONDS, check=False
+            isolated(["true"], isolation),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
 
 
-def isolated(
+def isolated(  # noqa: PLR0913 - what a program may reach
     command: Sequence[str],
     isolation: str,
     *,
     directory: Path | None = None,
+    reads: Sequence[Path] = (),
     writes: Iterable[Path] = (),
     descriptors: Iterable[int] = (),
 ) -> list[str]:
@@ -66,29 +72,32 @@ def isolated(
         command: program and arguments.
         isolation: as `find_isolation` names it.
         directory: the working directory, which it may write.
+        reads: files that it may read.
         writes: files, directories and devices that it may write.
         descriptors: of files that it opens again by ``/proc/self/fd``.
     """
     setpriv = SETPRIV.find() or SETPRIV.name
     if isolation == "bwrap":
-        namespaces = _AS_ROOT if any(map(_needs_root, descriptors)) else _NAMESPACES
+        wanted = [(os.fstat(number), _READABLE | _is_writable(number) * _WRITABLE) for number in descriptors]
+        wanted += [(path.stat(), _READABLE) for path in reads]
+        namespaces = _AS_ROOT if any(itertools.starmap(_needs_root, wanted)) else _NAMESPACES
         return [
             *(BWRAP.find() or BWRAP.name, *namespaces, "--die-with-parent", "--new-session"),
             *_mounts(command[0]),
             *(("--bind", str(directory), str(directory), "--chdir", str(directory)) if directory else ()),
+            *(word for path in reads for word in ("--ro-bind", str(path), str(path))),
             *(word for path in writes for word in ("--dev-bind", str(path), str(path))),
             *("--", *command),
         ]
     if isolation == "unshare":
-        return [UNSHARE.find() or UNSHARE.name, *_UNSHARE, setpriv, *_NO_CAPABILITIES, "--", *command]
+        unshare = (UNSHARE.find() or UNSHARE.name, *_UNSHARE)
+        return [*unshare, setpriv, *_NO_CAPABILITIES, "--", *_FIRST_PROCESS, *command]
     capabilities = _NO_CAPABILITIES if os.geteuid() == 0 else _NO_CAPABILITIES[-1:]
     return [setpriv, *capabilities, "--", *command]
 
 
-def _needs_root(descriptor: int) -> bool:
-    """Return True if root opened a file that only another user may open again."""
-    status = os.fstat(descriptor)
-    wanted = _READABLE | (_WRITABLE if _is_writable(descriptor) else 0)
+def _needs_root(status: os.stat_result, wanted: int) -> bool:
+    """Return True if this is root, and only another user may open a file without its capabilities."""
     return os.geteuid() == 0 and status.st_uid != 0 and (stat.S_IMODE(status.st_mode) & wanted) != wanted
 
 

@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING
 
 import attrs
 
-from image_service.common.command_line.parser import interrupt_on_signals
+from image_service.common.command_line.parser import STATUS_OF_SIGNALS, interrupt_on_signals
+from image_service.common.programs.process_tree import signal_tree
 from image_service.core.errors import ConversionFailed
-from image_service.toolkit.workspace.process_tree import signal_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,11 +37,13 @@ class ProgramResult:
         status: exit status; negative: the number of the signal that killed it.
         output: its standard output; b"" if it was handed out as it came.
         messages: the last 4 KiB of its standard error.
+        exceeded_memory: the kernel killed a process because of the limit of its control group.
     """
 
     status: int
     output: bytes
     messages: str
+    exceeded_memory: bool = False
 
 
 def run_program(  # noqa: PLR0913 - properties of a child process
@@ -98,7 +100,10 @@ def run_program(  # noqa: PLR0913 - properties of a child process
             _read(process, on_output or add_output, add_messages, watch, interrupted)
         finally:
             _end(process)
-    return ProgramResult(process.returncode, bytes(output), messages.decode(errors="replace"))
+    status = process.returncode
+    if status > STATUS_OF_SIGNALS:  # bwrap tells the signal like a shell
+        status = STATUS_OF_SIGNALS - status
+    return ProgramResult(status, bytes(output), messages.decode(errors="replace"))
 
 
 @contextmanager
