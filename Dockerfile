@@ -6,8 +6,8 @@
 #   podman run --detach --name image-service --publish 8080:8080 --env-file image-service.env \
 #       --volume image-service:/data --stop-timeout 30 --read-only image-service
 
-# The base image needs Python >= 3.11, pip and CA certificates; xorriso and gpgv, or apt-get or dnf to install
-# them. A tag may name another image tomorrow; for production give a digest:
+# The base image needs Python >= 3.11, pip and CA certificates; xorriso, gpgv and util-linux, or apt-get or dnf to
+# install them and bubblewrap. A tag may name another image tomorrow; for production give a digest:
 # --build-arg BASE_IMAGE=docker.io/library/python@sha256:...
 ARG BASE_IMAGE=python:3.13-slim
 
@@ -40,9 +40,9 @@ FROM ${BASE_IMAGE}
 # Of the distribution, beside those that are always installed.
 ARG PACKAGES=
 RUN test -z "$PACKAGES" && command -v xorriso && command -v gpgv || if command -v dnf; then \
-        dnf --assumeyes install gnupg2 xorriso $PACKAGES && dnf clean all; \
+        dnf --assumeyes install bubblewrap gnupg2 util-linux xorriso $PACKAGES && dnf clean all; \
     else \
-        apt-get update && apt-get install --yes --no-install-recommends gpgv xorriso $PACKAGES \
+        apt-get update && apt-get install --yes --no-install-recommends bubblewrap gpgv xorriso $PACKAGES \
             && rm -r /var/lib/apt/lists/*; \
     fi
 COPY --from=build /opt/image-service /opt/image-service
