@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.common.programs import memory_cgroup
 from image_service.core.errors import ConversionFailed, MissingDependency, NoRoom, TimedOut
-from image_service.toolkit.workspace import memory_cgroup, workspace
 from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.progress import Progress
+from image_service.toolkit.workspace.workspace import Workspace
 from tests.toolkit.workspace.calls import MIB, workspace_in
 
 if TYPE_CHECKING:
@@ -202,13 +203,14 @@ CALL = f"""
 import sys
 from pathlib import Path
 from image_service.common.command_line.parser import exit_on_signals
+from image_service.common.programs import sandbox
 from image_service.toolkit.workspace import workspace
 from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.progress import Progress
 
 exit_on_signals()
 directory, isolation = Path(sys.argv[1]), sys.argv[2]
-workspace.find_isolation = lambda: isolation
+sandbox.find_isolation = lambda: isolation
 with workspace.Workspace(directory, Limits(memory_bytes=1 << 30), Progress(lambda *_: None)) as call:
     with call.output(directory / "out") as out:
         out.write_bytes(b"data")
@@ -240,7 +242,7 @@ def test_signal_ends_the_program_and_all_its_children(
     assert processes(f"{MARK}1") == []
     if number == signal.SIGKILL:
         assert len(list(tmp_path.iterdir())) == 3
-        next_call = workspace.Workspace(tmp_path, Limits(memory_bytes=64 * MIB), Progress(lambda *_: None))
+        next_call = Workspace(tmp_path, Limits(memory_bytes=64 * MIB), Progress(lambda *_: None))
         with next_call as call, call.output(tmp_path / "new"):
             assert len(list(tmp_path.iterdir())) == 3
             call.run(["true"])
