@@ -19,7 +19,6 @@ def open_store(url: str, s3: S3Options) -> ObjectStorage:
 
     Args:
         url: ``s3://BUCKET/PREFIX``, or the path of a directory, which is made.
-        s3: endpoint, region and credentials of S3.
     """
     if not url.startswith("s3://"):
         return DirectoryStore(Path(url))

@@ -29,7 +29,6 @@ class S3Store:
 
     Args:
         prefix: the bucket, and the prefix of all keys, which ends with ``/`` or is empty.
-        options: endpoint, region and credentials.
     """
 
     def __init__(self, prefix: BucketLocation, options: S3Options) -> None:

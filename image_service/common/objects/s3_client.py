@@ -35,7 +35,6 @@ class S3Options:
         region: None: ``us-east-1`` if the SDK finds none.
         path_style: the bucket is in the path of URLs, not in their host; so it is with an `endpoint_url`.
         answer_seconds: time that a request waits for an answer.
-        attempts: of each request.
     """
 
     access_key_id: str | None = None
@@ -70,7 +69,6 @@ class S3Failed(TransferFailed):
     """A request to S3 failed. The texts have nothing of the SDK's own, which may contain URLs with queries.
 
     Args:
-        action: that failed.
         reason: code and status of the answer; without an answer the type of the SDK's error.
         error_code: of the answer; "": there was none.
         status: of the answer; 0: there was none.
@@ -155,7 +153,6 @@ class S3Client:
 
         Args:
             operation: of botocore: get_object, head_object or delete_object.
-            location: of the object.
             seconds: at most MAX_EXPIRES_SECONDS; credentials may expire earlier.
             parameters: of the operation, beside bucket and key.
         """

@@ -69,7 +69,6 @@ def isolated(  # noqa: PLR0913 - what a program may reach
     """Return a command that runs another in isolation.
 
     Args:
-        command: program and arguments.
         isolation: as `find_isolation` names it.
         directory: the working directory, which it may write.
         reads: files that it may read.

@@ -29,7 +29,6 @@ class MemoryCgroup:
     """A control group with a limit of memory.
 
     Args:
-        directory: of the group.
         kind: ``cgroup`` (version 1) or ``cgroup2``.
     """
 

@@ -59,11 +59,8 @@ def run_program(  # noqa: PLR0913 - properties of a child process
     """Run a program to its end; an exception or a signal leaves no process behind.
 
     Args:
-        command: program and arguments.
         environment: all its variables.
-        directory: in which it starts.
         descriptors: that it inherits.
-        stdin: its standard input.
         on_output: receives its standard output as it comes.
         watch: called with its process id ten times a second; raises to end it.
 

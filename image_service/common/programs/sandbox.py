@@ -76,14 +76,12 @@ def run_sandboxed(  # noqa: PLR0913 - properties of a child process
     Args:
         command: the path of the program, and its arguments.
         environment: all its variables.
-        limits: of its resources.
         watch: called with its process id ten times a second; raises to end it.
         warn: receives `NOT_ISOLATED` if this machine cannot isolate it.
         directory: the working directory, which it may write; None: the root directory.
         reads: absolute paths of files that it may read, beside programs and libraries.
         writes: absolute paths of files, directories and devices that it may write.
         descriptors: of open files, which it inherits and may open again by ``/proc/self/fd``.
-        stdin: its standard input.
         on_output: receives its standard output as it comes.
 
     Raises:

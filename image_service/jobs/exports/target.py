@@ -28,8 +28,6 @@ class ExportTarget:
     Args:
         disk_format: ``VMDK``, ``VHD`` or ``RAW``: that of the disk, also in a container.
         container: ``ova``; None: the file is the disk image alone.
-        bucket: its name.
-        prefix: of the key.
     """
 
     disk_format: str

@@ -135,7 +135,6 @@ class WorkflowTask:
         name: as in the names of workflows.
         argument: its name on the command line if it is the first.
         result: the same if it is the last.
-        dependencies: without which it cannot run.
     """
 
     name: str
@@ -147,11 +146,7 @@ class WorkflowTask:
 
 @attrs.frozen
 class Workflow:
-    """A named series of tasks.
-
-    Args:
-        tasks: in order.
-    """
+    """A named series of tasks."""
 
     tasks: tuple[WorkflowTask, ...]
     summary: str
@@ -182,8 +177,6 @@ class Workflow:
         """Run the tasks; return the report's members on the output.
 
         Args:
-            source: of the first task.
-            place: of the last one.
             on_input: gets the report's members on the input, when the first task has ended.
         """
         last = len(self.tasks) - 1

@@ -168,11 +168,7 @@ def _decompressed(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _TarBytes:
-    """The tar as a file that tarfile reads; bounded, and digested.
-
-    Args:
-        blocks: of the tar.
-    """
+    """The tar as a file that tarfile reads; bounded, and digested."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks

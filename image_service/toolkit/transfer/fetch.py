@@ -74,7 +74,6 @@ class FetchedImage:
     """What was fetched.
 
     Args:
-        format: of the image.
         size: bytes of the file.
         virtual_size: bytes of its disk.
         sha256: of the file; None: not computed.

@@ -46,8 +46,6 @@ class _PartDownload:
     """The download of one part, in several attempts: each continues the one before, or starts over.
 
     Args:
-        client: sends the requests.
-        part: of the manifest.
         descriptor: of the file.
         meter: counts what has come.
         received: bytes, from the part's beginning.

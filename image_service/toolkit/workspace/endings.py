@@ -26,7 +26,6 @@ class ProgramWatch:
     """Called with a program's process id while it runs; stops it while it is ahead of the rate of I/O.
 
     Args:
-        name: of the program.
         limits: of memory and rate.
         check: raises if a limit of the whole call is exceeded.
     """
@@ -57,9 +56,6 @@ def failure_of(
     """Return what to raise for a program that failed.
 
     Args:
-        name: of the program.
-        result: of its run.
-        limits: that it had.
         words: private paths, and what a user reads for them.
     """
     number = -result.status

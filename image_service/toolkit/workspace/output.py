@@ -73,8 +73,6 @@ def publish(temporary: Path, path: Path, *, private: bool) -> None:
     """Put a finished file in its place, which has its old content or all of the new one at any time.
 
     Args:
-        temporary: the file.
-        path: its place.
         private: only its owner may read it; else it has `mode_for` the place.
     """
     mode = 0o600 if private else mode_for(path)

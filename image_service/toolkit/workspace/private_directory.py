@@ -43,7 +43,6 @@ class PrivateDirectory:
     that was killed has lost its lock, so that `remove_leftovers` knows what nobody uses.
 
     Args:
-        parent: directory in which it is made.
         name: a file that is made beside `parent/name`; "": of the call itself.
     """
 

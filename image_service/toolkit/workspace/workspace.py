@@ -40,8 +40,6 @@ class Workspace:
 
     Args:
         scratch: directory in which the private directory is made.
-        limits: of the call.
-        progress: of the call.
         warn: receives a line if programs cannot be isolated.
     """
 
@@ -183,9 +181,7 @@ class Workspace:
         Args:
             command: program and arguments; images are given as ``/proc/self/fd/N`` of `descriptors`, which
                 it inherits, because no other path of the host need be visible to it.
-            descriptors: of open files.
             writes: files, directories or devices outside the private directory that it may write.
-            stdin: its standard input.
             on_output: receives its standard output as it comes (`qemu-img -p`); then b"" is returned.
             accepts: exit statuses that are no failure.
             file_bytes: size of the largest sparse file that it makes: its holes do not count as written.

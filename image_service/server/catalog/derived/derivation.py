@@ -67,7 +67,6 @@ def derive_minimal_iso(
         base: the full ISO.
         nmstate: the archive with nmstatectl; None: not needed.
         target: written atomically; its name starts with ``rhcos-``.
-        scratch: a directory for temporary files.
         interruption: stops this from another thread.
 
     Raises:

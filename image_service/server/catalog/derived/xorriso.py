@@ -55,7 +55,6 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
     Args:
         source: the ISO.
         target: does not exist; invalid if this raises.
-        remastering: the changes.
         interruption: stops this from another thread.
 
     Raises:
