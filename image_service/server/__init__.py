@@ -13,7 +13,6 @@ FOR_JOBS = (
     "catalog.storage.data_dir",
     "catalog.storage.digest",
     "http.dates",
-    "http.openapi",
     "http.request_id",
     "http.respond",
     "http.response",

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 
-from image_service.server.http.openapi import reference
+from image_service.common.openapi.document import reference
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
 
-    from image_service.server.http.openapi import Schemas
+    from image_service.common.openapi.document import Schemas
 
 
 class SchemaCheck:

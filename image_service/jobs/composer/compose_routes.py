@@ -11,10 +11,8 @@ from twisted.logger import Logger
 
 from image_service.core.errors import NotFound, StoreFailed
 from image_service.jobs.api.api_error import ApiError
-from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.paging import COMPOSE_FILTERS, PAGE, parse_filter, parse_page
-from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
 from image_service.jobs.composer.requests import parse_request
 from image_service.jobs.metadata.composes import ComposeFilter
 from image_service.jobs.model import ComposeOrigin, ComposeState
@@ -59,9 +57,6 @@ class ComposeRoutes:
     _contents: Contents
     _in_thread: InThread
     _links: S3Links
-    _request_schema: SchemaCheck = attrs.field(
-        init=False, factory=partial(SchemaCheck, REQUEST_SCHEMAS, "ComposeRequest")
-    )
 
     @property
     def operations(self) -> tuple[ApiOperation, ...]:
@@ -120,12 +115,8 @@ class ComposeRoutes:
         )
 
     async def _start(self, request: ApiRequest) -> ApiResponse:
-        parse = partial(
-            parse_request,
-            request.body,
-            self._request_schema,
-            can_upload=self._service.limits.upload_place is not None,
-        )
+        can_upload = self._service.limits.upload_place is not None
+        parse = partial(parse_request, request.body, can_upload=can_upload)
         compose = await self._service.start(request.principal.tenant, await self._in_thread(parse))
         return json_response(replies.describe_object("ComposeId", compose.id, "/compose"), 201)
 

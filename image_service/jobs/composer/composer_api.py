@@ -20,10 +20,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from image_service.common.openapi.document import ApiDescription, openapi_document
 from image_service.jobs.composer.errors import BASE_PATH, COMPOSER_ERRORS
 from image_service.jobs.composer.reply_schemas import REPLY_SCHEMAS
-from image_service.jobs.composer.request_schemas import REQUEST_SCHEMAS
-from image_service.server.http.openapi import ApiDescription, openapi_document
+from image_service.jobs.composer.request_bodies import REQUEST_SCHEMAS
 from image_service.server.management.messages import json_response
 from image_service.server.management.operations import ApiOperation, routes
 from image_service.server.management.router import ApiRouter

@@ -2,65 +2,44 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from image_service.core.errors import Unprocessable
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer.errors import UNSUPPORTED_CUSTOMIZATION
+from image_service.jobs.composer.request_bodies import Ignition, KernelBody
 from image_service.jobs.model import ImageCustomization
 
 if TYPE_CHECKING:
-    from image_service.jobs.model import Json
+    from image_service.jobs.composer.request_bodies import Customizations
 
 _URL = re.compile(r'(?:https?|tftp)://[^\s"]+')
-_SECRETS = (("ignition", "embedded", "config"), ("ignition", "firstboot", "url"), ("kernel", "append"))
 
 
-def find_customizations(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the path of a request's customizations, and them: its own, or its blueprint's."""
-    if "blueprint" in document:
-        return "blueprint.customizations", document["blueprint"].get("customizations", {})
-    return "customizations", document.get("customizations", {})
-
-
-def parse_customizations(path: str, customizations: dict[str, Any]) -> ImageCustomization:
-    """Return the customization of an image from a request that has passed the check of its schema.
+def parse_customizations(path: str, customizations: Customizations) -> ImageCustomization:
+    """Return the customization of an image.
 
     Raises:
         ApiError: there are two configs, or one of them or the kernel arguments are invalid.
     """
-    ignition = customizations.get("ignition", {})
-    if {"embedded", "firstboot"} <= ignition.keys():
+    ignition, kernel = customizations.ignition or Ignition(), customizations.kernel or KernelBody()
+    if ignition.embedded is not None and ignition.firstboot is not None:
         raise _refusal(f"{path}.ignition must have embedded or firstboot, not both")
     config = url = None
-    if "embedded" in ignition:
-        config = _parse_config(f"{path}.ignition.embedded.config", ignition["embedded"]["config"])
-    if "firstboot" in ignition:
-        url = ignition["firstboot"]["url"]
+    if ignition.embedded is not None:
+        config = _parse_config(f"{path}.ignition.embedded.config", ignition.embedded.config)
+    if ignition.firstboot is not None:
+        url = ignition.firstboot.url
         if not _URL.fullmatch(url):
             raise _refusal(f"{path}.ignition.firstboot.url must be a URL of http, https or tftp")
-    append = customizations.get("kernel", {}).get("append", "").strip()
+    append = (kernel.append or "").strip()
     customization = ImageCustomization(config, url, (append,) if append else ())
     _check_arguments(path, customization)
     return customization
-
-
-def blank_secrets(document: dict[str, Any]) -> Json:
-    """Return a copy of a request in which the values that may be secret are empty."""
-    blanked = copy.deepcopy(document)
-    _, customizations = find_customizations(blanked)
-    for *parents, name in _SECRETS:
-        holder = customizations
-        for parent in parents:
-            holder = holder.get(parent, {})
-        if name in holder:
-            holder[name] = ""
-    return blanked
 
 
 def _parse_config(path: str, text: str) -> bytes:

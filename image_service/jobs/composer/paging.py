@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.openapi.document import QueryParameter
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors
 from image_service.jobs.metadata.composes import ComposeFilter
 from image_service.jobs.model import ComposeOrigin, ComposeState, ImageType
-from image_service.server.http.openapi import QueryParameter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

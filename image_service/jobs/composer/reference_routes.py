@@ -8,11 +8,11 @@ from urllib.parse import unquote
 
 import attrs
 
+from image_service.common.openapi.document import QueryParameter
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.errors import COMPOSER_ERRORS
 from image_service.jobs.composer.paging import PAGE, parse_page
-from image_service.server.http.openapi import QueryParameter
 from image_service.server.management.messages import json_response
 from image_service.server.management.operations import ApiOperation
 

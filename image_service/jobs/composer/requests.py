@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from image_service.common.openapi.bodies import parse_body, reference
 from image_service.core.errors import InvalidRequest
 from image_service.core.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
 from image_service.jobs.api.api_error import ApiError
+from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.composer import errors
-from image_service.jobs.composer.customizations import (
-    blank_secrets,
-    find_customizations,
-    parse_customizations,
+from image_service.jobs.composer.customizations import parse_customizations
+from image_service.jobs.composer.request_bodies import (
+    REFUSED,
+    REQUEST_SCHEMAS,
+    SECRET,
+    ComposeRequestBody,
+    Customizations,
+    UploadOptions,
 )
 from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
 from image_service.jobs.plans.plan import LOCAL, S3
@@ -24,54 +30,39 @@ from image_service.server.management.messages import parse_json_object
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from image_service.jobs.api.schemas import SchemaCheck
+    from image_service.common.openapi.bodies import Json
+    from image_service.jobs.composer.request_bodies import ImageRequestBody
 
-_CUSTOMIZATIONS = {
-    "ignition": {"embedded": {"config": None}, "firstboot": {"url": None}},
-    "kernel": {"append": None},
-}
-_IMAGE_REQUEST = dict.fromkeys(("architecture", "image_type", "size", "upload_targets", "upload_options"))
-_SUPPORTED = {
-    "distribution": None,
-    "blueprint_id": None,
-    "image_request": _IMAGE_REQUEST,
-    "image_requests": [_IMAGE_REQUEST],
-    "customizations": _CUSTOMIZATIONS,
-    "blueprint": {
-        **dict.fromkeys(("name", "description", "version", "distro")),
-        "customizations": _CUSTOMIZATIONS,
-    },
-}
-"""The members of a request that have an effect; None: with any content."""
-
-_S3_OPTIONS = {"region", "public"}
+_REQUEST = reference("ComposeRequest")
+_CHECK = SchemaCheck(REQUEST_SCHEMAS, "ComposeRequest")
+_S3_OPTIONS = set(UploadOptions.__annotations__)
 
 
-def parse_request(body: bytes, schema: SchemaCheck, *, can_upload: bool) -> ComposeRequest:
+def parse_request(body: bytes, *, can_upload: bool) -> ComposeRequest:
     """Return the request in the content of a POST.
 
     Args:
         body: JSON.
-        schema: of a request.
         can_upload: True if the server has a place for uploads to S3.
 
     Raises:
         ApiError: it is refused; the detail has paths of members, and no values.
     """
-    document = _parse_document(body, schema)
-    place, image = _find_image_request(document)
-    unsupported = list(_find_unsupported(document, _SUPPORTED, ""))
+    document = _parse_document(body)
+    request = parse_body(ComposeRequestBody, document)
+    place, image = _find_image_request(request)
+    unsupported = list(_find_unsupported(document, _REQUEST, ""))
     if unsupported:
         raise ApiError(f"not supported: {', '.join(unsupported)}", number=errors.UNSUPPORTED_CUSTOMIZATION)
-    image_type = _parse_image_type(place, image)
+    image_type = _parse_image_type(place, image.image_type)
     return ComposeRequest(
-        distribution=_parse_distribution(document),
-        architecture=image["architecture"],
+        distribution=_find_distribution(request),
+        architecture=image.architecture,
         image_type=image_type,
-        customization=parse_customizations(*find_customizations(document)),
-        size=_parse_size(f"{place}.size", image.get("size", 0), image_type),
+        customization=parse_customizations(*_find_customizations(request)),
+        size=_parse_size(f"{place}.size", image.size, image_type),
         uploads=tuple(_parse_uploads(place, image, can_upload=can_upload)) or (UploadTarget(LOCAL),),
-        document=blank_secrets(document),
+        document=_blank_secrets(document, _REQUEST),
     )
 
 
@@ -100,14 +91,14 @@ def check_available(
         raise ApiError(f"supported: {found}", number=errors.UNSUPPORTED_IMAGE_TYPE)
 
 
-def _parse_document(body: bytes, schema: SchemaCheck) -> dict[str, Any]:
+def _parse_document(body: bytes) -> dict[str, Any]:
     try:
         document = parse_json_object(body)
     except InvalidRequest:
         raise ApiError(number=errors.MALFORMED_JSON) from None
     if {"blueprint", "customizations"} <= document.keys():
         raise ApiError(number=errors.BLUEPRINT_AND_CUSTOMIZATIONS)
-    violation = schema.violation(document)
+    violation = _CHECK.violation(document)
     if violation is not None:
         raise ApiError(violation, number=errors.SCHEMA_VIOLATION)
     if "koji" in document:
@@ -117,49 +108,73 @@ def _parse_document(body: bytes, schema: SchemaCheck) -> dict[str, Any]:
     return document
 
 
-def _find_image_request(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _find_image_request(request: ComposeRequestBody) -> tuple[str, ImageRequestBody]:
     """Return the only image request, and its path."""
-    found = [(f"image_requests[{n}]", each) for n, each in enumerate(document.get("image_requests", []))]
-    if "image_request" in document:
-        found.append(("image_request", document["image_request"]))
+    found = [(f"image_requests[{n}]", each) for n, each in enumerate(request.image_requests)]
+    if request.image_request is not None:
+        found.append(("image_request", request.image_request))
     if len(found) != 1:
         raise ApiError(f"the request has {len(found)}", number=errors.NUMBER_OF_IMAGES)
     return found[0]
 
 
-def _find_unsupported(value: Any, supported: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield the paths of members that have a value, and are not in `supported`."""
-    if isinstance(supported, list):
+def _find_customizations(request: ComposeRequestBody) -> tuple[str, Customizations]:
+    """Return the path of a request's customizations, and them: its own, or its blueprint's."""
+    if request.blueprint is not None:
+        return "blueprint.customizations", request.blueprint.customizations or Customizations()
+    return "customizations", request.customizations or Customizations()
+
+
+def _find_unsupported(value: Any, schema: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """Yield the paths of refused members that have a value."""
+    if schema.get("description") == REFUSED:
+        if not _is_empty(value):
+            yield path
+    elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _find_unsupported(item, supported[0], f"{path}[{index}]")
-    elif supported is not None:
+            yield from _find_unsupported(item, _below(schema, None), f"{path}[{index}]")
+    elif isinstance(value, dict):
         for name, member in value.items():
-            below = f"{path}.{name}" if path else name
-            if name in supported:
-                yield from _find_unsupported(member, supported[name], below)
-            elif not _is_empty(member):
-                yield below
+            yield from _find_unsupported(member, _below(schema, name), f"{path}.{name}" if path else name)
+
+
+def _blank_secrets(value: Any, schema: Any) -> Any:  # noqa: ANN401 - same
+    """Return a copy in which the members that may be secret are empty."""
+    if schema.get("format") == SECRET.values["format"]:
+        return ""
+    if isinstance(value, list):
+        return [_blank_secrets(item, _below(schema, None)) for item in value]
+    if isinstance(value, dict):
+        return {name: _blank_secrets(member, _below(schema, name)) for name, member in value.items()}
+    return value
+
+
+def _below(schema: Any, name: str | None) -> Any:  # noqa: ANN401 - same
+    """Return the schema of a member of objects, or that of the items of arrays; empty if there is none."""
+    if "$ref" in schema:
+        schema = {**REQUEST_SCHEMAS[schema["$ref"].rpartition("/")[2]], **schema}
+    return schema.get("items", {}) if name is None else schema.get("properties", {}).get(name, {})
 
 
 def _is_empty(value: object) -> bool:
     return all(map(_is_empty, value.values())) if isinstance(value, dict) else not value
 
 
-def _parse_distribution(document: dict[str, Any]) -> str:
+def _find_distribution(request: ComposeRequestBody) -> str:
     """Return the distribution; a blueprint may repeat it, or name it alone."""
-    named = [document.get("distribution"), document.get("blueprint", {}).get("distro")]
-    names = set(filter(None, named))
+    blueprint = request.blueprint
+    names = {request.distribution, blueprint.distro if blueprint else None} - {None, ""}
     if len(names) != 1:
         detail = "distribution and blueprint.distro differ" if names else "distribution is missing"
         raise ApiError(detail, number=errors.UNSUPPORTED_DISTRIBUTION)
     return str(names.pop())
 
 
-def _parse_image_type(place: str, image: dict[str, Any]) -> ImageType:
-    if image["image_type"] not in set(ImageType):
+def _parse_image_type(place: str, name: str) -> ImageType:
+    if name not in set(ImageType):
         expected = ", ".join(ImageType)
         raise ApiError(f"{place}.image_type must be one of {expected}", number=errors.UNSUPPORTED_IMAGE_TYPE)
-    return ImageType(image["image_type"])
+    return ImageType(name)
 
 
 def _parse_size(path: str, size: int, image_type: ImageType) -> int | None:
@@ -174,25 +189,26 @@ def _parse_size(path: str, size: int, image_type: ImageType) -> int | None:
             f"{path} must be a multiple of {SECTOR_BYTES} bytes, at most {MAX_DISK_BYTES}",
             number=errors.BAD_REQUEST,
         )
-    return int(size)  # 1024.0 is an integer of JSON Schema, too
+    return size
 
 
-def _parse_uploads(place: str, image: dict[str, Any], *, can_upload: bool) -> Iterator[UploadTarget]:
+def _parse_uploads(place: str, image: ImageRequestBody, *, can_upload: bool) -> Iterator[UploadTarget]:
     """Yield the targets; ``upload_options`` alone are those of S3."""
     targets = [
-        (f"{place}.upload_targets[{number}]", target["type"], target["upload_options"])
-        for number, target in enumerate(image.get("upload_targets", []))
+        (f"{place}.upload_targets[{number}]", target.type, target.upload_options)
+        for number, target in enumerate(image.upload_targets)
     ]
-    if "upload_options" in image:
-        targets.append((place, S3, image["upload_options"]))
-    for path, type_, options in targets:
-        fault = _find_upload_fault(type_, options, can_upload=can_upload)
+    if image.upload_options is not None:
+        targets.append((place, S3, image.upload_options))
+    for path, type_, sent in targets:
+        fault = _find_upload_fault(type_, sent, can_upload=can_upload)
         if fault is not None:
             raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
-        yield UploadTarget(type_, options.get("public", False), options.get("region"))
+        options = parse_body(UploadOptions, sent)
+        yield UploadTarget(type_, options.public, options.region)
 
 
-def _find_upload_fault(type_: str, options: dict[str, Any], *, can_upload: bool) -> str | None:
+def _find_upload_fault(type_: str, options: Json, *, can_upload: bool) -> str | None:
     if type_ not in {LOCAL, S3}:
         return f".type must be {LOCAL} or {S3}"
     unknown = options.keys() - (_S3_OPTIONS if type_ == S3 else set())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.common.openapi.document import reference
 from image_service.jobs.model import JobType
-from image_service.server.http.openapi import reference
 
 if TYPE_CHECKING:
+    from image_service.common.openapi.document import Schemas
     from image_service.jobs.model import Json
-    from image_service.server.http.openapi import Schemas
 
 ANY_TENANT = "ANY"
 

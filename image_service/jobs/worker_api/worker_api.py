@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+from image_service.common.openapi.document import ApiDescription, openapi_document
 from image_service.core.errors import Forbidden, InvalidRequest
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.schemas import SchemaCheck
@@ -22,7 +23,6 @@ from image_service.jobs.worker_api.errors import (
     WORKER_ERRORS,
 )
 from image_service.jobs.worker_api.schemas import WORKER_SCHEMAS
-from image_service.server.http.openapi import ApiDescription, openapi_document
 from image_service.server.management.messages import ApiResponse, json_response, parse_json_object
 from image_service.server.management.operations import ApiOperation, routes
 from image_service.server.management.router import ApiRouter

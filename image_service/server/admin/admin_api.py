@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from image_service import __version__
-from image_service.server.http.openapi import ApiDescription
+from image_service.common.openapi.document import ApiDescription
 from image_service.server.management.described_api import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from image_service.server.http.openapi import Schemas
+    from image_service.common.openapi.document import Schemas
     from image_service.server.management.operations import ApiOperation
     from image_service.server.management.router import Handlers
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.server.http.openapi import Json
+    from image_service.common.openapi.document import Json
 
 MAX_STREAMS = 32
 KEEP_ALIVE_SECONDS = 15.0

@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 import attrs
 
+from image_service.common.openapi.document import BOOLEAN, TEXT, TIME, list_schema, object_schema
 from image_service.core.errors import InvalidParameter
-from image_service.server.http.openapi import BOOLEAN, TEXT, TIME, list_schema, object_schema
 from image_service.server.links.links import LinkRequest
 from image_service.server.management.messages import ApiResponse, json_response, parse_json_object
 from image_service.server.management.operations import ApiOperation
@@ -16,7 +16,7 @@ from image_service.server.management.operations import ApiOperation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from image_service.server.http.openapi import Json, Schemas
+    from image_service.common.openapi.document import Json, Schemas
     from image_service.server.links.links import Links
     from image_service.server.management.messages import ApiRequest
 

@@ -12,8 +12,8 @@ from image_service.server.management.messages import ApiResponse
 from image_service.server.management.operations import ApiOperation
 
 if TYPE_CHECKING:
+    from image_service.common.openapi.document import Schemas
     from image_service.server.admin.state import ServiceState
-    from image_service.server.http.openapi import Schemas
     from image_service.server.management.messages import ApiRequest
 
 PROBES = frozenset({"/health", "/live"})

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import Unavailable
-from image_service.server.admin.events import CONTENT_TYPE, EventStreams
-from image_service.server.boot_progress.stages import Stage
-from image_service.server.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
-from image_service.server.http.dates import format_epoch
-from image_service.server.http.openapi import (
+from image_service.common.openapi.document import (
     BOOLEAN,
     COUNT,
     TEXT,
@@ -23,16 +18,21 @@ from image_service.server.http.openapi import (
     list_schema,
     object_schema,
 )
+from image_service.core.errors import Unavailable
+from image_service.server.admin.events import CONTENT_TYPE, EventStreams
+from image_service.server.boot_progress.stages import Stage
+from image_service.server.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
+from image_service.server.http.dates import format_epoch
 from image_service.server.management.messages import ApiResponse
 from image_service.server.management.operations import ApiOperation
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
+    from image_service.common.openapi.document import Json, Schemas
     from image_service.server.admin.activity import Activity
     from image_service.server.admin.events import Seen
     from image_service.server.admin.state import ServiceState
-    from image_service.server.http.openapi import Json, Schemas
     from image_service.server.management.messages import ApiRequest
     from image_service.server.transport.exchanges.failures import Failure
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.server.http.openapi import (
+from image_service.common.openapi.document import (
     BOOLEAN,
     COUNT,
     TEXT,
@@ -21,8 +21,8 @@ from image_service.server.management.messages import json_response
 from image_service.server.management.operations import ApiOperation
 
 if TYPE_CHECKING:
+    from image_service.common.openapi.document import Schemas
     from image_service.server.admin.state import ServingState
-    from image_service.server.http.openapi import Schemas
     from image_service.server.management.messages import ApiRequest, ApiResponse
 
 STATUS_SCHEMAS: Schemas = {

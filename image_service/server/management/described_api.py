@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from image_service.server.http.openapi import openapi_document
+from image_service.common.openapi.document import openapi_document
 from image_service.server.management.messages import json_response
 from image_service.server.management.operations import ApiOperation, routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from image_service.server.http.openapi import ApiDescription, Json, Schemas
+    from image_service.common.openapi.document import ApiDescription, Json, Schemas
     from image_service.server.management.messages import ApiRequest, ApiResponse
     from image_service.server.management.router import Handlers
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import attrs
 
+from image_service.common.openapi.bodies import render_body
 from image_service.core.errors import InvalidRequest
 from image_service.server.http.problem import problem_document, status_of
 
@@ -123,8 +124,9 @@ def _is_flat(document: object) -> bool:
 def json_response(
     document: object, status: int = 200, fields: tuple[tuple[str, str], ...] = ()
 ) -> ApiResponse:
-    """Return a response with a JSON document."""
-    return ApiResponse(status, json.dumps(document, indent=2).encode() + b"\n", fields=fields)
+    """Return a response with a JSON document, which is a body or has some."""
+    text = json.dumps(document, indent=2, default=render_body)
+    return ApiResponse(status, text.encode() + b"\n", fields=fields)
 
 
 def problem_response(error: ImageServiceError) -> ApiResponse:

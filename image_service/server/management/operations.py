@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.server.http.openapi import OperationDescription, path_pattern
+from image_service.common.openapi.document import OperationDescription, path_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.server.http.openapi import (
+from image_service.common.openapi.document import (
     ApiDescription,
     OperationDescription,
     QueryParameter,
@@ -14,7 +14,7 @@ from image_service.server.http.openapi import (
 )
 
 if TYPE_CHECKING:
-    from image_service.server.http.openapi import Schemas
+    from image_service.common.openapi.document import Schemas
 
 _IMAGE = ("application/octet-stream", "multipart/byteranges", "text/plain")  # the last of its digest
 _VERSION = QueryParameter(

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from twisted.logger import Logger
 
 from image_service import __version__
+from image_service.common.openapi.document import ApiDescription, QueryParameter
 from image_service.core.errors import InvalidParameter, NotFound
 from image_service.core.images.reference import ISOS, Kind
-from image_service.server.http.openapi import ApiDescription, QueryParameter
 from image_service.server.management.described_api import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
 from image_service.server.management.messages import ApiResponse, json_response
 from image_service.server.management.operations import ApiOperation

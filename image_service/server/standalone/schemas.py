@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.common.openapi.document import reference
 from image_service.core.families.coreos.kargs import Operation
 from image_service.core.images.reference import Kind
-from image_service.server.http.openapi import reference
 from image_service.server.standalone.infra_env import ARCHITECTURES
 
 if TYPE_CHECKING:
-    from image_service.server.http.openapi import Json, Schemas
+    from image_service.common.openapi.document import Json, Schemas
 
 _TEXT: Json = {"type": "string"}
 _TEXT_OR_NULL: Json = {"type": ["string", "null"]}

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.common.openapi.document import reference
 from image_service.jobs.api.schemas import SchemaCheck
-from image_service.server.http.openapi import reference
 
 if TYPE_CHECKING:
-    from image_service.server.http.openapi import Schemas
+    from image_service.common.openapi.document import Schemas
 
 SCHEMAS: Schemas = {
     "Outer": {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.server.catalog.lifecycle.status import BaseImageState
-from image_service.server.http.openapi import (
+from image_service.common.openapi.document import (
     BOOLEAN,
     COUNT,
     COUNT_OR_NULL,
@@ -15,9 +14,10 @@ from image_service.server.http.openapi import (
     list_schema,
     object_schema,
 )
+from image_service.server.catalog.lifecycle.status import BaseImageState
 
 if TYPE_CHECKING:
-    from image_service.server.http.openapi import Schemas
+    from image_service.common.openapi.document import Schemas
 
 BASE_IMAGE_SCHEMAS: Schemas = {
     "BaseImage": object_schema(

@@ -1,0 +1,1 @@
+"""OpenAPI: bodies of requests and replies as classes, and the document of an API."""

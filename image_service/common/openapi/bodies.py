@@ -1,0 +1,174 @@
+"""Bodies of requests and replies as attrs classes, whose fields give their schemas, reading and rendering.
+
+The annotation of a field is its schema; ``Annotated`` adds a description and other `Keywords` to it. A member
+whose field has a default may be absent; if that default is None it is never null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Json: TypeAlias = Mapping[str, object]
+"""A JSON object."""
+Schemas: TypeAlias = Mapping[str, Json]
+"""JSON Schemas (2020-12) by name; they refer to each other by ``#/components/schemas/NAME``."""
+
+
+class Keywords:
+    """Keywords of JSON Schema in an annotation."""
+
+    def __init__(self, **values: object) -> None:
+        self.values = values
+
+
+Time: TypeAlias = Annotated[str, Keywords(format="date-time")]
+Count: TypeAlias = Annotated[int, Keywords(minimum=0)]
+
+_Class = TypeVar("_Class", bound=type)
+_Body = TypeVar("_Body")
+
+_TYPES: Mapping[object, Json] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    list[object]: {"type": "array"},
+    object: {},
+}
+_UNIONS = {Union, UnionType}
+_KEYWORDS: dict[type, dict[str, Any]] = {}  # of each body
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def body(*, is_open: bool = False, **keywords: object) -> Callable[[_Class], _Class]:
+    """Return a decorator that makes a class a body. Its schema has its name, without a final ``Body``.
+
+    Args:
+        is_open: an object may have other members too, which are ignored.
+        keywords: of the schema; ``properties`` are those of members without a field.
+    """
+
+    def decorate(cls: _Class) -> _Class:
+        made = attrs.frozen(kw_only=True)(cls)
+        _KEYWORDS[made] = keywords if is_open else {"additionalProperties": False, **keywords}
+        return made
+
+    return decorate
+
+
+def reference(name: str) -> Json:
+    """Return a reference to a schema."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def schemas_of(*bodies: type) -> Schemas:
+    """Return the schemas of bodies, of those that they extend, and of those in their fields."""
+    found: dict[str, Json] = {}
+    for each in bodies:
+        _refer(each, found)
+    return found
+
+
+def parse_body(cls: type[_Body], document: Mapping[str, Any]) -> _Body:
+    """Return the body that a document is; it has passed the check of its schema."""
+    types = get_type_hints(cls, include_extras=True)
+    return cls(**{name: _parse(types[name], value) for name, value in document.items() if name in types})
+
+
+def render_body(value: Any) -> object:  # noqa: ANN401 - it is the `default` of json.dumps
+    """Return a body as a dictionary, whose values may be bodies; a mapping and an enumeration likewise."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Enum):
+        return value.value
+    members = [(field, getattr(value, field.name)) for field in attrs.fields(type(value))]
+    return {field.name: member for field, member in members if not (member is field.default is None)}
+
+
+def _refer(cls: type, found: dict[str, Json]) -> Json:
+    """Return a reference to the schema of a body, and add that to those found."""
+    name = cls.__name__.removesuffix("Body")
+    if name not in found:
+        found[name] = {}  # a body may contain itself
+        found[name] = _body_schema(cls, found)
+    return reference(name)
+
+
+def _body_schema(cls: type, found: dict[str, Json]) -> Json:
+    types, keywords = get_type_hints(cls, include_extras=True), dict(_KEYWORDS[cls])
+    further = keywords.pop("properties", {})
+    bases = [each for each in cls.__bases__ if each in _KEYWORDS]
+    if "additionalProperties" in keywords:
+        bases = []  # it would refuse the members of the other
+    fields = [field for field in attrs.fields(cls) if not (bases and field.inherited)]
+    properties = {field.name: _member_schema(types[field.name], field.default, found) for field in fields}
+    required = [field.name for field in fields if field.default is attrs.NOTHING]
+    own = {"type": "object", **keywords, "required": required, "properties": {**properties, **further}}
+    return {"allOf": [*(_refer(base, found) for base in bases), own]} if bases else own
+
+
+def _member_schema(type_: Any, default: object, found: dict[str, Json]) -> Json:  # noqa: ANN401 - an annotation
+    schema = _schema(type_, found, is_nullable=default is not None)
+    return {**schema, "default": default} if isinstance(default, str | int) else schema
+
+
+def _schema(type_: Any, found: dict[str, Json], *, is_nullable: bool = True) -> Json:  # noqa: ANN401 - same
+    origin, arguments = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        schema = {**_schema(arguments[0], found, is_nullable=is_nullable)}
+        for note in arguments[1:]:
+            schema |= {"description": note} if isinstance(note, str) else note.values
+        if "items" in schema:
+            schema["items"] = schema.pop("items")  # checked after their number
+        return schema
+    if origin in _UNIONS:
+        schema = {**_schema(arguments[0], found)}
+        return _or_null(schema) if is_nullable else schema
+    if origin is Mapping:
+        values = {} if arguments[1] is object else {"additionalProperties": _schema(arguments[1], found)}
+        return {"type": "object", **values}
+    if origin in {tuple, Sequence}:
+        return {"type": "array", "items": _schema(arguments[0], found)}
+    if type_ in _KEYWORDS:
+        return _refer(type_, found)
+    plain = _TYPES.get(type_)
+    return {"enum": [getattr(each, "value", each) for each in arguments or type_]} if plain is None else plain
+
+
+def _or_null(schema: Json) -> Json:
+    match schema:
+        case {"type": name}:
+            return {**schema, "type": [name, "null"]}
+        case {"enum": [*values]}:
+            return {"enum": [*values, None]}
+    return {"oneOf": [schema, {"type": "null"}]}
+
+
+def _parse(type_: Any, value: Any) -> Any:  # noqa: ANN401 - JSON
+    origin, arguments = get_origin(type_), get_args(type_)
+    if origin is Annotated or (origin in _UNIONS and value is not None):
+        return _parse(arguments[0], value)
+    if origin in {tuple, Sequence}:
+        return tuple(_parse(arguments[0], each) for each in value)
+    if type_ in _KEYWORDS:
+        return parse_body(type_, value)
+    return int(value) if type_ is int else value  # 1024.0 is an integer of JSON Schema, too
