@@ -58,7 +58,7 @@ _UNIONS = {Union, UnionType}
 _KEYWORDS: dict[type, dict[str, Any]] = {}  # of each body
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(attrs.field,))
 def body(*, is_open: bool = False, **keywords: object) -> Callable[[_Class], _Class]:
     """Return a decorator that makes a class a body. Its schema has its name, without a final ``Body``.
 

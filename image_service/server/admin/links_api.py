@@ -7,9 +7,11 @@ from urllib.parse import unquote
 
 import attrs
 
-from image_service.common.openapi.document import BOOLEAN, TEXT, TIME, list_schema, object_schema
+from image_service.common.openapi.bodies import schemas_of
+from image_service.common.openapi.document import BOOLEAN, list_schema, object_schema
 from image_service.core.errors import InvalidParameter
-from image_service.server.links.links import LinkRequest
+from image_service.server.links.link import LinkBody
+from image_service.server.links.links import LinkRequest, MadeLink
 from image_service.server.management.messages import ApiResponse, json_response, parse_json_object
 from image_service.server.management.operations import ApiOperation
 
@@ -101,19 +103,8 @@ class LinksApi:
                 },
                 "additionalProperties": False,
             },
-            "MadeLink": object_schema(id=TEXT, url=TEXT, expires_at=TIME),
-            "Link": object_schema(
-                id=TEXT,
-                label=TEXT,
-                infra_env=TEXT,
-                kind=TEXT,
-                version=TEXT,
-                architecture=TEXT,
-                pinned=BOOLEAN,
-                created_at=TIME,
-                expires_at=TIME,
-            ),
             "Links": object_schema(links=list_schema("Link")),
+            **schemas_of(LinkBody, MadeLink),
         }
 
 
@@ -129,11 +120,11 @@ class LocalLinks:
             parse_link_request(request.body, self._links.max_seconds), request.client
         )
         fields = (("Location", f"{PATH}/{made.id}"),)
-        return json_response(attrs.asdict(made), status=201, fields=fields)
+        return json_response(made, status=201, fields=fields)
 
     async def list_usable(self, _: ApiRequest) -> ApiResponse:
         """List the links that can be used."""
-        return json_response({"links": [attrs.asdict(link) for link in await self._links.list_usable()]})
+        return json_response({"links": await self._links.list_usable()})
 
     async def revoke(self, _: ApiRequest, *, link_id: str) -> ApiResponse:
         """End a link."""

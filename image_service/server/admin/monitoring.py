@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import Unavailable
-from image_service.server.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
+from image_service.server.catalog.lifecycle.status import BASE_IMAGE_SCHEMAS
 from image_service.server.management.messages import ApiResponse
 from image_service.server.management.operations import ApiOperation
 

@@ -21,7 +21,7 @@ from image_service.common.openapi.document import (
 from image_service.core.errors import Unavailable
 from image_service.server.admin.events import CONTENT_TYPE, EventStreams
 from image_service.server.boot_progress.stages import Stage
-from image_service.server.catalog.lifecycle.status_schema import BASE_IMAGE_SCHEMAS
+from image_service.server.catalog.lifecycle.status import BASE_IMAGE_SCHEMAS
 from image_service.server.http.dates import format_epoch
 from image_service.server.management.messages import ApiResponse
 from image_service.server.management.operations import ApiOperation

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.openapi.bodies import Time, body
 from image_service.core.errors import NotFound, SnapshotUnreadable
 from image_service.core.images.reference import (
     ArtifactRef,
@@ -96,8 +97,8 @@ class LinkTarget:
         raise SnapshotUnreadable("a stored link is not in this release's format")
 
 
-@attrs.frozen
-class LinkDescription:
+@body()
+class LinkBody:
     """The description of a link, which does not need its code.
 
     Args:
@@ -113,5 +114,5 @@ class LinkDescription:
     version: str
     architecture: str
     pinned: bool
-    created_at: str
-    expires_at: str
+    created_at: Time
+    expires_at: Time

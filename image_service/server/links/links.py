@@ -16,6 +16,7 @@ import attrs
 
 from image_service.common.concurrency.lru import LruCache
 from image_service.common.concurrency.rate_limiter import RateLimiter
+from image_service.common.openapi.bodies import Time, body, render_body
 from image_service.core.errors import (
     Gone,
     ImageServiceError,
@@ -32,7 +33,7 @@ from image_service.server.links.link import (
     INITRD,
     ISO,
     SCRIPT,
-    LinkDescription,
+    LinkBody,
     LinkTarget,
     new_code,
     new_link_id,
@@ -83,17 +84,13 @@ class LinkRequest:
     pinned: bool
 
 
-@attrs.frozen
+@body()
 class MadeLink:
-    """A new link. The service does not keep its URL.
-
-    Args:
-        expires_at: RFC 3339.
-    """
+    """A new link. The service does not keep its URL."""
 
     id: str
     url: str = attrs.field(repr=False)
-    expires_at: str
+    expires_at: Time
 
 
 @attrs.define(eq=False)
@@ -160,35 +157,34 @@ class Links:
                 raise
             raise InvalidParameter(f"url is not served: {error.detail}") from None
         code, now, ref, cipher = new_code(), self._wall_clock(), target.ref, self._cipher()
-        description = LinkDescription(
-            new_link_id(),
-            request.label,
-            ref.infra_env_id,
-            ref.kind.value if ref.kind else "",
-            ref.version or "",
-            ref.architecture or "",
-            request.pinned,
-            format_epoch(now),
-            format_epoch(now + request.expires_in),
+        description = LinkBody(
+            id=new_link_id(),
+            label=request.label,
+            infra_env=ref.infra_env_id,
+            kind=ref.kind.value if ref.kind else "",
+            version=ref.version or "",
+            architecture=ref.architecture or "",
+            pinned=request.pinned,
+            created_at=format_epoch(now),
+            expires_at=format_epoch(now + request.expires_in),
         )
         digest = cipher.link_digest_of(code)
         stored = StoredLink(
             description.id,
             digest,
-            cipher.seal(digest, 0, None, json.dumps(attrs.asdict(description)).encode()),
+            cipher.seal(digest, 0, None, json.dumps(description, default=render_body).encode()),
             cipher.seal_link(code, target.encode()),
             now + request.expires_in,
         )
         await self._repository.add(stored, self._kept_snapshot(target))
         url = f"{self._own_urls.base_url}/s/{code}.{suffix}"
-        return MadeLink(description.id, url, description.expires_at)
+        return MadeLink(id=description.id, url=url, expires_at=description.expires_at)
 
-    async def list_usable(self) -> Sequence[LinkDescription]:
+    async def list_usable(self) -> Sequence[LinkBody]:
         """Return the links that have neither expired nor been revoked, the next to expire first."""
         cipher, found = self._cipher(), await self._repository.list_usable(self._wall_clock())
         return [
-            LinkDescription(**json.loads(cipher.unseal(link.digest, 0, None, link.description)))
-            for link in found
+            LinkBody(**json.loads(cipher.unseal(link.digest, 0, None, link.description))) for link in found
         ]
 
     async def revoke(self, link_id: str) -> None:

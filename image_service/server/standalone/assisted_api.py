@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.logger import Logger
 
 from image_service import __version__
-from image_service.common.openapi.document import ApiDescription, QueryParameter
+from image_service.common.openapi.document import TEXT, ApiDescription, QueryParameter, object_schema
 from image_service.core.errors import InvalidParameter, NotFound
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.management.described_api import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
@@ -29,14 +29,15 @@ from image_service.server.management.messages import ApiResponse, json_response
 from image_service.server.management.operations import ApiOperation
 from image_service.server.management.router import ApiRouter
 from image_service.server.standalone.content import discovery_config, ramdisk
-from image_service.server.standalone.infra_env import StandaloneInfraEnv, parse_fields
-from image_service.server.standalone.schemas import SCHEMAS
+from image_service.server.standalone.infra_env import INFRA_ENV_SCHEMAS, StandaloneInfraEnv, parse_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from image_service.common.concurrency.parts import InThread
+    from image_service.common.openapi.document import Schemas
     from image_service.server.management.messages import ApiRequest
+    from image_service.server.standalone.infra_env import InfraEnvBody
     from image_service.server.standalone.store import InfraEnvStore
 
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
@@ -51,6 +52,11 @@ _DESCRIPTION = ApiDescription(
     error_type=PROBLEM_TYPE,
     security_schemes=TOKEN_SCHEMES,
 )
+_SCHEMAS: Schemas = {
+    **INFRA_ENV_SCHEMAS,
+    "IgnitionConfig": {"type": "object"},
+    "ImageUrl": object_schema(url=TEXT),
+}
 _FILES = {Kind.FULL_ISO: "full.iso", Kind.MINIMAL_ISO: "minimal.iso"}
 
 
@@ -78,7 +84,7 @@ class InfraEnvApi:
         self._clock = clock
         self._image_service_base_url = image_service_base_url
         collection = {"GET": self._list, "POST": self._register}
-        described = described_routes(_DESCRIPTION, self._operations(), SCHEMAS)
+        described = described_routes(_DESCRIPTION, self._operations(), _SCHEMAS)
         self._router = ApiRouter({**described, f"{_COLLECTION}/": collection})
 
     def _operations(self) -> Sequence[ApiOperation]:
@@ -176,23 +182,23 @@ class InfraEnvApi:
     async def _register(self, request: ApiRequest) -> ApiResponse:
         infra_env = await self.register(await self._parse_fields(request.body, registering=True))
         location = ("Location", f"{_COLLECTION}/{infra_env.id}")
-        return json_response(self._document(infra_env), 201, (location,))
+        return json_response(self._describe(infra_env), 201, (location,))
 
     async def _list(self, request: ApiRequest) -> ApiResponse:
         del request  # not needed
         infra_envs = await self._in_thread(self._store.list_infra_envs)
-        return json_response([self._document(infra_env) for infra_env in infra_envs])
+        return json_response([self._describe(infra_env) for infra_env in infra_envs])
 
     async def _show(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         del request  # same
-        return json_response(self._document(await self._find_infra_env(infra_env_id)))
+        return json_response(self._describe(await self._find_infra_env(infra_env_id)))
 
     async def _update(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         fields = await self._parse_fields(request.body, registering=False)
         update = partial(self._store.update_infra_env, infra_env_id, fields, self._now())
         infra_env = await self._in_thread(update)
         self._log.info("updated infra-env {infra_env}", infra_env=infra_env_id, fields=sorted(fields))
-        return json_response(self._document(infra_env), 201)
+        return json_response(self._describe(infra_env), 201)
 
     async def _deregister(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         del request  # same
@@ -229,8 +235,8 @@ class InfraEnvApi:
         """Parse in a thread: a JSON tree of some MiB takes seconds."""
         return await self._in_thread(partial(parse_fields, body, registering=registering))
 
-    def _document(self, infra_env: StandaloneInfraEnv) -> dict[str, object]:
-        return infra_env.to_json(self.image_url(infra_env))
+    def _describe(self, infra_env: StandaloneInfraEnv) -> InfraEnvBody:
+        return infra_env.describe(self.image_url(infra_env))
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import uuid4
 
 import attrs
 
+from image_service.common.openapi.bodies import Keywords, Time, body, schemas_of
+from image_service.common.openapi.document import TEXT, TEXT_OR_NULL, list_schema, object_schema
 from image_service.core.errors import ImageServiceError, InvalidParameter
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
@@ -18,8 +21,10 @@ from image_service.core.images.reference import Kind
 from image_service.server.management.messages import parse_json_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import datetime
+
+    from image_service.common.openapi.bodies import Json, Schemas
 
 MAX_OVERRIDE_BYTES = 4 * 1024 * 1024
 MAX_RAMDISK_BYTES = 8 * 1024 * 1024
@@ -32,6 +37,30 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")  # as it stands in a 
 _KEYFILE = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._@-]{0,127}")  # a file's name, not hidden, without slashes
 ARCHITECTURES = {name: name for name in ("x86_64", "aarch64", "ppc64le", "s390x")} | {"arm64": "aarch64"}
 _OPERATIONS = {operation.value: operation for operation in Operation}
+_IMAGE_TYPE: Json = {"enum": [Kind.FULL_ISO.value, Kind.MINIMAL_ISO.value]}
+
+
+@body()
+class InfraEnvBody:
+    """An infra-env in a reply."""
+
+    kind: Literal["InfraEnv"]
+    id: Annotated[str, Keywords(format="uuid")]
+    href: str
+    name: str
+    openshift_version: str
+    cpu_architecture: str
+    type: Annotated[str, Keywords(**_IMAGE_TYPE)]
+    ignition_config_override: str | None = attrs.field(repr=False)
+    network_keyfiles: Mapping[str, str] = attrs.field(repr=False)
+    ramdisk_set: bool
+    download_url: str
+    created_at: Time
+    updated_at: Time
+    # A string: assisted-service's own oddity.
+    kernel_arguments: Annotated[str | None, Keywords(contentMediaType="application/json")] = attrs.field(
+        default=None, repr=False
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -72,30 +101,28 @@ class StandaloneInfraEnv:
         moment = now.replace(microsecond=0)
         return cls(id=infra_env_id or str(uuid4()), created_at=moment, updated_at=moment, **fields)
 
-    def to_json(self, download_url: str) -> dict[str, object]:
-        """Return the JSON object of assisted-service, with our ``network_keyfiles`` and ``ramdisk_set``."""
-        document: dict[str, object] = {
-            "kind": "InfraEnv",
-            "id": self.id,
-            "href": f"/api/assisted-install/v2/infra-envs/{self.id}",
-            "name": self.name,
-            "openshift_version": self.openshift_version,
-            "cpu_architecture": self.cpu_architecture,
-            "type": self.image_type.value,
-            "ignition_config_override": self.ignition_config_override,
-            "network_keyfiles": dict(self.network_keyfiles),
-            "ramdisk_set": self.ramdisk is not None,
-            "download_url": download_url,
-            "created_at": _timestamp(self.created_at),
-            "updated_at": _timestamp(self.updated_at),
-        }
-        if self.kernel_arguments:
-            operations = [
-                {"operation": argument.operation.value, "value": argument.value}
-                for argument in self.kernel_arguments
-            ]
-            document["kernel_arguments"] = json.dumps(operations)  # a string: assisted-service's own oddity
-        return document
+    def describe(self, download_url: str) -> InfraEnvBody:
+        """Return it as assisted-service does, with our ``network_keyfiles`` and ``ramdisk_set``."""
+        operations = [
+            {"operation": argument.operation.value, "value": argument.value}
+            for argument in self.kernel_arguments
+        ]
+        return InfraEnvBody(
+            kind="InfraEnv",
+            id=self.id,
+            href=f"/api/assisted-install/v2/infra-envs/{self.id}",
+            name=self.name,
+            openshift_version=self.openshift_version,
+            cpu_architecture=self.cpu_architecture,
+            type=self.image_type.value,
+            ignition_config_override=self.ignition_config_override,
+            network_keyfiles=self.network_keyfiles,
+            ramdisk_set=self.ramdisk is not None,
+            download_url=download_url,
+            created_at=_timestamp(self.created_at),
+            updated_at=_timestamp(self.updated_at),
+            kernel_arguments=json.dumps(operations) if operations else None,
+        )
 
 
 def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
@@ -116,7 +143,7 @@ def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name in _FIELDS.keys() & document.keys():
         try:
-            fields[name] = _FIELDS[name](document[name])
+            fields[name] = _FIELDS[name][0](document[name])
         except ValueError as error:
             faults.append(f"{name} {error}")
     if faults:
@@ -221,13 +248,31 @@ def _timestamp(moment: datetime) -> str:
 _REQUIRED = ("name", "openshift_version")
 # Every client of assisted-service sends it. No image contains it, so it is not stored.
 _IGNORED = {"pull_secret"}
-_FIELDS: dict[str, Callable[[object], object]] = {
-    "name": _matching(_NAME, "1 to 128 printable characters"),
-    "openshift_version": _matching(_VERSION, "a version such as 4.20"),
-    "cpu_architecture": _architecture,
-    "image_type": _image_type,
-    "ignition_config_override": _override,
-    "kernel_arguments": _kernel_arguments,
-    "network_keyfiles": _network_keyfiles,
-    "ramdisk": _ramdisk,
+_KERNEL_ARGUMENT = object_schema(
+    operation={"enum": list(_OPERATIONS)}, value={"type": "string", "minLength": 1}
+)
+# The parser of each field, and its schema, which does not say all that is checked.
+_FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
+    "name": (
+        _matching(_NAME, "1 to 128 printable characters"),
+        {"type": "string", "minLength": 1, "maxLength": 128},
+    ),
+    "openshift_version": (
+        _matching(_VERSION, "a version such as 4.20"),
+        {"type": "string", "minLength": 1, "maxLength": 64},
+    ),
+    "cpu_architecture": (_architecture, {"enum": list(ARCHITECTURES)}),
+    "image_type": (_image_type, _IMAGE_TYPE),
+    "ignition_config_override": (_override, TEXT_OR_NULL),
+    "kernel_arguments": (_kernel_arguments, {"type": ["array", "null"], "items": _KERNEL_ARGUMENT}),
+    "network_keyfiles": (_network_keyfiles, {"type": ["object", "null"], "additionalProperties": TEXT}),
+    "ramdisk": (_ramdisk, {**TEXT_OR_NULL, "contentEncoding": "base64"}),
 }
+_CHANGES = object_schema(**{name: schema for name, (_, schema) in _FIELDS.items()}, pull_secret={})
+INFRA_ENV_SCHEMAS: Schemas = {
+    "NewInfraEnv": {**_CHANGES, "required": list(_REQUIRED)},
+    "InfraEnvChanges": {**_CHANGES, "required": []},
+    "InfraEnvs": list_schema("InfraEnv"),
+    **schemas_of(InfraEnvBody),
+}
+"""Of the requests and replies."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
 
+from image_service.common.openapi.bodies import Count, Keywords, Time, body, render_body, schemas_of
 from image_service.server.catalog.download.fetch_guard import public_url
 from image_service.server.http.dates import format_rfc3339
 from image_service.server.http.redaction import redact_detail
@@ -72,12 +73,42 @@ class ImageStatus:
         return self.entry.file_name
 
 
+@body()
+class BaseImageBody:
+    """The status of a base image for one OpenShift version, in ``GET /images``."""
+
+    version: str
+    openshift_version: str
+    cpu_architecture: str
+    type: str
+    state: BaseImageState
+    reason: str | None
+    bytes_done: Count
+    bytes_total: Count | None
+    size: Count | None
+    sha256: Annotated[str | None, Keywords(pattern="^[0-9a-f]{64}$")]
+    remote: bool
+    verified: Annotated[str | None, Keywords(enum=["digest", "origin", None])]
+    retry_at: Time | None
+    url: str
+
+
+@body()
+class BaseImages:
+    """The content of ``GET /images``."""
+
+    images: tuple[BaseImageBody, ...]
+
+
+BASE_IMAGE_SCHEMAS = schemas_of(BaseImages)
+
+
 def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
     """Render the response to ``GET /images``: JSON with an object per image and OpenShift version."""
-    images = [
+    images = tuple(
         _describe(status, version) for status in statuses for version in status.entry.openshift_versions
-    ]
-    return json.dumps({"images": images}, indent=2).encode() + b"\n"
+    )
+    return json.dumps(BaseImages(images=images), indent=2, default=render_body).encode() + b"\n"
 
 
 def count_ready(statuses: Sequence[ImageStatus]) -> str:
@@ -102,25 +133,25 @@ def _describe_cause(status: ImageStatus) -> str:
     return f"{cause}: {redact_detail(status.reason, _MAX_REASON)}" if status.reason else cause
 
 
-def _describe(status: ImageStatus, openshift_version: str) -> dict[str, object]:
+def _describe(status: ImageStatus, openshift_version: str) -> BaseImageBody:
     entry, retry_at = status.entry, None
     if status.retry_seconds is not None:
         # The reactor's clock is monotonic, so its time is no date.
         moment = datetime.now(UTC) + timedelta(seconds=status.retry_seconds)
         retry_at = format_rfc3339(moment)
-    return {
-        "version": entry.version,
-        "openshift_version": openshift_version,
-        "cpu_architecture": entry.cpu_architecture,
-        "type": entry.image_type,
-        "state": status.state.value,
-        "reason": status.reason or None,
-        "bytes_done": status.bytes_done,
-        "bytes_total": status.bytes_total,
-        "size": status.size,
-        "sha256": status.sha256,
-        "remote": entry.remote,
-        "verified": status.verified,
-        "retry_at": retry_at,
-        "url": public_url(entry.url),
-    }
+    return BaseImageBody(
+        version=entry.version,
+        openshift_version=openshift_version,
+        cpu_architecture=entry.cpu_architecture,
+        type=entry.image_type,
+        state=status.state,
+        reason=status.reason or None,
+        bytes_done=status.bytes_done,
+        bytes_total=status.bytes_total,
+        size=status.size,
+        sha256=status.sha256,
+        remote=entry.remote,
+        verified=status.verified,
+        retry_at=retry_at,
+        url=public_url(entry.url),
+    )
