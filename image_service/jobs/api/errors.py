@@ -29,7 +29,6 @@ class ErrorEntry:
 
     Args:
         number: stable; clients compare it.
-        status: HTTP status.
         reason: one sentence, the same for every occurrence.
     """
 
@@ -77,7 +76,6 @@ class ErrorList:
         """Return the document of an error.
 
         Args:
-            number: of an entry.
             operation_id: names one occurrence, as the log does; "": it is not logged.
             details: of this occurrence; always a string, because clients decode it into one.
         """

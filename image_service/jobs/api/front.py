@@ -45,12 +45,7 @@ class ServedApi(Protocol):
 
 
 class SignedApi(Protocol):
-    """An API that authenticates its requests itself, by their signatures.
-
-    Args:
-        paths: of its resources.
-        max_body_bytes: of a request.
-    """
+    """An API that authenticates its requests itself, by their signatures."""
 
     paths: frozenset[str]
     max_body_bytes: int
@@ -68,8 +63,7 @@ class ApiFront:
 
     Args:
         authenticator: finds the principal of a request; the document and the errors of an API are public.
-        apis: that this process serves.
-        signed_api: same; None: there is none. The heads of its requests are not checked: web pages cannot
+        signed_api: None: there is none. The heads of its requests are not checked: web pages cannot
             sign.
     """
 

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 class SchemaCheck:
-    """Checks documents by one schema.
-
-    Args:
-        schemas: all of the API.
-        name: of the schema.
-    """
+    """Checks documents by one schema."""
 
     def __init__(self, schemas: Schemas, name: str) -> None:
         self._validator = Draft202012Validator({**reference(name), "components": {"schemas": schemas}})

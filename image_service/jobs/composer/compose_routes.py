@@ -43,12 +43,7 @@ class ComposeRoutes:
     """The operations on composes; each sees those of the request's tenant only.
 
     Args:
-        service: starts, cancels and deletes composes.
-        composes: their rows.
-        jobs: rows of their jobs.
-        contents: the downloads.
         in_thread: runs slow calls in a thread, such as those of the rows.
-        links: URLs of finished uploads.
     """
 
     _service: ComposeService

@@ -48,17 +48,7 @@ _DESCRIPTION = ApiDescription(
 
 
 class ComposerApi:
-    """The composer API.
-
-    Args:
-        composes: the operations on composes.
-        images: the operations on the image catalog.
-        reference: the operations that describe the API.
-
-    Attributes:
-        operations: all of the API.
-        document: the API's OpenAPI document.
-    """
+    """The composer API."""
 
     base_paths: tuple[str, ...] = (BASE_PATH,)
     max_body_bytes: int = MAX_BODY_BYTES

@@ -32,9 +32,6 @@ class ImageRoutes:
     """The operations on images: each sees those of the request's tenant, and the base disks.
 
     Args:
-        catalog: finds images.
-        service: deletes images.
-        contents: the downloads.
         in_thread: runs calls of the catalog in a thread.
     """
 

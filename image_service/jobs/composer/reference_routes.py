@@ -30,11 +30,7 @@ _NUMBER = re.compile("[0-9]{1,9}")
 
 @attrs.frozen
 class ReferenceRoutes:
-    """The operations that describe the API.
-
-    Args:
-        bases: of which images are made.
-    """
+    """The operations that describe the API."""
 
     _bases: Bases
 

@@ -43,7 +43,6 @@ def describe_status(compose: Compose, jobs: Sequence[Job], sign: Callable[[Uploa
     """Return a ``ComposeStatus``.
 
     Args:
-        compose: any.
         jobs: of the compose, for its progress; empty: leave that out.
         sign: returns the URL of a finished upload to S3.
     """

@@ -42,7 +42,6 @@ def parse_request(body: bytes, *, can_upload: bool) -> ComposeRequest:
     """Return the request in the content of a POST.
 
     Args:
-        body: JSON.
         can_upload: True if the server has a place for uploads to S3.
 
     Raises:
@@ -72,7 +71,6 @@ def check_available(
     """Refuse a request for which there is no base image.
 
     Args:
-        request: as parsed.
         distributions: image types by distribution and architecture.
 
     Raises:

@@ -52,13 +52,8 @@ class ComposeService:
     """Starts, cancels and deletes composes.
 
     Args:
-        composes: their rows.
-        catalog: disk images.
-        plans: starts and cancels their plans.
-        bases: of which images are made.
         in_thread: calls the rows in a thread.
         clock: seconds since 1970.
-        limits: of composes.
     """
 
     _composes: ComposeRepository

@@ -41,7 +41,6 @@ class RequestedDisk:
         format: ``VMDK``, ``VHD``, ``RAW`` or ``QCOW2``.
         bytes: of the image: its file's, of VMDK and QCOW2 those of its disk.
         volume_gib: size of its volume.
-        description: of the disk.
     """
 
     format: str
@@ -63,10 +62,8 @@ class ImportRequest:
         document: the parameters without secrets.
         disks: at least one.
         source: URLs of the manifests, one for each disk.
-        description: of the request.
         platform: ``Windows`` or ``Linux``; "": it was not named.
         architecture: RPM architecture name; "": it was not named.
-        layout: of the images.
         kernel_images: ids of images that `AdditionalInfo` names.
     """
 
@@ -85,7 +82,6 @@ def parse_import_volume(parameters: Mapping[str, Any], origins: AllowedOrigins) 
 
     Args:
         parameters: as EC2's model names them.
-        origins: of manifests.
 
     Raises:
         Ec2Error: a parameter is missing or invalid.

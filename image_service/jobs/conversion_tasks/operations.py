@@ -69,7 +69,6 @@ class TaskOptions:
 
     Args:
         origins: of imports; none: they are refused.
-        limits: of a tenant.
         architecture: of the workers that convert, by its RPM name; that of images which name none.
         heartbeat_seconds: a worker without a request for longer is not connected.
     """
@@ -87,14 +86,8 @@ class TaskOperations:
     A changing request is answered once: one with the same signature gets the first answer.
 
     Args:
-        tasks: rows.
-        workers: rows.
-        catalog: images to export.
-        buckets: to export to.
-        plans: starts and cancels the plans of tasks.
         in_thread: calls rows and catalog in a thread.
         in_s3_thread: calls buckets in another thread: S3 may be slow.
-        options: settings.
         now: in UTC.
     """
 

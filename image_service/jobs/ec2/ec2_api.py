@@ -58,7 +58,6 @@ class Ec2Api:
     """EC2's Query API.
 
     Args:
-        verifier: finds the senders of requests.
         handlers: by operation; other operations of EC2 are unsupported.
         metrics: record the requests with a valid signature, by operation, except those whose clients have
             disconnected; the others by their error.

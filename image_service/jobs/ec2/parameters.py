@@ -46,7 +46,6 @@ def read_parameters(shape: StructureShape, form: Mapping[str, str]) -> dict[str,
     """Return the input of an operation.
 
     Args:
-        shape: of the input.
         form: parameters by name, without those that every operation has.
 
     Raises:
@@ -73,7 +72,6 @@ def _read_structure(shape: StructureShape, texts: Mapping[str, str], name: str) 
     """Return a structure.
 
     Args:
-        shape: of it.
         texts: values by the names of its members and, after dots, of the members' members.
         name: of the structure, with a dot at its end; "": it is the input.
     """

@@ -18,10 +18,8 @@ def reply_document(
     """Return the XML document of a success.
 
     Args:
-        operation: whose output it is.
         result: members of the output; that of an operation without output is empty, and its reply is true.
         version: of the API, as the request has it.
-        request_id: of the request.
     """
     output = operation.output_shape
     content = _element("return", "true") if output is None else _content(output, result)

@@ -46,7 +46,6 @@ class SignatureVerifier:
 
     Args:
         credentials: returns those in force now, by access key.
-        now: returns the time.
     """
 
     _credentials: Callable[[], Mapping[str, Ec2Credential]]

@@ -51,14 +51,7 @@ _UNREGISTERED = "unregistered"
 
 
 class WorkerApi:
-    """The worker API.
-
-    Args:
-        rows: of workers.
-        dispatcher: finds jobs.
-        attempts: that workers have.
-        contents: serves inputs.
-    """
+    """The worker API."""
 
     base_paths: tuple[str, ...] = _BASE_PATHS
     max_body_bytes: int = _MAX_BODY_BYTES

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from image_service import __version__
 from image_service.common.openapi.document import ApiDescription
-from image_service.server.management.described_api import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
+from image_service.server.management.operations import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -53,8 +53,6 @@ def start_admin(
 
     Args:
         parts: see `PartsStack`.
-        settings: of the role.
-        state: of the role.
         apis: beside that of monitoring.
         pages: routes that are not of an API.
 

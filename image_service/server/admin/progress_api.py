@@ -66,13 +66,7 @@ _SCHEMAS: Schemas = {
 
 
 class ProgressApi:
-    """Responds by the activity of clients, and by the state of the service.
-
-    Args:
-        activity: of clients.
-        state: of the service.
-        clock: for events.
-    """
+    """Responds by the activity of clients, and by the state of the service."""
 
     def __init__(self, activity: Activity, state: ServiceState, clock: IReactorTime) -> None:
         self._activity = activity

@@ -39,8 +39,6 @@ class ApiListener:
 
     Args:
         variable: that has the addresses, for errors.
-        purpose: for the log.
-        site: serves the connections.
         max_connections: on each address.
     """
 

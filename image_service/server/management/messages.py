@@ -74,11 +74,7 @@ class ApiResponse:
     """A response.
 
     Args:
-        status: HTTP status.
-        body: content.
-        content_type: of the content.
         modified: Last-Modified; None: there is no such field.
-        fields: further header fields.
         stream: content in the place of `body`; the response then has only `fields` and Date.
     """
 

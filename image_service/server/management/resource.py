@@ -134,7 +134,6 @@ class ApiResource(Resource):
     A client that disconnects cancels its request; changes that the request has begun are completed.
 
     Args:
-        guard: refuses requests by their heads.
         respond: returns the response, or raises an ImageServiceError.
         render_error: returns the response for an error below a path; None: problem details.
         is_streamed: returns True for a method and a path whose content is streamed: `respond` is called after
@@ -231,11 +230,7 @@ class ApiResource(Resource):
 
 
 class ApiSite(Site):
-    """A site without sessions, and without an access log, which would hold the query.
-
-    Args:
-        max_body_bytes: of a request.
-    """
+    """A site without sessions, and without an access log, which would hold the query."""
 
     _log = Logger()
 

@@ -28,7 +28,6 @@ class ContentSender:
 
     Args:
         request: its head is set.
-        stream: the content.
         clock: for the limit of a client that reads nothing.
     """
 

@@ -24,9 +24,13 @@ from image_service import __version__
 from image_service.common.openapi.document import TEXT, ApiDescription, QueryParameter, object_schema
 from image_service.core.errors import InvalidParameter, NotFound
 from image_service.core.images.reference import ISOS, Kind
-from image_service.server.management.described_api import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
 from image_service.server.management.messages import ApiResponse, json_response
-from image_service.server.management.operations import ApiOperation
+from image_service.server.management.operations import (
+    PROBLEM_TYPE,
+    TOKEN_SCHEMES,
+    ApiOperation,
+    described_routes,
+)
 from image_service.server.management.router import ApiRouter
 from image_service.server.standalone.content import discovery_config, ramdisk
 from image_service.server.standalone.infra_env import INFRA_ENV_SCHEMAS, StandaloneInfraEnv, parse_fields
@@ -64,7 +68,6 @@ class InfraEnvApi:
     """The infra-envs and their downloads.
 
     Args:
-        store: of the infra-envs.
         in_thread: calls the store in a thread.
         clock: seconds since 1970.
         image_service_base_url: returns the base URL of images, without a final slash.

@@ -70,9 +70,6 @@ class StandaloneInfraEnv:
     Args:
         id: lower-case UUID.
         name: for people.
-        openshift_version: of the base image.
-        cpu_architecture: of the base image.
-        image_type: of the image.
         ignition_config_override: JSON, merged into the discovery config.
         kernel_arguments: operations on those of the image.
         network_keyfiles: NetworkManager keyfiles by file name.

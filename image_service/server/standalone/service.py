@@ -65,7 +65,6 @@ class Standalone:
     Args:
         reactor: listens and runs threads; only a whole reactor does both.
         data_dir: ``DATA_DIR``; the stand-in uses the directory ``standalone`` in it.
-        listen: address of the API.
         token: bearer token of the API; None: none.
         image_service_base_url: of images, without a final slash; may be set later, when the port is known.
 

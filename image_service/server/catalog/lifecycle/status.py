@@ -94,13 +94,13 @@ class BaseImageBody:
 
 
 @body()
-class BaseImages:
+class BaseImagesBody:
     """The content of ``GET /images``."""
 
     images: tuple[BaseImageBody, ...]
 
 
-BASE_IMAGE_SCHEMAS = schemas_of(BaseImages)
+BASE_IMAGE_SCHEMAS = schemas_of(BaseImagesBody)
 
 
 def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
@@ -108,7 +108,7 @@ def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
     images = tuple(
         _describe(status, version) for status in statuses for version in status.entry.openshift_versions
     )
-    return json.dumps(BaseImages(images=images), indent=2, default=render_body).encode() + b"\n"
+    return json.dumps(BaseImagesBody(images=images), indent=2, default=render_body).encode() + b"\n"
 
 
 def count_ready(statuses: Sequence[ImageStatus]) -> str:
