@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.common.openapi.document import reference
+from image_service.common.openapi.document import TEXT, TIME, list_schema, reference
 
 if TYPE_CHECKING:
     from image_service.common.openapi.document import Schemas
     from image_service.jobs.model import Json
 
-_STRING: Json = {"type": "string"}
 _INTEGER: Json = {"type": "integer"}
-_TIME: Json = {"type": "string", "format": "date-time"}
 _OBJECT: Json = {"type": "object"}
-
-
-def _list_of(name: str) -> Json:
-    return {"type": "array", "items": reference(name)}
 
 
 def _object(properties: Json, *optional: str) -> Json:
@@ -34,18 +28,18 @@ def _named(properties: Json, *optional: str) -> Json:
 def _page_of(name: str) -> Json:
     return _object(
         {
-            "kind": _STRING,
+            "kind": TEXT,
             "page": {**_INTEGER, "description": "from 0"},
             "size": {**_INTEGER, "description": "items on this page"},
             "total": {**_INTEGER, "description": "items in all"},
-            "items": _list_of(name),
+            "items": list_schema(name),
         }
     )
 
 
 REPLY_SCHEMAS: Schemas = {
-    "ObjectReference": _object({"id": _STRING, "kind": _STRING, "href": _STRING}),
-    "Error": _named({"code": _STRING, "operation_id": _STRING, "reason": _STRING, "details": _STRING}),
+    "ObjectReference": _object({"id": TEXT, "kind": TEXT, "href": TEXT}),
+    "Error": _named({"code": TEXT, "operation_id": TEXT, "reason": TEXT, "details": TEXT}),
     "ErrorList": _page_of("Error"),
     "ComposeId": reference("ObjectReference"),
     "ComposeDeleteStatus": reference("ObjectReference"),
@@ -54,12 +48,12 @@ REPLY_SCHEMAS: Schemas = {
         {
             "status": {"enum": ["success", "failure", "pending"]},
             "image_status": reference("ImageStatus"),
-            "image_statuses": _list_of("ImageStatus"),
-            "distribution": _STRING,
-            "architecture": _STRING,
-            "image_type": _STRING,
-            "created_at": _TIME,
-            "finished_at": _TIME,
+            "image_statuses": list_schema("ImageStatus"),
+            "distribution": TEXT,
+            "architecture": TEXT,
+            "image_type": TEXT,
+            "created_at": TIME,
+            "finished_at": TIME,
         },
         "finished_at",
     ),
@@ -68,8 +62,8 @@ REPLY_SCHEMAS: Schemas = {
             "status": {"enum": ["success", "failure", "pending", "building", "uploading", "registering"]},
             "progress": reference("Progress"),
             "upload_status": reference("UploadStatus"),
-            "upload_statuses": _list_of("UploadStatus"),
-            "error": _object({"id": _INTEGER, "reason": _STRING, "details": {}}),
+            "upload_statuses": list_schema("UploadStatus"),
+            "error": _object({"id": _INTEGER, "reason": TEXT, "details": {}}),
         },
         "progress",
         "error",
@@ -89,13 +83,13 @@ REPLY_SCHEMAS: Schemas = {
             "options": {
                 "type": "object",
                 "properties": {
-                    "url": {**_STRING, "description": "of aws.s3; empty before it is there"},
-                    "artifact_path": {**_STRING, "description": "of local: the path of the download"},
+                    "url": {**TEXT, "description": "of aws.s3; empty before it is there"},
+                    "artifact_path": {**TEXT, "description": "of local: the path of the download"},
                 },
             },
         }
     ),
-    "ComposeList": {"oneOf": [_list_of("ComposeStatus"), reference("ComposePage")]},
+    "ComposeList": {"oneOf": [list_schema("ComposeStatus"), reference("ComposePage")]},
     "ComposePage": _page_of("ComposeStatus"),
     "ComposeMetadata": _named(
         {
@@ -106,12 +100,12 @@ REPLY_SCHEMAS: Schemas = {
     ),
     "ComposeLogs": _named({"image_builds": {"type": "array", "items": _OBJECT}}),
     "ComposeManifests": _named({"manifests": {"type": "array", "items": _OBJECT}}),
-    "ComposeSBOMs": _named({"items": {"type": "array", "items": _list_of("ImageSBOM")}}),
+    "ComposeSBOMs": _named({"items": {"type": "array", "items": list_schema("ImageSBOM")}}),
     "ImageSBOM": _object(
         {
             "sbom": {"type": "object", "description": "SPDX"},
             "sbom_type": {"enum": ["spdx"]},
-            "pipeline_name": _STRING,
+            "pipeline_name": TEXT,
             "pipeline_purpose": {"enum": ["buildroot", "image"]},
         }
     ),
@@ -126,23 +120,23 @@ REPLY_SCHEMAS: Schemas = {
     "ImageList": _page_of("CatalogImage"),
     "CatalogImage": _named(
         {
-            "instance_id": {**_STRING, "description": "its id in EC2's API"},
-            "volume_id": _STRING,
-            "name": _STRING,
-            "architecture": _STRING,
+            "instance_id": {**TEXT, "description": "its id in EC2's API"},
+            "volume_id": TEXT,
+            "name": TEXT,
+            "architecture": TEXT,
             "format": {"enum": ["raw", "qcow2", "vmdk", "vhd", "ova"]},
-            "source": {**_STRING, "description": "compose:ID, import:ID or base"},
-            "description": {**_STRING, "description": "of the request to import it"},
-            "platform": {**_STRING, "description": "of an imported instance"},
+            "source": {**TEXT, "description": "compose:ID, import:ID or base"},
+            "description": {**TEXT, "description": "of the request to import it"},
+            "platform": {**TEXT, "description": "of an imported instance"},
             "layout": {"enum": ["disk", "partition"]},
             "launch_specification": {
                 "type": "object",
                 "description": "of an imported instance, as EC2's API names its members",
             },
-            "created_at": _TIME,
+            "created_at": TIME,
             "size": {**_INTEGER, "description": "bytes of the file"},
             "virtual_size": {**_INTEGER, "description": "bytes of the disk"},
-            "sha256": {**_STRING, "description": "of the file"},
+            "sha256": {**TEXT, "description": "of the file"},
         },
         *("volume_id", "description", "platform", "layout", "launch_specification"),
         *("created_at", "size", "virtual_size", "sha256"),
@@ -158,15 +152,15 @@ REPLY_SCHEMAS: Schemas = {
     },
     "DistributionDetails": _named(
         {
-            "name": _STRING,
+            "name": TEXT,
             "architectures": {"type": "object", "additionalProperties": reference("ArchitectureInfo")},
         }
     ),
     "ArchitectureInfo": _object(
         {
-            "name": _STRING,
+            "name": TEXT,
             "image_types": {"type": "object", "additionalProperties": reference("ImageTypeInfo")},
         }
     ),
-    "ImageTypeInfo": _object({"name": _STRING, "filename": _STRING, "mime_type": _STRING}),
+    "ImageTypeInfo": _object({"name": TEXT, "filename": TEXT, "mime_type": TEXT}),
 }

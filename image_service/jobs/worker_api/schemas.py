@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.common.openapi.document import reference
+from image_service.common.openapi.document import TEXT, reference
 from image_service.jobs.model import JobType
 
 if TYPE_CHECKING:
     from image_service.common.openapi.document import Schemas
     from image_service.jobs.model import Json
 
-ANY_TENANT = "ANY"
-
 # Of base images; each is a label of metrics, so that clients cannot make up others.
 _ARCHITECTURES = ("x86_64", "aarch64", "ppc64le", "s390x")
 
-_STRING: Json = {"type": "string"}
 _OBJECT: Json = {"type": "object"}
 
 
@@ -29,39 +26,39 @@ def _reply(**members: Json) -> Json:
 WORKER_SCHEMAS: Schemas = {
     "ObjectReference": {
         "type": "object",
-        "properties": {"id": _STRING, "kind": _STRING, "href": _STRING},
+        "properties": {"id": TEXT, "kind": TEXT, "href": TEXT},
         "required": ["id", "kind", "href"],
     },
     "Error": _reply(
-        code=_STRING,
-        reason=_STRING,
-        operation_id=_STRING,
-        message={**_STRING, "description": "equal to reason"},
-        details=_STRING,
+        code=TEXT,
+        reason=TEXT,
+        operation_id=TEXT,
+        message={**TEXT, "description": "equal to reason"},
+        details=TEXT,
     ),
-    "StatusResponse": _reply(status=_STRING),
+    "StatusResponse": _reply(status=TEXT),
     "RequestJobRequest": {
         "type": "object",
         "properties": {
             "types": {
                 "type": "array",
-                "items": {**_STRING, "description": f"{', '.join(JobType)}; there are no jobs of others"},
+                "items": {**TEXT, "description": f"{', '.join(JobType)}; there are no jobs of others"},
             },
-            "arch": _STRING,
-            "worker_id": _STRING,
+            "arch": TEXT,
+            "worker_id": TEXT,
             "tenant": {
-                **_STRING,
-                "enum": [ANY_TENANT],
+                **TEXT,
+                "enum": ["ANY"],
                 "description": "jobs of all tenants, for workers of the operator",
             },
         },
         "required": ["types", "arch"],
     },
     "RequestJobResponse": _reply(
-        type=_STRING,
-        location={**_STRING, "description": "of the attempt, for heartbeats, inputs and its end"},
-        artifact_location=_STRING,
-        compose_id=_STRING,
+        type=TEXT,
+        location={**TEXT, "description": "of the attempt, for heartbeats, inputs and its end"},
+        artifact_location=TEXT,
+        compose_id=TEXT,
         args=_OBJECT,
         dynamic_args={"type": "array", "items": _OBJECT, "description": "results of the jobs before it"},
     ),
@@ -75,9 +72,9 @@ WORKER_SCHEMAS: Schemas = {
     "UpdateJobResponse": _reply(),
     "PostWorkersRequest": {
         "type": "object",
-        "properties": {"arch": {**_STRING, "enum": _ARCHITECTURES}},
+        "properties": {"arch": {**TEXT, "enum": _ARCHITECTURES}},
         "required": ["arch"],
     },
-    "PostWorkersResponse": _reply(worker_id={**_STRING, "format": "uuid"}),
+    "PostWorkersResponse": _reply(worker_id={**TEXT, "format": "uuid"}),
 }
 """By name, as in upstream's file."""

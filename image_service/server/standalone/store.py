@@ -9,7 +9,6 @@ import attrs
 from sqlalchemy import (
     JSON,
     Column,
-    Engine,
     Integer,
     LargeBinary,
     MetaData,
@@ -18,7 +17,6 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
-    inspect,
 )
 
 from image_service.common.files.private_files import create_private
@@ -60,7 +58,6 @@ class InfraEnvStore:
         create_private(path)  # SQLite gives its mode to the files beside it
         self._engine = create_engine(f"sqlite:///{path}")
         _METADATA.create_all(self._engine)
-        _add_ramdisk_column(self._engine)
 
     def close(self) -> None:
         """Close the database."""
@@ -109,13 +106,6 @@ class InfraEnvStore:
             removed = connection.execute(_INFRA_ENVS.delete().where(_INFRA_ENVS.c.id == infra_env_id))
         if not removed.rowcount:
             raise _not_found(infra_env_id)
-
-
-def _add_ramdisk_column(engine: Engine) -> None:
-    """Add the column that a database of an earlier release lacks."""
-    if "ramdisk" not in {column["name"] for column in inspect(engine).get_columns(_INFRA_ENVS.name)}:
-        with engine.begin() as connection:
-            connection.exec_driver_sql("ALTER TABLE infra_envs ADD COLUMN ramdisk BLOB")
 
 
 def _not_found(infra_env_id: str) -> NotFound:

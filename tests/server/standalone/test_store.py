@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -49,27 +47,6 @@ def test_stored_infra_env_is_equal_after_a_restart(tmp_path: Path) -> None:
     second = InfraEnvStore(tmp_path / "a.sqlite")
     assert second.find_infra_env(kept.id) == kept
     second.close()
-
-
-def test_database_of_the_first_release_is_migrated(tmp_path: Path) -> None:
-    """The table is as that release made it."""
-    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database:
-        database.execute(
-            "CREATE TABLE infra_envs (id VARCHAR(36) NOT NULL, name TEXT NOT NULL,"
-            " openshift_version TEXT NOT NULL, cpu_architecture TEXT NOT NULL, image_type TEXT NOT NULL,"
-            " ignition_config_override TEXT, kernel_arguments JSON NOT NULL, network_keyfiles JSON NOT NULL,"
-            " created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, PRIMARY KEY (id))"
-        )
-        row = ("a", "old", "4.20", "x86_64", "full-iso", None, '[["append", "a=1"]]', "{}", 0, 1)
-        database.execute("INSERT INTO infra_envs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        database.commit()
-    for name in ("new", "newer"):
-        store = InfraEnvStore(tmp_path / "a.sqlite")
-        old = store.find_infra_env("a")
-        assert (old.name, old.ramdisk) == ("old", None)
-        assert old.kernel_arguments == (KernelArgument(Operation.APPEND, "a=1"),)
-        store.add_infra_env(StandaloneInfraEnv.register({**FULL, "name": name}, NOW))
-        store.close()
 
 
 def test_infra_envs_are_listed_by_name(store: InfraEnvStore) -> None:
