@@ -11,6 +11,7 @@ loads no other ``conftest.py``; and the choice of the tests marked ``soak``, whi
 from __future__ import annotations
 
 import gc
+import signal
 from collections import defaultdict
 from functools import partial
 from threading import Thread
@@ -78,6 +79,17 @@ def _heap_of_this_module() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_of_a_terminal() -> None:
+    """Handle the signals that nohup ignores, so that the programs of tests start with the defaults.
+
+    A program inherits ignored signals, but no handlers. The process itself still outlives these signals.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session", name="reactor")
