@@ -18,6 +18,7 @@ from image_service.core.errors import ConversionFailed, MissingDependency, NoRoo
 from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.progress import Progress
 from image_service.toolkit.workspace.workspace import Workspace
+from tests.acceptance.clients import needs_client
 from tests.toolkit.workspace.calls import MIB, workspace_in
 
 if TYPE_CHECKING:
@@ -93,6 +94,16 @@ def test_program_beyond_a_limit_is_ended(
     with workspace_in(tmp_path, limits) as call, pytest.raises(error, match=f"^{message}$"):
         call.run(command)
     assert processes(MARK) == []
+
+
+def test_cpu_time_is_limited_without_bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process of a namespace gets no SIGXCPU."""
+    monkeypatch.setattr(workspace, "find_isolation", lambda: "unshare")
+    with (
+        workspace_in(tmp_path, Limits(cpu_seconds=1)) as call,
+        pytest.raises(TimedOut, match=r"^sh took more than 1 s of CPU time \(--cpu\)$"),
+    ):
+        call.run(["sh", "-c", "while :; do :; done"])
 
 
 def test_memory_is_watched_where_no_control_group_can_be_made(
@@ -227,6 +238,7 @@ def test_signal_ends_the_program_and_all_its_children(
     tmp_path: Path, number: signal.Signals, isolation: str
 ) -> None:
     """What SIGKILL leaves of files, the next call removes; of processes, it leaves none."""
+    needs_client(isolation)
     (tmp_path / "out").write_bytes(b"before")
     with subprocess.Popen(
         [sys.executable, "-c", CALL, tmp_path, isolation], stdout=subprocess.PIPE, stderr=subprocess.PIPE
