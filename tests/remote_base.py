@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from tests.acceptance.media import master_live
-from tests.core.formats.filesystems.iso_builder import VOLUME_ID, live_files, write_sparse_iso
+from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
+from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 MIB = 1024 * 1024
 ISLAND_BYTES = 3 * MIB
@@ -31,10 +30,7 @@ def dense_base(megabytes: int, seed: int = 0) -> bytes:
 
     Its minimal ISO can be spliced, so that nothing has to be derived from all of it.
     """
-    with TemporaryDirectory() as directory:
-        path = Path(directory) / "dense.iso"
-        master_live(path, live_files(rootfs=noise(megabytes * MIB, seed)), VOLUME_ID)
-        return path.read_bytes()
+    return live_iso_with_minimal(noise(megabytes * MIB, seed))
 
 
 def write_island_base(path: Path, gibibytes: int) -> Sequence[int]:
