@@ -107,7 +107,7 @@ def missing(what: str) -> NoReturn:
 
 def _find(name: str) -> str | None:
     if Path(name).is_absolute():
-        return name if Path(name).exists() else None
+        return name if any(Path(name).glob("*")) or Path(name).is_file() else None
     return shutil.which(name, path=_SEARCH_PATH)
 
 

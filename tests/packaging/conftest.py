@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.clients import needs_client
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -38,7 +40,16 @@ def tracked() -> list[str]:
     """Return the files of the repository that exist, with those that are not committed yet."""
     if not (CHECKOUT / ".git").exists():
         pytest.skip("not a Git checkout: which files belong to the sources is not known")
-    listing = ("git", "-C", CHECKOUT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listing = (
+        needs_client("git"),
+        "-C",
+        CHECKOUT,
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    )
     found = subprocess.run(listing, check=True, capture_output=True, text=True)
     names = sorted(set(found.stdout.split("\0")) - {""})
     return [name for name in names if (CHECKOUT / name).exists()]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from image_service import __version__
+from tests.acceptance.clients import needs_client
 from tests.packaging.conftest import CHECKOUT, copy_sources
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def test_description_for_registries_links_to_no_file(sdist: dict[str, bytes]) ->
 def commit(directory: Path, tag: str) -> None:
     identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com")
     for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "All"), ("tag", tag)):
-        subprocess.run(["git", "-C", directory, *identity, *command], check=True)
+        subprocess.run([needs_client("git"), "-C", directory, *identity, *command], check=True)
 
 
 @pytest.mark.parametrize(

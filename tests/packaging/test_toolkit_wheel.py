@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from image_service import __version__
+from tests.acceptance.clients import needs_client
 from tests.packaging.conftest import CHECKOUT, bare_environment, install_wheel
 from tests.s3_server import BUCKET, running_s3_server
 from tests.toolkit.coreos_disk import build_disk
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def toolkit_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel as `make toolkit` does."""
+    needs_client("git")
     dist = tmp_path_factory.mktemp("toolkit")
     environment = bare_environment()
     environment["PATH"] = f"{sys.exec_prefix}/bin:{environment['PATH']}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from image_service.toolkit.commands import main
-from tests.acceptance.clients import run_client
+from tests.acceptance.clients import needs_client, run_client
 from tests.toolkit.coreos_disk import (
     BLS_ENTRY,
     BOOT_OFFSET,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 def refuse(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CallCustomize:
     """Return a function that customizes a disk in both ways, each of which must fail and change nothing."""
     arguments = write_inputs(tmp_path)
+    for program in ("debugfs", "e2fsck"):
+        needs_client(program)
 
     def run(disk: Path, *words: str) -> dict[str, Any]:
         before = disk.read_bytes()

@@ -162,6 +162,8 @@ def test_tasks_of_a_workflow_need_scratch_bytes_for_what_is_there_at_a_time(
 def test_fetched_image_that_is_unsafe_is_called_by_a_name_of_the_user(
     workflow: str, tmp_path: Path, origin: Origin, out: Path, toolkit: Toolkit
 ) -> None:
+    if workflow:
+        needs_client("qemu-img")
     body = b"KDMV" + bytes(MIB - 4)
     serve_parts(origin, body)
     path = tmp_path / "manifest.xml"

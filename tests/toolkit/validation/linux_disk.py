@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from image_service.core.formats.newc import Member, write_archive
-from tests.acceptance.clients import run_client
+from tests.acceptance.clients import needs_client, run_client
 from tests.toolkit.coreos_disk import BOOT_OFFSET, ROOT_OFFSET
 
 if TYPE_CHECKING:
@@ -89,5 +89,5 @@ def partitioned(path: Path, size: int, script: str) -> Path:
         file.truncate(size)
     lines = path.with_suffix(".sfdisk")
     lines.write_text(script)
-    run_client("sh", "-c", f"sfdisk -q {path} < {lines}")
+    run_client("sh", "-c", '"$0" -q "$1" <"$2"', needs_client("sfdisk"), path, lines)
     return path
