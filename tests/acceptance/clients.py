@@ -57,6 +57,7 @@ _PACKAGES = {
     "setfattr": "attr",
     "sfdisk": "fdisk",
     "tinyproxy": "tinyproxy-bin",
+    "xz": "xz-utils",
     "virt-fw-vars": "python3-virt-firmware, or virt-firmware of PyPI",
     "/usr/lib/ISOLINUX": "isolinux",
     "/usr/lib/grub/x86_64-efi": "grub-efi-amd64-bin",
