@@ -146,7 +146,7 @@ def test_bomb_is_refused_within_bounded_memory(
     size = 1024 * MEBIBYTE if "zstd" in command else 64 * MEBIBYTE
     monkeypatch.setattr(initrd_stream, "MAX_STREAMED", size)
     bomb = tmp_path / "bomb"
-    needs_client(command.split()[0])
+    needs_client(command.split(maxsplit=1)[0])
     script = f"(cat; head -c {size} /dev/zero) | {command} > {bomb}"
     start = header(0xFFFFFFFF, 4) + b"big\0\0\0"
     subprocess.run(["/bin/sh", "-c", script], input=start, check=True)
