@@ -47,6 +47,7 @@ settings.load_profile("project")
 
 SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
+LONGEST_ID = 300  # characters of a value in the name of a test
 
 
 @implementer(ILogObserver)
@@ -163,6 +164,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("soak")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long values by their argument: each process keeps several copies of each test's name."""
+    if isinstance(val, str | bytes) and len(val) > LONGEST_ID:
+        return f"long {argname}"
+    return None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -55,7 +55,7 @@ POLL_SECONDS = 0.05
 
 _BODY = CONFIG[:-1] + b', "storage": {"files": [{"path": "/' + SECRET.encode() + b'"}]}}'
 _TOO_SLOW = f"took more than {UPSTREAM_SECONDS} s"
-FAULTS: Mapping[str, tuple[Reply, str]] = {
+FAULTS: Mapping[str, tuple[Script, str]] = {
     "slow by 10 s": (Reply(_BODY, after_seconds=10), _TOO_SLOW),
     "hanging": (Reply(after_seconds=None), _TOO_SLOW),
     "stalling": (Reply(_BODY, promised=2 * len(_BODY), holds=True), _TOO_SLOW),
@@ -63,7 +63,7 @@ FAULTS: Mapping[str, tuple[Reply, str]] = {
     "answering 500": (Reply(_BODY, status=500), "assisted-service answered 500"),
     "garbage": (Reply(b"\0\xff" + _BODY + b"\r\n\r\n", has_head=False), "the answer is not HTTP"),
     "half a body": (Reply(_BODY, promised=2 * len(_BODY)), f"ended early, after {len(_BODY)} bytes"),
-    "100 MiB": (Reply(_BODY.ljust(100 * 1024 * 1024)), "is larger than"),
+    "100 MiB": (lambda _: Reply(_BODY.ljust(100 * 1024 * 1024)), "is larger than"),
 }
 """What it does when it is asked for a config, and what the log says of that."""
 
