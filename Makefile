@@ -19,7 +19,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs test soak lint format docs manifests bench lock release toolkit deps clean
+.PHONY: help run jobs check fast test soak lint format docs manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -32,6 +32,15 @@ run: $(VENV)/installed ## serve a sample image with the embedded stand-in for as
 jobs: $(VENV)/jobs ## compose images as jobs, with engine and worker as child processes: docs/jobs.md
 	mkdir -p '$(DATA_DIR)/jobs'
 	DATA_DIR='$(DATA_DIR)/jobs' ADMIN_LISTEN='$(JOBS_ADMIN_LISTEN)' exec $(bin)/image-service jobs
+
+# The loop of a contributor: at most three minutes on two cores, also without any cache.
+check: $(VENV)/tools ## lint, check types and run the fast tests of what does no I/O
+	$(MAKE) --jobs=2 --output-sync lint fast
+
+# The parts of the core and what is like them; what takes longer in them is marked `slow`.
+fast: $(VENV)/tools
+	$(bin)/python -m pytest -n 2 --dist loadscope -m 'not slow' $(ARGS) tests/core tests/settings \
+		tests/server/http tests/common/command_line tests/common/concurrency tests/test_architecture.py
 
 # Four processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
 # modules, so that each module's fixtures are set up once; acceptance, the longest, first.

@@ -68,6 +68,7 @@ def test_nmstatectl_is_read_from_erofs(ostree: Path, options: str) -> None:
     assert read(cpio(("root.erofs", image)), limit=len(OTHER)) == PROGRAM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_squashfs, make_erofs])
 def test_program_of_real_size_is_read(tmp_path: Path, make: Callable[[Path, str], bytes]) -> None:
     program = executable(30 * MIB)

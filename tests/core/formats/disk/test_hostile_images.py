@@ -157,7 +157,7 @@ def test_snapshots_inside_are_ignored(tmp_path: Path) -> None:
     assert disk.read_at(0, SIZE) == raw_form(path, "qcow2")
 
 
-@pytest.mark.parametrize("cluster", ["64K", "2M"])
+@pytest.mark.parametrize("cluster", ["64K", pytest.param("2M", marks=pytest.mark.slow)])
 def test_qcow2_that_claims_64_tib_is_checked_at_once(tmp_path: Path, cluster: str) -> None:
     """The time is that of reading its tables, the memory that of two of them and a byte for each cluster."""
     options = f"cluster_size={cluster}"
