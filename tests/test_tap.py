@@ -124,9 +124,17 @@ def test_service_of_several_workers_is_a_supervisor(
     assert type(makeService(parsed("--standalone"))) is kind
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("variable", ["LISTEN_PORT", "HTTP_LISTEN_PORT", "STANDALONE_LISTEN"])
+@pytest.mark.parametrize(
+    ("variable", "workers", "program"),
+    [  # each pair once
+        ("LISTEN_PORT", "1", "serve"),
+        ("LISTEN_PORT", "2", "twistd"),
+        ("HTTP_LISTEN_PORT", "1", "twistd"),
+        ("HTTP_LISTEN_PORT", "2", "serve"),
+        ("STANDALONE_LISTEN", "1", "serve"),
+        ("STANDALONE_LISTEN", "2", "twistd"),
+    ],
+)
 def test_port_in_use_exits_with_78_and_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, program: str, workers: str, variable: str
 ) -> None:
