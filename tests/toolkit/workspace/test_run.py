@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.common.programs import memory_cgroup
+from image_service.common.programs import memory_cgroup, sandbox
 from image_service.core.errors import ConversionFailed, MissingDependency, NoRoom, TimedOut
 from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.progress import Progress
@@ -98,7 +98,7 @@ def test_program_beyond_a_limit_is_ended(
 
 def test_cpu_time_is_limited_without_bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first process of a namespace gets no SIGXCPU."""
-    monkeypatch.setattr(workspace, "find_isolation", lambda: "unshare")
+    monkeypatch.setattr(sandbox, "find_isolation", lambda: "unshare")
     with (
         workspace_in(tmp_path, Limits(cpu_seconds=1)) as call,
         pytest.raises(TimedOut, match=r"^sh took more than 1 s of CPU time \(--cpu\)$"),
