@@ -160,7 +160,7 @@ def test_log_begins_with_versions_and_sockets(monkeypatch: pytest.MonkeyPatch) -
     lines = serve("-c", TERMINATED, "3").stdout.splitlines()
     messages = [json.loads(line)["message"] for line in lines]
     assert re.fullmatch(
-        r"image-service \d\S+ \(composer \d+, Python 3\.\S+, Twisted \S+, OpenSSL \S+\)", messages[0]
+        r"image-service \d\S+ \(layout \d+, Python 3\.\S+, Twisted \S+, OpenSSL \S+\)", messages[0]
     )
     listening = [re.sub(r":[1-9]\d* ", ":PORT ", text) for text in messages if text.startswith("listening")]
     assert listening == [

@@ -20,7 +20,7 @@ from image_service.app.shutdown import ShutdownHandler, stop_with_failure
 from image_service.common.concurrency.parts import PartsStack
 from image_service.common.concurrency.signals import UNUSED, handle_signal, ignore_signals
 from image_service.core.errors import ConfigurationError, ImageServiceError
-from image_service.core.images.layouts import newest_composer
+from image_service.core.images.layouts import newest_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,9 +114,9 @@ class RoleService(Service):
 
 def _log_versions() -> None:
     _log.info(
-        "image-service {version} (composer {composer}, Python {python}, Twisted {twisted}, {openssl})",
+        "image-service {version} (layout {layout}, Python {python}, Twisted {twisted}, {openssl})",
         version=__version__,
-        composer=newest_composer().version,
+        layout=newest_layout().version,
         python=platform.python_version(),
         twisted=twisted.__version__,
         # The one that serves; the module ssl may have another.

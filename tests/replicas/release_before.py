@@ -1,13 +1,13 @@
-"""The service as its release before: this tree without its newest composer. Takes the same arguments."""
+"""The service as its release before: this tree without its newest layout. Takes the same arguments."""
 
 from __future__ import annotations
 
 import sys
 
-from image_service.core.images.layouts import COMPOSERS
+from image_service.core.images.layouts import LAYOUTS
 
 if __name__ == "__main__":
-    del COMPOSERS[max(COMPOSERS)]
+    del LAYOUTS[max(LAYOUTS)]
 
     from image_service.cli import main
 

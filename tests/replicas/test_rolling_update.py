@@ -14,7 +14,7 @@ import pytest
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import COMPOSERS
+from image_service.core.images.layouts import LAYOUTS
 from tests.acceptance.service import SERVE
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH
 from tests.core.images.building import base_image, bytes_of
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tests.replicas.replica import Replica
     from tests.replicas.site import Site
 
-OLD, NEW = sorted(COMPOSERS)
+OLD, NEW = sorted(LAYOUTS)
 RELEASE_BEFORE = (sys.executable, "-m", "tests.replicas.release_before", "serve")
 TEXT = "x" * IGNITION_LENGTH
-"""A config with it is too large to be stored: the composers make different bytes of it."""
+"""A config with it is too large to be stored: the layouts make different bytes of it."""
 RANGES = 10
 """That each mount reads in each state."""
 
@@ -55,11 +55,11 @@ class Readers:
         self._over = threading.Event()
         self._readers: list[Reader] = []
 
-    def start(self, infra_env: InfraEnv, composer: int, mode: Mode = Mode.REQUESTS) -> Mount:
-        """Start a mount, which must get an image of this composer."""
+    def start(self, infra_env: InfraEnv, layout: int, mode: Mode = Mode.REQUESTS) -> Mount:
+        """Start a mount, which must get an image of this layout."""
         mount = self._site.mount(infra_env, mode)
         mount.start()
-        check(self._site, mount, infra_env, composer)
+        check(self._site, mount, infra_env, layout)
         reading = self._threads.submit(mount.read_ranges, RANGES, self._over, 0.01)
         self._readers.append(Reader(mount, reading))
         return mount
@@ -78,11 +78,11 @@ class Readers:
             reader.reading.result()
 
 
-def check(site: Site, mount: Mount, infra_env: InfraEnv, composer: int) -> None:
-    """Check that an image is of an answer of assisted-service, and of this composer."""
+def check(site: Site, mount: Mount, infra_env: InfraEnv, layout: int) -> None:
+    """Check that an image is of an answer of assisted-service, and of this layout."""
     with base_image(site.base.read_bytes()) as base:
         made = (
-            compose(full_canvas(base), Customization(config, (), None), "", COMPOSERS[composer])
+            compose(full_canvas(base), Customization(config, (), None), "", LAYOUTS[layout])
             for config in infra_env.configs
         )
         image = next(image for image in made if image.etag == mount.etag)
@@ -131,10 +131,10 @@ def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
             readers.read_on()
 
             replace(site, 2, SERVE)
-            one.service.wait_for(f"(new snapshots get composer {NEW})")
+            one.service.wait_for(f"(new snapshots get layout {NEW})")
             after = site.register(text=TEXT)
             readers.start(after, NEW)
-            readers.start(before, OLD, Mode.CONNECTIONS)  # the snapshot keeps its composer
+            readers.start(before, OLD, Mode.CONNECTIONS)  # the snapshot keeps its layout
             client = site.client(after, two)
             client.start()
             check(site, client, after, NEW)
@@ -149,10 +149,10 @@ def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
             with closing(site.client(after, two, 1)) as newcomer:
                 newcomer.start()
                 check(site, newcomer, after, OLD)
-            one.service.wait_for(f"composer {NEW}(.*\n)+?.*(new snapshots get composer {OLD})")
+            one.service.wait_for(f"layout {NEW}(.*\n)+?.*(new snapshots get layout {OLD})")
             again = site.register(text=TEXT)
             readers.start(again, OLD)
-            readers.read_on(3)  # half of the ranges of a later composer are refused once
+            readers.read_on(3)  # half of the ranges of a later layout are refused once
 
             replace(site, 2, SERVE)
             readers.read_on()

@@ -112,7 +112,7 @@ def minimal_image(
         OSError: a file cannot be read or written.
     """
     checked = with_checked_minimal(base)
-    if checked.layout.minimal and not base.needs_nmstate:
+    if checked.iso.minimal and not base.needs_nmstate:
         try:
             spliced = compose_with_notes(spliced_minimal_canvas(checked, rootfs_url), customization)
         except RamdiskTooLarge:

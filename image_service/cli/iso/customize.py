@@ -145,9 +145,9 @@ def run(options: argparse.Namespace) -> int:
         if options.network_keyfile and not features.get(FEATURE):
             raise BaseImageError(f"{options.base} does not support --network-keyfile: it lacks {FEATURE}")
         output = choose_output(options.output, base.file, force=options.force)
-        if base.layout.customized and not options.reset:
+        if base.iso.customized and not options.reset:
             raise BaseImageError(
-                f"{options.base} is already customized: {base.layout.customized};"
+                f"{options.base} is already customized: {base.iso.customized};"
                 " use the pristine image, or --reset"
             )
         composed: AbstractContextManager[BootImage]

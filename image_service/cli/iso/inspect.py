@@ -136,8 +136,8 @@ def run(options: argparse.Namespace) -> int:
 def describe(base: BaseImage) -> Description:
     """Describe an open base image; raises BaseImageError if it became shorter, and OSError."""
     read_at = base.file.read_at
-    customized = base.layout.customized
-    layout = base.layout if customized else with_checked_minimal(base).layout
+    customized = base.iso.customized
+    layout = base.iso if customized else with_checked_minimal(base).iso
     minimal = None if customized else layout.minimal
     kargs = layout.kernel_arguments
     return Description(
@@ -156,7 +156,7 @@ def describe(base: BaseImage) -> Description:
         boot_files=layout.files,
         minimal_iso=DescribedMinimalIso(minimal.size, minimal.sha256) if minimal else None,
         no_minimal_iso=_PRISTINE_ONLY if customized else layout.no_minimal or None,
-        features=read_features(read_at, base.layout.size),
+        features=read_features(read_at, base.iso.size),
     )
 
 

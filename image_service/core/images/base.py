@@ -1,4 +1,4 @@
-"""The base image as the layers above see it: an open file, its layout, its identity."""
+"""The base image as the layers above see it: an open file, what was parsed of it, its identity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BaseImage:
     """A pristine CoreOS live ISO, opened and parsed once."""
 
     file: BaseFile
-    layout: LiveIso
+    iso: LiveIso
     # Its identity in every ETag, lower-case hex: the digest of the whole file; of a remote one, a
     # digest of its URL, validator and size, unless block digests show that it has the configured one.
     sha256: str

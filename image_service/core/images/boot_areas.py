@@ -37,17 +37,17 @@ class BootArea:
 
 
 def find_boot_areas(
-    layout: LiveIso, translate: Callable[[int, int], int] = lambda offset, _: offset
+    iso: LiveIso, translate: Callable[[int, int], int] = lambda offset, _: offset
 ) -> tuple[BootArea, ...]:
     """Return the areas of an ISO, by ascending offset; none of them overlap.
 
     Args:
-        layout: of a base image.
+        iso: of a base image.
         translate: returns the offset, in the ISO, of so many bytes at an offset of the base image. Raises
             FormatError if the ISO lacks them.
     """
     areas: list[BootArea] = []
-    for part, span in _spans(layout):
+    for part, span in _spans(iso):
         try:
             start = translate(span.offset, span.length)
         except FormatError:
@@ -57,15 +57,15 @@ def find_boot_areas(
     return tuple(area for index, area in enumerate(areas) if not index or areas[index - 1].stop <= area.start)
 
 
-def _spans(layout: LiveIso) -> Iterator[tuple[BootPart, Span]]:
-    files = layout.files
+def _spans(iso: LiveIso) -> Iterator[tuple[BootPart, Span]]:
+    files = iso.files
     for part, span in (
         (BootPart.KERNEL, files.kernel),
         (BootPart.INITRD, files.initrd),
-        (BootPart.IGNITION, layout.ignition),
+        (BootPart.IGNITION, iso.ignition),
         (BootPart.ROOTFS, files.rootfs),
-        *((BootPart.FIRMWARE, span) for span in layout.firmware),
-        *((BootPart.BOOT_LOADER, span) for span in layout.boot_loader),
+        *((BootPart.FIRMWARE, span) for span in iso.firmware),
+        *((BootPart.BOOT_LOADER, span) for span in iso.boot_loader),
     ):
         if span is not None and span.length:
             yield part, span

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from image_service.core.images.extents import Overlay
 
 PLAIN = 2
-"""In place of a composer's version in the ETags of images that need none. It never changes: replicas of two
+"""In place of a layout's version in the ETags of images that need none. It never changes: replicas of two
 releases serve them at once, and nothing is stored that could pin the version."""
 
 
@@ -40,15 +40,15 @@ class BootImage:
         return self.extents.size
 
 
-def make_etag(identity: str, overlays: Iterable[Overlay], composer_version: int = PLAIN) -> str:
+def make_etag(identity: str, overlays: Iterable[Overlay], layout_version: int = PLAIN) -> str:
     """Return a strong validator, quotes included, the same in every process and every replica.
 
     Args:
         identity: of the bytes below: digests of files, and how they are combined.
         overlays: the bytes above, in a fixed order.
-        composer_version: of the composer that made them.
+        layout_version: of the layout that made them.
     """
-    digest = sha256(f"{composer_version} {identity}".encode())
+    digest = sha256(f"{layout_version} {identity}".encode())
     for overlay in overlays:
         digest.update(f"\n{overlay.offset} {overlay.data.length} ".encode())
         if isinstance(overlay.data, Literal):

@@ -57,18 +57,18 @@ class Canvas:
 
 def full_canvas(base: BaseImage) -> Canvas:
     """Return the base image as it is."""
-    kargs = base.layout.kernel_arguments
+    kargs = base.iso.kernel_arguments
     return Canvas(
         extents=ExtentMap((FileExtent(base.file, 0, base.file.size),)),
         identity=base.sha256,
-        created=base.layout.created,
-        ignition=base.layout.ignition,
-        ramdisk=base.layout.ramdisk,
+        created=base.iso.created,
+        ignition=base.iso.ignition,
+        ramdisk=base.iso.ramdisk,
         kernel_arguments=kargs,
         arguments=kargs.default if kargs else "",
-        has_arguments=base.layout.customized is None,
+        has_arguments=base.iso.customized is None,
         name=base.name,
-        areas=find_boot_areas(base.layout),
+        areas=find_boot_areas(base.iso),
     )
 
 
@@ -80,11 +80,9 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     Raises:
         BaseImageError: the base has no usable recipe; says why.
     """
-    minimal, kargs = base.layout.minimal, base.layout.kernel_arguments
+    minimal, kargs = base.iso.minimal, base.iso.kernel_arguments
     if minimal is None or kargs is None:
-        raise BaseImageError(
-            f"{base.name} contains no usable recipe of a minimal ISO: {base.layout.no_minimal}"
-        )
+        raise BaseImageError(f"{base.name} contains no usable recipe of a minimal ISO: {base.iso.no_minimal}")
     areas = [attrs.evolve(area, offset=minimal.translate(area.offset, kargs.size)) for area in kargs.areas]
     liveiso = next((word for word in kargs.default.split() if word.startswith(LIVEISO)), None)
     if liveiso is None:
@@ -94,33 +92,33 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     default = edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
     kargs = attrs.evolve(kargs, default=default, areas=areas)
     overlays = []
-    if (file := base.layout.kargs_json) is not None:
+    if (file := base.iso.kargs_json) is not None:
         offset = minimal.translate(file.offset, len(file.content))
         overlays.append(Overlay(offset, Literal(rewrite_kargs_json(file.content, kargs.default))))
-    ignition = base.layout.ignition
+    ignition = base.iso.ignition
     return Canvas(
         extents=apply_overlays(_splice(base, minimal), overlays),
         identity=f"minimal {base.sha256}",
-        created=base.layout.created,
+        created=base.iso.created,
         ignition=attrs.evolve(ignition, offset=minimal.translate(ignition.offset, ignition.length)),
         ramdisk=None,
         kernel_arguments=kargs,
         arguments=_add_rootfs_url(kargs.default, rootfs_url),
         has_arguments=False,
         name=base.name,
-        areas=find_boot_areas(base.layout, minimal.translate),
+        areas=find_boot_areas(base.iso, minimal.translate),
     )
 
 
 def drop_unusable_minimal(base: BaseImage, check_recipe: Callable[[MinimalIso], None]) -> BaseImage:
     """Remove the recipe of the minimal ISO if ``check_recipe`` raises, or its ISO cannot be customized."""
-    if base.layout.minimal is None:
+    if base.iso.minimal is None:
         return base
     try:
         spliced_minimal_canvas(base, rootfs_url="")
-        check_recipe(base.layout.minimal)
+        check_recipe(base.iso.minimal)
     except (BaseImageError, Unprocessable) as error:
-        return attrs.evolve(base, layout=attrs.evolve(base.layout, minimal=None, no_minimal=error.detail))
+        return attrs.evolve(base, iso=attrs.evolve(base.iso, minimal=None, no_minimal=error.detail))
     return base
 
 
@@ -128,7 +126,7 @@ def derived_minimal_canvas(base: BaseImage, template: BaseImage, rootfs_url: str
     """Return a minimal ISO that was made from ``base``: ``template``, whose kernel arguments lack the URL."""
     canvas = full_canvas(template)
     arguments = _add_rootfs_url(canvas.arguments, rootfs_url)
-    created = base.layout.created
+    created = base.iso.created
     return attrs.evolve(canvas, created=created, arguments=arguments, has_arguments=False, name=base.name)
 
 

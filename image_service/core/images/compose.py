@@ -10,7 +10,7 @@ from image_service.core.formats.initrd import compress_archive
 from image_service.core.formats.newc import Member, write_archive
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
 from image_service.core.images.extents import Literal, Overlay, Zeros, apply_overlays
-from image_service.core.images.layouts import newest_composer
+from image_service.core.images.layouts import newest_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from image_service.core.formats.reading import Span
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
-    from image_service.core.images.layouts import Composer
+    from image_service.core.images.layouts import ByteLayout
 
 CONFIG_NAME = "config.ign"
 """The name of the Ignition config in the initrd."""
@@ -28,11 +28,11 @@ ALIGNMENT = 4
 
 
 def compose(
-    canvas: Canvas, customization: Customization, file_name: str, composer: Composer | None = None
+    canvas: Canvas, customization: Customization, file_name: str, layout: ByteLayout | None = None
 ) -> BootImage:
     """Lay a customization over an ISO; Unprocessable, with both sizes, if it is invalid or does not fit."""
-    composer = composer or newest_composer()
-    overlays = list(_lay_initrd(canvas, customization.ignition, customization.ramdisk or b"", composer))
+    layout = layout or newest_layout()
+    overlays = list(_lay_initrd(canvas, customization.ignition, customization.ramdisk or b"", layout))
     areas, arguments = canvas.kernel_arguments, customization.kernel_arguments
     if areas is None and arguments:
         raise KernelArgumentsTooLarge(
@@ -44,34 +44,34 @@ def compose(
         overlays += [Overlay(area.offset, Literal(area.render(value, areas.size))) for area in areas.areas]
     return BootImage(
         extents=apply_overlays(canvas.extents, overlays),
-        etag=make_etag(canvas.identity, overlays, composer.version),
+        etag=make_etag(canvas.identity, overlays, layout.version),
         modified=last_modified(canvas.created, customization.modified),
         file_name=file_name,
         areas=canvas.areas,
     )
 
 
-def ignition_archive(config: bytes, capacity: int, composer: Composer) -> bytes:
+def ignition_archive(config: bytes, capacity: int, layout: ByteLayout) -> bytes:
     """Return an archive with an Ignition config for the initrd; longer than ``capacity`` if none fits."""
-    return compress_archive(write_archive([Member(CONFIG_NAME, config)]), capacity, composer.huffman)
+    return compress_archive(write_archive([Member(CONFIG_NAME, config)]), capacity, layout.huffman)
 
 
-def _lay_initrd(canvas: Canvas, config: bytes, ramdisk: bytes, composer: Composer) -> Iterator[Overlay]:
+def _lay_initrd(canvas: Canvas, config: bytes, ramdisk: bytes, layout: ByteLayout) -> Iterator[Overlay]:
     """Yield the config's archive at the start of its area; the ramdisk after it, or in an area of its own."""
     if canvas.ramdisk is None:
-        yield from _fill(canvas.ignition, _join_archives(config, ramdisk, canvas.ignition.length, composer))
+        yield from _fill(canvas.ignition, _join_archives(config, ramdisk, canvas.ignition.length, layout))
         return
     if len(ramdisk) > canvas.ramdisk.length:
         raise RamdiskTooLarge(
             f"the ramdisk of {len(ramdisk)} bytes does not fit its area of {canvas.ramdisk.length} bytes"
         )
-    yield from _fill(canvas.ignition, _join_archives(config, b"", canvas.ignition.length, composer))
+    yield from _fill(canvas.ignition, _join_archives(config, b"", canvas.ignition.length, layout))
     yield from _fill(canvas.ramdisk, ramdisk)
 
 
-def _join_archives(config: bytes, ramdisk: bytes, capacity: int, composer: Composer) -> bytes:
+def _join_archives(config: bytes, ramdisk: bytes, capacity: int, layout: ByteLayout) -> bytes:
     limit = (capacity - len(ramdisk)) // ALIGNMENT * ALIGNMENT if ramdisk else capacity
-    archive = ignition_archive(config, limit, composer) if config else b""
+    archive = ignition_archive(config, limit, layout) if config else b""
     if len(archive) > capacity:
         raise IgnitionTooLarge(
             f"the Ignition config of {len(config)} bytes, compressed to {len(archive)} bytes, does not"

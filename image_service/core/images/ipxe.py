@@ -43,7 +43,7 @@ def netboot_arguments(base: BaseImage, rootfs_url: str, arguments: Sequence[Kern
         KernelArgumentInvalid: one is invalid, or iPXE would read it as something else.
         KernelArgumentsTooLarge: they have too many characters.
     """
-    kargs = base.layout.kernel_arguments
+    kargs = base.iso.kernel_arguments
     default = kargs.default if kargs else _DEFAULT_ARGUMENTS
     medium = [word for word in default.split() if word.startswith(LIVEISO)]
     edits = [KernelArgument(Operation.DELETE, word) for word in medium]

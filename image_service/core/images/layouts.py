@@ -1,13 +1,13 @@
-"""Composers: the versions of what makes images of snapshots.
+"""Byte layouts: the versions of what lays a customization over a base image.
 
-A snapshot keeps the composer of its first image for as long as it lives, because mounts outlive updates. So a
-release has its own composer and that of the release before.
+A snapshot keeps the layout of its first image for as long as it lives, because mounts outlive updates. So a
+release has its own layout and that of the release before.
 
     version   new in it
           2   a config that is too large to be stored has zlib's Huffman codes
           3   it has our own Huffman codes, which are the same whatever zlib a machine has
 
-To add a version, give `Composer` a field for what differs, in which the earlier ones keep what they do. To
+To add a version, give `ByteLayout` a field for what differs, in which the earlier ones keep what they do. To
 remove one, delete its entry, and each field that has the same value in all the others.
 """
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 UNVERSIONED = 2
-"""The composer of snapshots that were stored without one."""
+"""The layout of snapshots that were stored without one."""
 
 
 @attrs.frozen
-class Composer:
+class ByteLayout:
     """One version: whatever it composes has the same bytes in each release that has it."""
 
     version: int  # a part of the ETag
     huffman: Callable[[bytes], bytes]  # deflates without a search for repeats
 
 
-COMPOSERS = {
-    composer.version: composer
-    for composer in (Composer(2, deflate_by_zlib_huffman), Composer(3, deflate_by_huffman))
+LAYOUTS = {
+    layout.version: layout
+    for layout in (ByteLayout(2, deflate_by_zlib_huffman), ByteLayout(3, deflate_by_huffman))
 }
 
 
-def newest_composer() -> Composer:
+def newest_layout() -> ByteLayout:
     """Return this release's own."""
-    return COMPOSERS[max(COMPOSERS)]
+    return LAYOUTS[max(LAYOUTS)]
 
 
-def oldest_composer() -> Composer:
+def oldest_layout() -> ByteLayout:
     """Return that of the release before."""
-    return COMPOSERS[min(COMPOSERS)]
+    return LAYOUTS[min(LAYOUTS)]

@@ -14,7 +14,7 @@ from image_service.core.families.coreos.kargs import KernelArgument, Operation, 
 from image_service.core.formats.stored_xz import store_in_xz
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
 from image_service.core.images.extents import Extent, ExtentMap, Literal, Overlay, Zeros
-from image_service.core.images.layouts import newest_composer
+from image_service.core.images.layouts import newest_layout
 from image_service.core.images.netboot import compose_artifact, compose_pxe_initrd
 from image_service.core.images.reference import BootArtifact
 
@@ -32,8 +32,8 @@ _MODE = 0o644
 
 def compose_pxe_archive(base: BaseImage, customization: Customization, file_name: str) -> BootImage:
     """Return a tar in an xz container; raises like `compose_pxe_initrd`, and for invalid kernel arguments."""
-    composer = newest_composer()
-    initrd = compose_pxe_initrd(base, None, customization, BootArtifact.INITRD.value, composer)
+    layout = newest_layout()
+    initrd = compose_pxe_initrd(base, None, customization, BootArtifact.INITRD.value, layout)
     members = {
         BootArtifact.KERNEL.value: compose_artifact(base, BootArtifact.KERNEL).extents.extents,
         BootArtifact.INITRD.value: initrd.extents.extents,
@@ -42,11 +42,11 @@ def compose_pxe_archive(base: BaseImage, customization: Customization, file_name
     arguments = Literal(_kernel_arguments(base, customization) if customization.kernel_arguments else b"")
     if arguments.length:
         members[ARGUMENTS_FILE] = (arguments,)
-    created = base.layout.created
+    created = base.iso.created
     tar = _make_tar(members, int(created.timestamp()) if created else 0)
     return BootImage(
         extents=_store(tar),
-        etag=make_etag(f"pxe archive {initrd.etag}", [Overlay(0, arguments)], composer.version),
+        etag=make_etag(f"pxe archive {initrd.etag}", [Overlay(0, arguments)], layout.version),
         modified=last_modified(created, customization.modified),
         file_name=file_name,
         is_iso=False,
@@ -56,7 +56,7 @@ def compose_pxe_archive(base: BaseImage, customization: Customization, file_name
 
 def _kernel_arguments(base: BaseImage, customization: Customization) -> bytes:
     """Return the line of kernel arguments: those of the ISO that do not name it, edited."""
-    kargs = base.layout.kernel_arguments
+    kargs = base.iso.kernel_arguments
     words = kargs.default.split() if kargs else []
     of_iso = [KernelArgument(Operation.DELETE, word) for word in words if word.startswith(LIVEISO)]
     edits = [*of_iso, *customization.kernel_arguments]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Info, generate_latest
 
 from image_service import __version__
-from image_service.core.images.layouts import newest_composer
+from image_service.core.images.layouts import newest_layout
 from image_service.server.http.routes import Probe, PublicDocument
 from image_service.server.observability.declarations import Declarations
 from image_service.server.observability.families import (
@@ -226,7 +226,8 @@ def _registry(families: Iterable[Family]) -> CollectorRegistry:
     ProcessMetrics(registry=registry)
     build = Info(f"{PREFIX}build", "The running version.", registry=registry)
     python = platform.python_version()
-    build.info({"version": __version__, "composer": str(newest_composer().version), "python": python})
+    # The label is called composer: operators' queries, alerts and dashboards have that name.
+    build.info({"version": __version__, "composer": str(newest_layout().version), "python": python})
     return registry
 
 
@@ -292,8 +293,8 @@ This page is generated from `image_service/server/observability/declarations.py`
 
 _CLOSING = f"""## `{PREFIX}build_info`
 
-Gauge, always 1. Labels `version`, `python`, and `composer`: replicas with the same composer make the same
-bytes from the same inputs."""
+Gauge, always 1. Labels `version`, `python`, and `composer`, the byte layout: replicas with the same one make
+the same bytes from the same inputs."""
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from image_service.server.snapshots.mounts import Mounts, save_seconds
 from image_service.server.snapshots.replicas.build_replicas import start_replica_coordination
 from image_service.server.snapshots.replicas.data_key import open_data_key
 from image_service.server.snapshots.replicas.database import open_replica_database
-from image_service.server.snapshots.replicas.layouts import EXCHANGE_SECONDS, ComposerExchange
+from image_service.server.snapshots.replicas.layouts import EXCHANGE_SECONDS, LayoutExchange
 from image_service.server.snapshots.resolver import Resolver, VersionFinder
 from image_service.server.snapshots.snapshots import Snapshots
 from image_service.server.snapshots.storage.encryption import (
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 _log = Logger()
 
-COMPOSER_THREADS = 2
+COMPOSE_THREADS = 2
 REPOSITORY_THREADS = 2
 """So that reading does not wait for a large write."""
 CLEANUP_SECONDS = 60
@@ -123,7 +123,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     Raises:
         ConfigurationError: the instance's secret is not that of the data.
     """
-    clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSER_THREADS, "compose")
+    clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSE_THREADS, "compose")
     monitor, url = None, settings.database.url
     if url is None:
         repository, sealed = await _open_local_repository(parts, settings, in_thread)
@@ -226,7 +226,7 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
     async def open_() -> None:
         data_key = await in_check_thread(partial(open_data_key, database, instance_secrets))
         sealed.cipher = SnapshotCipher(data_key)
-        await composers.exchange()
+        await layouts.exchange()
 
     monitor = DatabaseMonitor(database, in_check_thread, parts.reactor, open_)
     to_read, to_write = (
@@ -242,12 +242,12 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
         monitor.wall_clock,
         clock_error_seconds=CLOCK_ERROR_SECONDS,
     )
-    composers = ComposerExchange(
-        database, CircuitBreaker(in_repository_thread, parts.reactor), sealed.composers, is_leader=is_leader
+    layouts = LayoutExchange(
+        database, CircuitBreaker(in_repository_thread, parts.reactor), sealed.layouts, is_leader=is_leader
     )
     await _start(parts, monitor, fail)
-    parts.call_every(EXCHANGE_SECONDS, composers.exchange)
-    parts.push_async_callback(composers.leave)
+    parts.call_every(EXCHANGE_SECONDS, layouts.exchange)
+    parts.push_async_callback(layouts.leave)
     return repository, sealed, monitor
 
 

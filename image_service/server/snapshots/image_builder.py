@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
-    from image_service.core.images.layouts import Composer
+    from image_service.core.images.layouts import ByteLayout
     from image_service.core.images.reference import Ref
 
 THREAD_BYTES = 128 * 1024
@@ -81,7 +81,7 @@ class ImageBuilder:
         return self.catalog.find_base_image(ref.version, ref.architecture, ref.kind)
 
     async def build(
-        self, ref: ImageRef, base: BaseImage, customization: Customization, composer: Composer
+        self, ref: ImageRef, base: BaseImage, customization: Customization, layout: ByteLayout
     ) -> BootImage:
         """Lay a customization over a base image.
 
@@ -89,40 +89,40 @@ class ImageBuilder:
             ImageServiceError: they do not fit, or something derived from the base is not ready.
         """
         if ref.kind is Kind.MINIMAL_ISO:
-            return await self._minimal_iso(base, customization, ref, composer)
+            return await self._minimal_iso(base, customization, ref, layout)
         if ref.kind is Kind.PXE_INITRD:
             needs_nmstate = base.needs_nmstate and customization.ramdisk
             nmstate = self.derived.get_nmstate_image(base) if needs_nmstate else None
-            return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base), composer)
-        return await self._compose(full_canvas(base), customization, _file_name(ref, base), composer)
+            return compose_pxe_initrd(base, nmstate, customization, _file_name(ref, base), layout)
+        return await self._compose(full_canvas(base), customization, _file_name(ref, base), layout)
 
     @staticmethod
     def build_initrd_addrsize(
-        ref: ImageRef, base: BaseImage, initrd: BootImage, composer: Composer
+        ref: ImageRef, base: BaseImage, initrd: BootImage, layout: ByteLayout
     ) -> BootImage:
         """Return the load address and size of an initrd, 16 bytes; raises NotFound if the base has none."""
-        return compose_initrd_addrsize(base, initrd, _file_name(ref, base), composer)
+        return compose_initrd_addrsize(base, initrd, _file_name(ref, base), layout)
 
     async def _minimal_iso(
-        self, base: BaseImage, customization: Customization, ref: ImageRef, composer: Composer
+        self, base: BaseImage, customization: Customization, ref: ImageRef, layout: ByteLayout
     ) -> BootImage:
         """Splice it from the base if possible, else use a derived one."""
         file_name = _file_name(ref, base)
         rootfs_url = f"{self.base_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
         lacks_nmstate = base.needs_nmstate and customization.ramdisk is not None
-        if base.layout.minimal and not lacks_nmstate:
+        if base.iso.minimal and not lacks_nmstate:
             with suppress(RamdiskTooLarge):  # the derived one has more room
                 canvas = spliced_minimal_canvas(base, rootfs_url)
-                return await self._compose(canvas, customization, file_name, composer)
+                return await self._compose(canvas, customization, file_name, layout)
         template = self.derived.get_minimal_iso(base)
         return await self._compose(
-            derived_minimal_canvas(base, template, rootfs_url), customization, file_name, composer
+            derived_minimal_canvas(base, template, rootfs_url), customization, file_name, layout
         )
 
     async def _compose(
-        self, canvas: Canvas, customization: Customization, file_name: str, composer: Composer
+        self, canvas: Canvas, customization: Customization, file_name: str, layout: ByteLayout
     ) -> BootImage:
-        work = partial(compose, canvas, customization, file_name, composer)
+        work = partial(compose, canvas, customization, file_name, layout)
         return await self.in_thread(work) if len(customization.ignition) > THREAD_BYTES else work()
 
 

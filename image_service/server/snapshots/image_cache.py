@@ -70,7 +70,7 @@ class BootImageCache:
 
         Raises:
             Unprocessable: its customization cannot be laid over its base, and never will be.
-            VersionLost: its customization is not stored any more, or no replica has its composer.
+            VersionLost: its customization is not stored any more, or no replica has its layout.
             ImageServiceError: it cannot be composed now.
         """
         composed = self.get_cached_composed(version)
@@ -103,12 +103,12 @@ class BootImageCache:
         if snapshot is None:
             msg = f"{ref} has no snapshot"
             raise TypeError(msg)
-        composer = self._snapshots.composers.get(snapshot.composer)
+        layout = self._snapshots.layouts.get(snapshot.layout)
         if ref.kind is Kind.INITRD_ADDRSIZE:
             initrd = attrs.evolve(version, ref=attrs.evolve(ref, kind=Kind.PXE_INITRD))
             image = (await self.get(initrd, credentials)).representation.image
-            return self._builder.build_initrd_addrsize(ref, base, image, composer)
+            return self._builder.build_initrd_addrsize(ref, base, image, layout)
         customization = await self._snapshots.load(snapshot, credentials)
         if customization is None:
             raise VersionLost
-        return await self._builder.build(ref, base, customization, composer)
+        return await self._builder.build(ref, base, customization, layout)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from image_service.server.snapshots.cache.validation import Fetch
     from image_service.server.snapshots.storage.model import (
         CacheEntry,
-        SharedComposers,
+        SharedLayouts,
         Snapshot,
         SnapshotKey,
     )
@@ -80,9 +80,9 @@ class Snapshots:
         self._first: SingleFlight[SnapshotKey, CacheEntry] = SingleFlight(MAX_ASKING)
 
     @property
-    def composers(self) -> SharedComposers:
-        """Which composers the replicas have."""
-        return self._repository.composers
+    def layouts(self) -> SharedLayouts:
+        """Which layouts the replicas have."""
+        return self._repository.layouts
 
     @property
     def answers_bytes(self) -> int:
@@ -106,7 +106,7 @@ class Snapshots:
         entry = self.cache.get_cached_entry(key)
         if entry is None or self._validator.is_due(entry):
             return None
-        if not self.composers.all_have(entry.snapshot.composer):
+        if not self.layouts.all_have(entry.snapshot.layout):
             return None
         self.record_hit()
         return entry.snapshot
@@ -126,7 +126,7 @@ class Snapshots:
         if self._validator.is_old(entry.snapshot):
             too_slow = "assisted-service did not answer in time; it is still being asked"
             raise entry.error.copy() if entry.error else UpstreamTimeout(too_slow, retry_after_seconds=1)
-        if not self.composers.all_have(entry.snapshot.composer):
+        if not self.layouts.all_have(entry.snapshot.layout):
             with suppress(Unavailable):  # what is known here is served, if this release can compose it
                 await self._validator.recompose(entry, credentials)
             entry = await self._entry(key, credentials)

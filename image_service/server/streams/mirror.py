@@ -216,7 +216,7 @@ def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
             return BootImage(
                 extents=ExtentMap((FileExtent(base.file, file.offset, file.length),)),
                 etag=make_etag(f"{base.sha256} {file.offset} {file.length}", ()),
-                modified=base.layout.created,
+                modified=base.iso.created,
                 file_name=file.name,
                 is_iso=file is mirrored.iso,
                 is_public=True,

@@ -101,9 +101,9 @@ class ReleasePreparer:
         self.claim(image, sidecar_path.name)
         sidecar = Sidecar(sidecar_path, base.file)
         parts = {
-            "kernel": (base.layout.files.kernel, release.kernel),
-            "initramfs": (base.layout.files.initrd, release.initramfs),
-            "rootfs": (base.layout.files.rootfs, release.rootfs),
+            "kernel": (base.iso.files.kernel, release.kernel),
+            "initramfs": (base.iso.files.initrd, release.initramfs),
+            "rootfs": (base.iso.files.rootfs, release.rootfs),
         }
         pxe = {}
         for name, (file, artifact) in parts.items():

@@ -72,9 +72,9 @@ def base_image(
 ) -> Iterator[BaseImage]:
     """A live ISO as the catalog returns it."""
     with base_file(iso) as file:
-        layout = read_live_iso(lambda offset, length: os.pread(file.descriptor, length, offset), file.size)
+        parsed = read_live_iso(lambda offset, length: os.pread(file.descriptor, length, offset), file.size)
         digest = sha256(iso).hexdigest()
-        yield BaseImage(file, layout, digest, version, architecture, disconnected, needs_nmstate)
+        yield BaseImage(file, parsed, digest, version, architecture, disconnected, needs_nmstate)
 
 
 contents = st.binary(min_size=1, max_size=80)

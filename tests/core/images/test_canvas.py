@@ -19,7 +19,7 @@ from image_service.core.families.coreos.minimal_iso import CopiedFile, Piece
 from image_service.core.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import COMPOSERS
+from image_service.core.images.layouts import LAYOUTS
 from image_service.server.http.problem import status_of
 from tests.acceptance.clients import needs_client, run_client
 from tests.core.families.coreos.miniso_builder import (
@@ -166,13 +166,13 @@ def test_spliced_iso_has_the_rootfs_url_instead_of_liveiso(canvas: Canvas) -> No
 
 
 def test_kargs_json_of_the_spliced_iso_describes_its_areas(canvas: Canvas) -> None:
-    layout = read_layout(composed(canvas))
-    kargs = layout.kernel_arguments
+    iso = read_layout(composed(canvas))
+    kargs = iso.kernel_arguments
     assert kargs is not None
     assert kargs == canvas.kernel_arguments
     assert (kargs.default, [area.name for area in kargs.areas]) == (DEFAULT, [*KARGS_FILES])
-    assert (layout.ignition, layout.volume_id, layout.created) == (canvas.ignition, VOLUME_ID, CREATED)
-    assert (layout.files.rootfs, layout.minimal) == (None, None)
+    assert (iso.ignition, iso.volume_id, iso.created) == (canvas.ignition, VOLUME_ID, CREATED)
+    assert (iso.files.rootfs, iso.minimal) == (None, None)
 
 
 def test_spliced_iso_is_smaller_by_its_rootfs() -> None:
@@ -184,15 +184,15 @@ def test_spliced_iso_is_smaller_by_its_rootfs() -> None:
 
 
 def test_areas_are_sorted_where_the_recipe_reorders_files(base: BaseImage) -> None:
-    minimal = base.layout.minimal
+    minimal = base.iso.minimal
     assert minimal is not None
     pieces: list[Piece] = []
     position = 0
     for piece in reversed(minimal.pieces):
         pieces.append(attrs.evolve(piece, minimal=position) if isinstance(piece, CopiedFile) else piece)
         position += len(bytes(piece)) if isinstance(piece, int | bytes) else piece.length
-    layout = attrs.evolve(base.layout, minimal=attrs.evolve(minimal, pieces=tuple(pieces)))
-    canvas = spliced_minimal_canvas(attrs.evolve(base, layout=layout), ROOTFS_URL)
+    iso = attrs.evolve(base.iso, minimal=attrs.evolve(minimal, pieces=tuple(pieces)))
+    canvas = spliced_minimal_canvas(attrs.evolve(base, iso=iso), ROOTFS_URL)
     kargs, image = canvas.kernel_arguments, composed(canvas)
     assert kargs is not None
     assert [area.name for area in kargs.areas] == [*reversed(KARGS_FILES)]
@@ -253,7 +253,7 @@ def test_derived_iso_is_customized_like_any_other(derived: Canvas) -> None:
 def test_derived_iso_has_its_own_etag_and_the_date_of_its_base(base: BaseImage) -> None:
     later = CREATED.replace(year=CREATED.year + 9)
     with base_image(TEMPLATE, version="template") as made:
-        redated = attrs.evolve(made, layout=attrs.evolve(made.layout, created=later))
+        redated = attrs.evolve(made, iso=attrs.evolve(made.iso, created=later))
         canvas = derived_minimal_canvas(base, redated, ROOTFS_URL)
         assert (canvas.created, canvas.identity) == (CREATED, sha256(TEMPLATE).hexdigest())
         assert canvas.name == base.name
@@ -277,8 +277,8 @@ def test_every_canvas_of_a_base_has_another_etag(base: BaseImage, derived: Canva
     assert len({etag(canvas) for canvas in canvases}) == len(canvases)
 
 
-# A mount outlives a rolling update: if one of these changes, there must be a new composer (see
-# images/composers.py). The entity tags are those of all composers. The digest of the base is
+# A mount outlives a rolling update: if one of these changes, there must be a new layout (see
+# images/layouts.py). The entity tags are those of all layouts. The digest of the base is
 # synthetic: the real one depends on the library that packed its recipe.
 GOLDEN_IMAGES = [
     (
@@ -312,7 +312,7 @@ def test_bytes_and_etag_are_golden(
 ) -> None:
     canvas = spliced_minimal_canvas(attrs.evolve(base, sha256="0" * 64), ROOTFS_URL)
     customization = Customization(CONFIG, arguments, MODIFIED, ramdisk)
-    images = [compose(canvas, customization, "x.iso", composer) for composer in COMPOSERS.values()]
+    images = [compose(canvas, customization, "x.iso", layout) for layout in LAYOUTS.values()]
     assert {sha256(bytes_of(image)).hexdigest() for image in images} == {digest}
     assert tuple(image.etag for image in images) == etags
 

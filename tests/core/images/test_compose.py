@@ -27,7 +27,7 @@ from image_service.core.images.base import BaseImage
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import COMPOSERS
+from image_service.core.images.layouts import LAYOUTS
 from image_service.server.http.problem import status_of
 from tests.core.formats.filesystems.iso_builder import (
     CREATED,
@@ -73,18 +73,18 @@ def big_config(length: int) -> bytes:
 
 
 def ignition_area(base: BaseImage, image: bytes) -> bytes:
-    area = base.layout.ignition
+    area = base.iso.ignition
     return image[area.offset : area.offset + area.length]
 
 
 def kargs_areas(base: BaseImage, image: bytes) -> list[bytes]:
-    areas = base.layout.kernel_arguments
+    areas = base.iso.kernel_arguments
     assert areas is not None
     return [image[area.offset : area.offset + areas.size] for area in areas.areas]
 
 
-# A mount outlives a rolling update: if one of these changes, there must be a new composer (see
-# images/composers.py). The entity tags are those of all composers.
+# A mount outlives a rolling update: if one of these changes, there must be a new layout (see
+# images/layouts.py). The entity tags are those of all layouts.
 GOLDEN_BASE = "1b90593e9f14c5b408c548adad927e4db9e81259afa093dc503e36d5410d4216"
 GOLDEN = [
     (
@@ -111,7 +111,7 @@ def test_bytes_and_etag_are_golden(
 ) -> None:
     assert base.sha256 == GOLDEN_BASE, "it is the test's own base image that has changed"
     asked = customization(CONFIG, *arguments)
-    images = [compose(full_canvas(base), asked, "x.iso", composer) for composer in COMPOSERS.values()]
+    images = [compose(full_canvas(base), asked, "x.iso", layout) for layout in LAYOUTS.values()]
     assert {sha256(bytes_of(image)).hexdigest() for image in images} == {digest}
     assert tuple(image.etag for image in images) == etags
 
@@ -119,7 +119,7 @@ def test_bytes_and_etag_are_golden(
 def test_only_the_areas_change(base: BaseImage) -> None:
     image = bytearray(bytes_of(composed(base, CONFIG, "quiet")))
     assert len(image) == len(ISO)
-    ignition, kargs = base.layout.ignition, base.layout.kernel_arguments
+    ignition, kargs = base.iso.ignition, base.iso.kernel_arguments
     assert kargs is not None
     areas = [(ignition.offset, ignition.length), *((area.offset, kargs.size) for area in kargs.areas)]
     for offset, length in areas:
@@ -148,9 +148,9 @@ def test_every_boot_config_gets_the_same_arguments(base: BaseImage) -> None:
 
 def test_image_reads_back_as_customized(base: BaseImage) -> None:
     image = bytes_of(composed(base, CONFIG, "quiet"))
-    layout = read_live_iso(lambda offset, length: image[offset : offset + length], len(image))
-    assert attrs.evolve(layout, customized=None) == base.layout
-    assert layout.customized is not None
+    iso = read_live_iso(lambda offset, length: image[offset : offset + length], len(image))
+    assert attrs.evolve(iso, customized=None) == base.iso
+    assert iso.customized is not None
 
 
 def test_same_inputs_give_the_same_image() -> None:
@@ -300,7 +300,7 @@ def test_argument_that_a_boot_loader_would_change_is_refused(base: BaseImage, ar
 
 
 def test_arguments_may_fill_their_area_but_not_exceed_it(base: BaseImage) -> None:
-    areas = base.layout.kernel_arguments
+    areas = base.iso.kernel_arguments
     assert areas is not None
     room = areas.size - len(KERNEL_ARGUMENTS) - len(" ") - len("\n")
     assert kargs_areas(base, bytes_of(composed(base, CONFIG, "x" * room)))[0].endswith(b"x\n")
@@ -311,7 +311,7 @@ def test_arguments_may_fill_their_area_but_not_exceed_it(base: BaseImage) -> Non
 def test_arguments_without_an_area_are_refused() -> None:
     files = {name: data for name, data in live_files().items() if name != "coreos/kargs.json"}
     with base_image(build_live_iso(files)) as base:
-        assert base.layout.kernel_arguments is None
+        assert base.iso.kernel_arguments is None
         composed(base)
         with pytest.raises(
             KernelArgumentsTooLarge, match=r"2 kernel arguments .*x86_64.*\(0 bytes\)"
@@ -327,7 +327,7 @@ def test_customized_base_is_overwritten_with_default_arguments(
     """The result equals that of the pristine base."""
     first = bytes_of(composed(base, big_config(200_000), "first", "x=y"))
     with base_image(first, disconnected=True) as customized:
-        assert customized.layout.customized is not None
+        assert customized.iso.customized is not None
         second = composed(customized, CONFIG, *arguments)
         assert bytes_of(second) == bytes_of(composed(base, CONFIG, *arguments))
 
@@ -346,8 +346,8 @@ def test_area_beyond_4_gib_is_filled(tmp_path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         size = path.stat().st_size
-        layout = read_live_iso(lambda offset, length: os.pread(descriptor, length, offset), size)
-        base = BaseImage(LocalFile(descriptor, size, str(path)), layout, "0" * 64, "1", "x86_64")
+        iso = read_live_iso(lambda offset, length: os.pread(descriptor, length, offset), size)
+        base = BaseImage(LocalFile(descriptor, size, str(path)), iso, "0" * 64, "1", "x86_64")
         image = composed(base, CONFIG, "quiet")
         assert image.size == size > ignition_offset
         area = read(image.extents.slice(ignition_offset, ignition_offset + IGNITION_LENGTH))

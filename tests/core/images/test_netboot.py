@@ -23,7 +23,7 @@ from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
 from image_service.core.images.extents import ExtentMap, FileExtent, Zeros
-from image_service.core.images.layouts import COMPOSERS
+from image_service.core.images.layouts import LAYOUTS
 from image_service.core.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import BootArtifact
 from image_service.server.http.problem import status_of
@@ -235,8 +235,8 @@ def test_base_without_an_initrd_is_404() -> None:
         initrd(base)
 
 
-# A mount outlives a rolling update: if one of these changes, there must be a new composer (see
-# images/composers.py). The entity tags are those of all composers.
+# A mount outlives a rolling update: if one of these changes, there must be a new layout (see
+# images/layouts.py). The entity tags are those of all layouts.
 GOLDEN = [
     (
         None,
@@ -255,9 +255,7 @@ GOLDEN = [
 def test_bytes_and_etag_are_golden(ramdisk: bytes | None, etags: tuple[str, ...], digest: str) -> None:
     with base_image(build_live_iso()) as base, nmstate_image(b"\x1f\x8bnmstatectl") as nmstate:
         asked = customization(ramdisk)
-        images = [
-            compose_pxe_initrd(base, nmstate, asked, "x.img", composer) for composer in COMPOSERS.values()
-        ]
+        images = [compose_pxe_initrd(base, nmstate, asked, "x.img", layout) for layout in LAYOUTS.values()]
         assert {sha256(bytes_of(image)).hexdigest() for image in images} == {digest}
         assert tuple(image.etag for image in images) == etags
 
@@ -309,7 +307,7 @@ def test_real_address_is_kept() -> None:
     with base_image(fixture("embed-areas-2023-07.s390x.iso"), architecture="s390x") as base:
         told = compose_initrd_addrsize(base, initrd(base), "x")
         assert bytes_of(told)[:8] == bytes.fromhex("0000000002000000")
-        file = base.layout.files.initrd
+        file = base.iso.files.initrd
         assert file is not None
         assert int.from_bytes(bytes_of(told)[8:], "big") == file.length + len(padded(archive(CONFIG)))
 

@@ -130,7 +130,7 @@ def test_minimal_iso_has_all_files_but_the_rootfs(derivation: Derivation, full: 
 
 def test_minimal_iso_is_pristine_and_has_a_ramdisk_area(derivation: Derivation) -> None:
     layout = read_layout(derivation.derive())
-    base = derivation.base.layout
+    base = derivation.base.iso
     assert (layout.volume_id, layout.created, layout.customized) == (base.volume_id, base.created, None)
     assert layout.ignition.length == base.ignition.length
     assert layout.ramdisk
@@ -291,8 +291,8 @@ def test_all_dates_are_those_of_the_base(derivation: Derivation) -> None:
 
 @pytest.mark.parametrize("created", [None, datetime(1970, 1, 1, tzinfo=UTC)])
 def test_base_without_a_date_gets_a_fixed_one(created: datetime | None, x86_64: Derivation) -> None:
-    layout = attrs.evolve(x86_64.base.layout, created=created)
-    undated = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, layout=layout))
+    layout = attrs.evolve(x86_64.base.iso, created=created)
+    undated = attrs.evolve(x86_64, base=attrs.evolve(x86_64.base, iso=layout))
     assert mastered.dates(undated.derive()) == {b"19800101000000"}
 
 
@@ -390,9 +390,9 @@ def test_s390x_is_refused(x86_64: Derivation) -> None:
 
 
 def test_base_without_rootfs_is_refused(x86_64: Derivation) -> None:
-    layout = x86_64.base.layout
+    layout = x86_64.base.iso
     files = attrs.evolve(layout.files, rootfs=None)
-    base = attrs.evolve(x86_64.base, layout=attrs.evolve(layout, files=files))
+    base = attrs.evolve(x86_64.base, iso=attrs.evolve(layout, files=files))
     derivation = attrs.evolve(x86_64, base=base)
     with pytest.raises(BaseImageError, match=r"there is no images/pxeboot/rootfs\.img"):
         derivation.derive()
@@ -417,12 +417,12 @@ def test_area_outside_known_boot_configurations_is_refused(
     full_isos.x86_64(tmp_path / "base.iso")
     derivation = make(tmp_path / "base.iso")
     grub = mastered.files((tmp_path / "base.iso").read_bytes())["EFI/REDHAT/GRUB.CFG"]
-    kargs = derivation.base.layout.kernel_arguments
+    kargs = derivation.base.iso.kernel_arguments
     assert kargs
     areas = (attrs.evolve(kargs.areas[0], offset=grub.sector * 2048 + distance), kargs.areas[1])
-    layout = attrs.evolve(derivation.base.layout, kernel_arguments=attrs.evolve(kargs, areas=areas))
+    layout = attrs.evolve(derivation.base.iso, kernel_arguments=attrs.evolve(kargs, areas=areas))
     with pytest.raises(BaseImageError, match=r"contain only 1 of the 2 kernel argument areas"):
-        attrs.evolve(derivation, base=attrs.evolve(derivation.base, layout=layout)).derive()
+        attrs.evolve(derivation, base=attrs.evolve(derivation.base, iso=layout)).derive()
 
 
 def test_boot_configurations_are_found_by_kargs_json(

@@ -85,8 +85,8 @@ def opener(tmp_path: Path) -> Opener:
 
 
 def minimal_of(base: BaseImage) -> MinimalIso:
-    assert base.layout.minimal is not None, base.layout.no_minimal
-    return base.layout.minimal
+    assert base.iso.minimal is not None, base.iso.no_minimal
+    return base.iso.minimal
 
 
 def damaged(content: bytes, at: bytes) -> bytes:
@@ -100,8 +100,8 @@ def damaged(content: bytes, at: bytes) -> bytes:
 
 def test_valid_minimal_recipe_is_kept(opener: Opener) -> None:
     with opener.opened(ISO) as base:
-        assert base.layout == read_layout(ISO)
-        assert base.layout.no_minimal == ""
+        assert base.iso == read_layout(ISO)
+        assert base.iso.no_minimal == ""
         assert base.sha256 == sha256(ISO).hexdigest()
         assert read(spliced_minimal_canvas(base, URL).extents.extents)
         assert opener.sidecar_content()["minimal_sha256"] == minimal_of(base).sha256
@@ -109,11 +109,11 @@ def test_valid_minimal_recipe_is_kept(opener: Opener) -> None:
 
 def test_verified_recipe_is_not_verified_again(opener: Opener) -> None:
     with opener.opened(ISO) as base:
-        expected = base.layout
+        expected = base.iso
     never = Interruption()
     never.interrupt()  # hashing would check it
     with opener.opened(interruption=never) as base:
-        assert base.layout == expected
+        assert base.iso == expected
 
 
 def test_recipe_of_a_replaced_file_is_verified_again(opener: Opener) -> None:
@@ -134,7 +134,7 @@ def test_file_written_to_in_place_is_verified_again_despite_its_date(opener: Ope
     os.utime(opener.iso, ns=(status.st_atime_ns, status.st_mtime_ns))
     with opener.opened() as base:
         assert base.sha256 == sha256(changed).hexdigest()
-        assert base.layout.minimal is None
+        assert base.iso.minimal is None
 
 
 @pytest.mark.parametrize("known", ["0" * 64, "x", None, 5])
@@ -178,9 +178,9 @@ BROKEN = {
 def test_unusable_recipe_is_dropped_with_the_reason(opener: Opener, content: bytes, reason: str) -> None:
     for written in (content, None):
         with opener.opened(written) as base:
-            assert base.layout.minimal is None
-            assert reason in base.layout.no_minimal
-            assert attrs.evolve(base.layout, no_minimal="") == attrs.evolve(
+            assert base.iso.minimal is None
+            assert reason in base.iso.no_minimal
+            assert attrs.evolve(base.iso, no_minimal="") == attrs.evolve(
                 read_layout(content), minimal=None, no_minimal=""
             )
             assert base.sha256 == sha256(content).hexdigest()
@@ -263,7 +263,7 @@ def test_customized_image_is_refused_unless_disconnected(opener: Opener) -> None
     with pytest.raises(BaseImageError, match="is already customized"), opener.opened(customized):
         pass
     with opener.opened(customized, image_type="disconnected-iso") as base:
-        assert base.layout.customized
+        assert base.iso.customized
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo"])

@@ -47,7 +47,7 @@ def test_verification_reads_no_holes(resident: BaseImage, absent: PartlyAbsent, 
 
 
 def test_parsing_fetches_a_part_of_the_file(resident: BaseImage, absent: PartlyAbsent) -> None:
-    assert read_live_iso(absent.file.read_at, absent.file.size) == resident.layout
+    assert read_live_iso(absent.file.read_at, absent.file.size) == resident.iso
     assert len(set(absent.fetched)) < absent.file.size // 65_536
 
 

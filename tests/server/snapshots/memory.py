@@ -39,10 +39,10 @@ class MemoryRepository:
         later = [each for each in self._generations(key) if each >= generation]
         return any(self._rows[key, each].sealed is None for each in later)
 
-    async def find_composer(self, key: bytes, generation: int) -> int | None:
-        """Return the composer of a generation."""
+    async def find_layout(self, key: bytes, generation: int) -> int | None:
+        """Return the layout of a generation."""
         row = self._rows.get((key, generation))
-        return row.stored.composer if row and row.sealed is not None else None
+        return row.stored.layout if row and row.sealed is not None else None
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
@@ -57,13 +57,13 @@ class MemoryRepository:
         taken_at: float,
         owner: Owner | None = None,  # noqa: ARG002 - any number is kept
         *,
-        composer: int = UNVERSIONED,
+        layout: int = UNVERSIONED,
     ) -> bool:
         """Store a new generation."""
         if generation <= self._newest(key):
             return False
         self._rows[key, generation] = _Row(
-            StoredSnapshot(generation, taken_at, taken_at, composer=composer), sealed, taken_at
+            StoredSnapshot(generation, taken_at, taken_at, layout=layout), sealed, taken_at
         )
         for other in self._generations(key):
             if other <= generation - KEPT_GENERATIONS:

@@ -1,4 +1,4 @@
-"""The composer: which base, which canvas, which name; and what it takes from assisted-service."""
+"""The image builder: which base, which canvas, which name; and what it takes from assisted-service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from image_service.core.errors import (
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.images.base import NmstateImage
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import newest_composer
+from image_service.core.images.layouts import newest_layout
 from image_service.core.images.netboot import compose_artifact
 from image_service.core.images.reference import ArtifactRef, BootArtifact, ImageRef, Kind, Reader
 from image_service.server.http.problem import status_of
@@ -77,23 +77,23 @@ NMSTATE = b"\x1f\x8bnmstatectl"
 
 @attrs.define(eq=False)
 class Workbench:
-    """A composer, and what it composes from."""
+    """An image builder, and what it composes from."""
 
     catalog: FakeCatalog
     derived: FakeDerivedFiles
     threads: ManualThreads
     template: BaseImage
     nmstate: NmstateImage
-    composer: ImageBuilder = attrs.field(init=False)
+    builder: ImageBuilder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.composer = ImageBuilder(self.catalog, self.derived, self.threads.run, BASE_URL)
+        self.builder = ImageBuilder(self.catalog, self.derived, self.threads.run, BASE_URL)
 
     def compose(self, ref: ImageRef, customization: Customization) -> list[BootImage | BaseException]:
         """Where the image or the exception will be."""
-        base = self.composer.find_base(ref)
+        base = self.builder.find_base(ref)
         made: list[BootImage | BaseException] = []
-        making = Deferred.fromCoroutine(self.composer.build(ref, base, customization, newest_composer()))
+        making = Deferred.fromCoroutine(self.builder.build(ref, base, customization, newest_layout()))
         making.addCallbacks(made.append, lambda failure: made.append(failure.value))
         return made
 
@@ -147,25 +147,25 @@ def rootfs_argument(architecture: str = "x86_64") -> str:
 
 @pytest.mark.parametrize("kind", [FULL, MINIMAL, INITRD, ADDRSIZE])
 def test_all_kinds_but_the_disconnected_use_the_full_iso(bench: Workbench, kind: Kind) -> None:
-    found = bench.composer.find_base(ref_of(kind))
+    found = bench.builder.find_base(ref_of(kind))
     assert found is bench.catalog.images[WITH_RECIPE, "x86_64", FULL]
     with pytest.raises(UnknownBaseImage):
-        bench.composer.find_base(ref_of(kind, ONLY_DISCONNECTED))
+        bench.builder.find_base(ref_of(kind, ONLY_DISCONNECTED))
     with pytest.raises(UnknownBaseImage):
-        bench.composer.find_base(ref_of(kind, architecture="aarch64"))
+        bench.builder.find_base(ref_of(kind, architecture="aarch64"))
 
 
 def test_disconnected_iso_has_its_own_base(bench: Workbench) -> None:
-    assert bench.composer.find_base(ref_of(DISCONNECTED, ONLY_DISCONNECTED)).disconnected
+    assert bench.builder.find_base(ref_of(DISCONNECTED, ONLY_DISCONNECTED)).disconnected
     with pytest.raises(UnknownBaseImage):
-        bench.composer.find_base(ref_of(DISCONNECTED))
+        bench.builder.find_base(ref_of(DISCONNECTED))
 
 
 def test_minimal_iso_for_s390x_is_refused_with_a_reason(bench: Workbench) -> None:
     with pytest.raises(NotFound, match=r"no minimal-iso for s390x, which .* ask for full-iso"):
-        bench.composer.find_base(ref_of(MINIMAL, NEEDS_NMSTATE, "s390x"))
+        bench.builder.find_base(ref_of(MINIMAL, NEEDS_NMSTATE, "s390x"))
     assert not bench.catalog.asked
-    assert bench.composer.find_base(ref_of(FULL, NEEDS_NMSTATE, "s390x")).architecture == "s390x"
+    assert bench.builder.find_base(ref_of(FULL, NEEDS_NMSTATE, "s390x")).architecture == "s390x"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_minimal_iso_for_s390x_is_refused_with_a_reason(bench: Workbench) -> Non
 )
 def test_incomplete_reference_has_no_base(bench: Workbench, ref: ImageRef) -> None:
     with pytest.raises(NotFound, match="names no version"):
-        bench.composer.find_base(ref)
+        bench.builder.find_base(ref)
 
 
 # Which canvas.
@@ -294,15 +294,15 @@ def test_initrd_is_unavailable_while_nmstatectl_is_read(bench: Workbench) -> Non
 
 def test_addrsize_has_the_size_of_the_served_initrd(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
-    base = bench.composer.find_base(ref)
+    base = bench.builder.find_base(ref)
     initrd = bench.build(ref_of(INITRD, NEEDS_NMSTATE, "s390x"), customization())
-    addrsize = bench.composer.build_initrd_addrsize(ref, base, initrd, newest_composer())
+    addrsize = bench.builder.build_initrd_addrsize(ref, base, initrd, newest_layout())
     assert bytes_of(addrsize) == bytes(range(8)) + initrd.size.to_bytes(8, "big")
 
 
 def test_boot_artifact_is_the_file_of_the_base(bench: Workbench) -> None:
     ref = ArtifactRef(BootArtifact.ROOTFS, NEEDS_NMSTATE, "x86_64")
-    base = bench.composer.find_base(ref)
+    base = bench.builder.find_base(ref)
     assert base is bench.catalog.images[NEEDS_NMSTATE, "x86_64", FULL]
     assert bytes_of(compose_artifact(base, ref.artifact)) == b"rootfs data\n"
     with pytest.raises(NotFound, match=r"has no generic\.ins"):
@@ -330,9 +330,7 @@ def test_download_has_the_contracts_file_name(bench: Workbench, kind: Kind, vers
 def test_addrsize_has_the_contracts_file_name(bench: Workbench) -> None:
     ref = ref_of(ADDRSIZE, NEEDS_NMSTATE, "s390x")
     initrd = bench.build(ref_of(INITRD), customization())
-    addrsize = bench.composer.build_initrd_addrsize(
-        ref, bench.composer.find_base(ref), initrd, newest_composer()
-    )
+    addrsize = bench.builder.build_initrd_addrsize(ref, bench.builder.find_base(ref), initrd, newest_layout())
     assert addrsize.file_name == f"{ID}-initrd.addrsize"
 
 

@@ -94,13 +94,13 @@ async def test_newest_generation_of_each_key_is_found(store: SnapshotRepository)
 
 
 @ensure_deferred
-async def test_generations_have_composers_of_their_own(store: SnapshotRepository) -> None:
+async def test_generations_have_layouts_of_their_own(store: SnapshotRepository) -> None:
     await store.add(KEY, 1, b"", T)
-    await store.add(KEY, 2, b"", T, composer=7)
-    assert await store.find_newest(KEY) == StoredSnapshot(2, T, T, composer=7)
-    assert [await store.find_composer(KEY, number) for number in (1, 2, 3)] == [UNVERSIONED, 7, None]
+    await store.add(KEY, 2, b"", T, layout=7)
+    assert await store.find_newest(KEY) == StoredSnapshot(2, T, T, layout=7)
+    assert [await store.find_layout(KEY, number) for number in (1, 2, 3)] == [UNVERSIONED, 7, None]
     await store.end(KEY, T + 1)
-    assert await store.find_composer(KEY, 2) is None
+    assert await store.find_layout(KEY, 2) is None
 
 
 @ensure_deferred

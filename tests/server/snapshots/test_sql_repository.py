@@ -329,8 +329,8 @@ def test_file_of_an_earlier_version_is_migrated(store: SqlRepository, path: Path
         database.commit()
     if version > 1:
         migrate(path, version)
-    assert outcome(store.find_newest(KEY)) == StoredSnapshot(3, T, T + 1, composer=2)
-    assert outcome(store.find_composer(KEY, 3)) == 2
+    assert outcome(store.find_newest(KEY)) == StoredSnapshot(3, T, T + 1, layout=2)
+    assert outcome(store.find_layout(KEY, 3)) == 2
     assert outcome(store.load(KEY, 3)) == b"sealed"
     assert outcome(store.find_mount(b"r")) == StoredMount(b"r", KEY, 3, "5f" * 32, T)
     assert outcome(store.add(KEY, 4, b"new", T + 3, Owner(b"i", b"c")))

@@ -147,15 +147,15 @@ def test_signature_that_cannot_be_fetched_is_pending(
 def test_parts_that_the_iso_lacks_are_left_out(
     desired: StreamRelease, base: BaseImage, tmp_path: Path
 ) -> None:
-    assert base.layout.files.initrd is not None
-    initrd = attrs.evolve(base.layout.files.initrd, length=0)
-    files = attrs.evolve(base.layout.files, rootfs=None, initrd=initrd)
-    other = attrs.evolve(base, layout=attrs.evolve(base.layout, files=files))
+    assert base.iso.files.initrd is not None
+    initrd = attrs.evolve(base.iso.files.initrd, length=0)
+    files = attrs.evolve(base.iso.files, rootfs=None, initrd=initrd)
+    other = attrs.evolve(base, iso=attrs.evolve(base.iso, files=files))
     assert [*preparer(tmp_path).prepare(desired, other).pxe] == ["kernel"]
 
 
 def test_truncated_iso_is_unavailable(desired: StreamRelease, base: BaseImage, tmp_path: Path) -> None:
-    os.truncate(base.file.path, base.layout.files.rootfs.offset)  # type: ignore[union-attr] # it has one
+    os.truncate(base.file.path, base.iso.files.rootfs.offset)  # type: ignore[union-attr] # it has one
     with pytest.raises(Unavailable, match=r"^the file changed while it was read$"):
         preparer(tmp_path).prepare(desired, base)
 

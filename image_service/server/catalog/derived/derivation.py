@@ -87,7 +87,7 @@ def derive_minimal_iso(
 
 def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> BootConfigs:
     """Change the boot configurations that boot something, with the areas that lie inside each."""
-    kargs = base.layout.kernel_arguments
+    kargs = base.iso.kernel_arguments
     areas, size = (kargs.areas, kargs.size) if kargs else ((), 0)
     named = [area.name for area in areas]  # paths, except in legacy headers
     files = _find_files(iso, [*named, *BOOT_CONFIG_FILES])
@@ -122,7 +122,7 @@ def _write_changes(
     base: BaseImage, iso: Iso9660, boot: BootConfigs, nmstate: Path | None, directory: Path
 ) -> Remastering:
     """Write the files to be added into a directory; return all changes."""
-    if base.layout.files.rootfs is None:
+    if base.iso.files.rootfs is None:
         raise BaseImageError(f"there is no {ROOTFS_FILE} that a minimal ISO could omit")
     contents = {
         RAMDISK_FILE: bytes(RAMDISK_BYTES),
@@ -139,7 +139,7 @@ def _write_changes(
     return Remastering(
         removed=tuple(f"/{file.path}" for file in replaced),
         added={f"/{path}": file for path, file in added.items()},
-        date=max(base.layout.created or _FIRST_DATE, _FIRST_DATE),
+        date=max(base.iso.created or _FIRST_DATE, _FIRST_DATE),
         guid=base.sha256[:32],
         max_bytes=base.file.size + sum(file.stat().st_size for file in added.values()) + _SLACK_BYTES,
     )

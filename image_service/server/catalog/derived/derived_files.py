@@ -66,8 +66,8 @@ class DerivedFileStore:
                 digests.append(digest)
         make = partial(derive_minimal_iso, base, archive, path, self.data_dir.scratch, self.interruption)
         with self._open_derived(path, _origin(digests), make) as (file, digest):
-            layout = read_live_iso(partial(self._read_at, file), file.size)
-            return attrs.evolve(base, file=file.duplicate(), layout=layout, sha256=digest)
+            iso = read_live_iso(partial(self._read_at, file), file.size)
+            return attrs.evolve(base, file=file.duplicate(), iso=iso, sha256=digest)
 
     def get_nmstate_image(self, base: BaseImage) -> NmstateImage:
         """Return an initrd with nmstatectl, extracted from the base's rootfs; see `get_minimal_iso`."""
@@ -96,7 +96,7 @@ class DerivedFileStore:
                 yield file, get_sha256(file, _sidecar(file), self.interruption)
 
     def _extract_nmstate(self, base: BaseImage, path: Path) -> None:
-        rootfs = base.layout.files.rootfs
+        rootfs = base.iso.files.rootfs
         if rootfs is None:
             raise BaseImageError(f"{base.name} has no rootfs to take nmstatectl from")
         archive = nmstate_archive(read_nmstatectl(partial(self._read_at, base.file), rootfs))

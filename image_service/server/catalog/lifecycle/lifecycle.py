@@ -279,15 +279,15 @@ class BaseImageLifecycle:
         )
 
     def _log_limits(self, base: BaseImage) -> None:
-        if base.layout.no_minimal and not base.disconnected:
+        if base.iso.no_minimal and not base.disconnected:
             self._log.info(
                 "base image {image} contains no usable minimal ISO: {reason}",
                 image=self.entry.file_name,
-                reason=base.layout.no_minimal,
+                reason=base.iso.no_minimal,
             )
-        if base.layout.customized:  # only a disconnected ISO may be
+        if base.iso.customized:  # only a disconnected ISO may be
             self._log.warn(
                 "base image {image} is already customized; its customization will be overwritten: {reason}",
                 image=self.entry.file_name,
-                reason=base.layout.customized,
+                reason=base.iso.customized,
             )

@@ -70,9 +70,9 @@ def examine_file(
 ) -> BaseImage:
     """Verify an open file; see `open_base_image`."""
     known = load_sidecar(sidecar, file)  # first, to notice if the file changes while it is read
-    layout = read_layout(entry, file)
+    iso = read_layout(entry, file)
     digest = verify_file(entry, file, known, interruption, keys)
-    base = make_base_image(entry, file, layout, digest)
+    base = make_base_image(entry, file, iso, digest)
 
     def check_recipe(minimal: MinimalIso) -> None:
         if known.get_digest("minimal_sha256") != minimal.sha256:
@@ -104,11 +104,11 @@ def verify_file(
     return digest
 
 
-def make_base_image(entry: OsImage, file: BaseFile, layout: LiveIso, sha256: str) -> BaseImage:
+def make_base_image(entry: OsImage, file: BaseFile, iso: LiveIso, sha256: str) -> BaseImage:
     """Return the base image of an entry; its digest stands for it in every ETag."""
     return BaseImage(
         file=file,
-        layout=layout,
+        iso=iso,
         sha256=sha256,
         version=entry.version,
         architecture=entry.cpu_architecture,
@@ -119,23 +119,23 @@ def make_base_image(entry: OsImage, file: BaseFile, layout: LiveIso, sha256: str
 
 def read_layout(entry: OsImage, file: BaseFile) -> LiveIso:
     """Return the layout of a base image; BaseImageError if it is not one of the entry's type."""
-    layout = read_live_iso(file.read_at, file.size)
+    iso = read_live_iso(file.read_at, file.size)
     if Kind(entry.image_type) is not Kind.DISCONNECTED_ISO:
-        _check_full_iso(layout)
-    return layout
+        _check_full_iso(iso)
+    return iso
 
 
-def _check_full_iso(layout: LiveIso) -> None:
+def _check_full_iso(iso: LiveIso) -> None:
     boot_files = {
-        KERNEL_FILES[0]: layout.files.kernel,
-        INITRD_FILES[0]: layout.files.initrd,
-        ROOTFS_FILE: layout.files.rootfs,
+        KERNEL_FILES[0]: iso.files.kernel,
+        INITRD_FILES[0]: iso.files.initrd,
+        ROOTFS_FILE: iso.files.rootfs,
     }
     absent = [name for name, file in boot_files.items() if file is None]
     if absent:
         raise BaseImageError(f"is not a full ISO: {', '.join(absent)} is missing")
-    if layout.customized:
-        raise BaseImageError(f"is already customized: {layout.customized}; use the published image")
+    if iso.customized:
+        raise BaseImageError(f"is already customized: {iso.customized}; use the published image")
 
 
 def _check_signature(

@@ -278,8 +278,8 @@ class RemoteImages:
     def _examine(
         self, entry: OsImage, file: BaseFile, identity: CacheIdentity, interruption: Interruption
     ) -> BaseImage:
-        layout = read_layout(entry, file)
-        base = make_base_image(entry, file, layout, identity_digest(entry, identity))
+        iso = read_layout(entry, file)
+        base = make_base_image(entry, file, iso, identity_digest(entry, identity))
         if self.prefetch != "none":
             self._keep_boot_files(file, identity, interruption)
         if base.disconnected:

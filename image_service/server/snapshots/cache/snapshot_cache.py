@@ -146,17 +146,17 @@ class SnapshotCache:
         entry: CacheEntry,
         number: int,
         credentials: Credentials | None,
-        composer: int | None = None,
+        layout: int | None = None,
     ) -> Snapshot | None:
-        """Return a generation of an entry's key, with its composer if known; None: it is not stored."""
+        """Return a generation of an entry's key, with its layout if known; None: it is not stored."""
         if known := entry.find_generation(number):
             return known
         stored_key = entry.snapshot.stored_key
-        if composer is None:
-            composer = await self._repository.find_composer(stored_key, number)
-        if composer is None:
+        if layout is None:
+            layout = await self._repository.find_layout(stored_key, number)
+        if layout is None:
             return None
-        found = Snapshot(entry.snapshot.key, stored_key, number, -inf, -inf, composer)
+        found = Snapshot(entry.snapshot.key, stored_key, number, -inf, -inf, layout)
         is_stored = await self._repository.load(found, credentials) is not None
         if known := entry.find_generation(number):  # loaded for another request meanwhile
             return known
@@ -167,7 +167,7 @@ class SnapshotCache:
 
     async def reattach(self, entry: CacheEntry, snapshot: Snapshot, credentials: Credentials | None) -> None:
         """Have a snapshot whose entry was evicted share the validity of the entry that replaced it."""
-        is_stored = await self.find_generation(entry, snapshot.generation, credentials, snapshot.composer)
+        is_stored = await self.find_generation(entry, snapshot.generation, credentials, snapshot.layout)
         if is_stored is not None:
             snapshot.entry = entry
         elif snapshot.entry is not None:

@@ -119,13 +119,13 @@ class Validator:
             self._count(SnapshotEvent.GRACE)
 
     async def recompose(self, entry: CacheEntry, credentials: Credentials | None) -> None:
-        """Store the newest snapshot again, with a composer that all replicas have; mounts keep the other."""
+        """Store the newest snapshot again, with a layout that all replicas have; mounts keep the other."""
         await self._recomposing.join(entry.snapshot.key, lambda: self._recompose(entry, credentials))
 
     async def _recompose(self, entry: CacheEntry, credentials: Credentials | None) -> None:
         async with self._coordination.lock(entry.snapshot.stored_key):
             current = await self._cache.refresh(entry, credentials)
-            if current is None or self._repository.composers.all_have(current.snapshot.composer):
+            if current is None or self._repository.layouts.all_have(current.snapshot.layout):
                 return
             snapshot = current.snapshot
             customization = await self._repository.load(snapshot, credentials)

@@ -1,4 +1,4 @@
-"""Which composers the replicas have: each of them writes it to the database, and reads it of the others."""
+"""Which layouts the replicas have: each of them writes it to the database, and reads it of the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from twisted.logger import Logger
 
 from image_service.core.errors import StoreFailed
-from image_service.core.images.layouts import newest_composer, oldest_composer
+from image_service.core.images.layouts import newest_layout, oldest_layout
 from image_service.server.snapshots.replicas.tables import REPLICAS
 
 if TYPE_CHECKING:
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.parts import InThread
     from image_service.common.database.postgresql import PostgresqlDatabase
-    from image_service.server.snapshots.storage.model import SharedComposers
+    from image_service.server.snapshots.storage.model import SharedLayouts
 
 EXCHANGE_SECONDS = 5
-"""Between two calls of ``exchange``: another replica's composer is unknown for so long."""
+"""Between two calls of ``exchange``: another replica's layout is unknown for so long."""
 SEEN_SECONDS = 60
 """A replica that was not seen for so long does not count."""
 _log = Logger()
 
 _NOW = sa.func.clock_timestamp()
 _IS_ABSENT = REPLICAS.c.seen_at < _NOW - timedelta(seconds=SEEN_SECONDS)
-_FIND = sa.select(REPLICAS.c.composer).where(~_IS_ABSENT)
+_FIND = sa.select(REPLICAS.c.layout).where(~_IS_ABSENT)
 _REMOVE_ABSENT = sa.delete(REPLICAS).where(_IS_ABSENT)
 
 
-class ComposerExchange:
-    """Tells the replicas which composers this one has, and sets which all of them have.
+class LayoutExchange:
+    """Tells the replicas which layouts this one has, and sets which all of them have.
 
-    Until it has read the table once, new snapshots get this release's oldest composer.
+    Until it has read the table once, new snapshots get this release's oldest layout.
 
     Args:
         database: with the table.
         in_thread: for transactions.
-        composers: set by what is read.
+        layouts: set by what is read.
         is_leader: of the processes of the replica; the others only read.
     """
 
@@ -49,20 +49,20 @@ class ComposerExchange:
         self,
         database: PostgresqlDatabase,
         in_thread: InThread,
-        composers: SharedComposers,
+        layouts: SharedLayouts,
         *,
         is_leader: bool,
     ) -> None:
         self._database = database
         self._in_thread = in_thread
-        self._composers = composers
+        self._layouts = layouts
         self._is_leader = is_leader
-        self._row = {"id": secrets.token_bytes(16), "composer": newest_composer().version}
+        self._row = {"id": secrets.token_bytes(16), "layout": newest_layout().version}
         insert = database.insert(REPLICAS)
         self._upsert = insert.values(seen_at=_NOW).on_conflict_do_update(
             index_elements=[REPLICAS.c.id], set_={"seen_at": _NOW}
         )
-        composers.record([oldest_composer().version])
+        layouts.record([oldest_layout().version])
 
     async def exchange(self) -> None:
         """Write and read the table; is called each `EXCHANGE_SECONDS`. If that fails, nothing changes."""
@@ -70,10 +70,10 @@ class ComposerExchange:
             seen = await self._in_thread(partial(self._database.transact, self._exchange))
         except StoreFailed:
             return  # what else uses the database logs it
-        before = self._composers.common
-        self._composers.record([*seen, newest_composer().version])
-        if self._composers.common != before:
-            _log.info("new snapshots get composer {composer}", composer=self._composers.common)
+        before = self._layouts.common
+        self._layouts.record([*seen, newest_layout().version])
+        if self._layouts.common != before:
+            _log.info("new snapshots get layout {layout}", layout=self._layouts.common)
 
     async def leave(self) -> None:
         """Remove the replica's row: it composes nothing any more."""

@@ -25,7 +25,8 @@ REPLICAS = sa.Table(
     "replicas",
     _TABLES,
     sa.Column("id", sa.LargeBinary, primary_key=True),  # a random number of each start
-    sa.Column("composer", sa.Integer, nullable=False),  # its newest
+    # Its newest layout; replicas of earlier versions read the column by this name.
+    sa.Column("composer", sa.Integer, key="layout", nullable=False),
     sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
 )
 REPLICA_TABLES = (CLAIMS, CHANGES, REPLICAS)

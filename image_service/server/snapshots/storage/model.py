@@ -10,14 +10,14 @@ import attrs
 
 from image_service.core.errors import ImageServiceError, NotFound, Unavailable, UpstreamError, UpstreamTimeout
 from image_service.core.images.base import BaseImage  # noqa: TC001 - same
-from image_service.core.images.layouts import COMPOSERS, newest_composer, oldest_composer
+from image_service.core.images.layouts import LAYOUTS, newest_layout, oldest_layout
 from image_service.core.images.reference import Credentials, Kind, Reader, Ref, digest_of
 from image_service.server.http.respond import Representation  # noqa: TC001 - attrs resolves annotations
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from image_service.core.images.layouts import Composer
+    from image_service.core.images.layouts import ByteLayout
     from image_service.server.snapshots.storage.repository import StoredSnapshot
 
 FAILURES = (UpstreamError, UpstreamTimeout, Unavailable)
@@ -52,32 +52,32 @@ class SnapshotKey:
 
 
 @attrs.define
-class SharedComposers:
-    """Which composers the replicas have that share the repository; at first as if there were this one alone.
+class SharedLayouts:
+    """Which layouts the replicas have that share the repository; at first as if there were this one alone.
 
     Args:
         common: the newest that all of them have; new snapshots get it.
         latest: the newest that any of them has.
     """
 
-    common: int = attrs.field(factory=lambda: newest_composer().version)
-    latest: int = attrs.field(factory=lambda: newest_composer().version)
+    common: int = attrs.field(factory=lambda: newest_layout().version)
+    latest: int = attrs.field(factory=lambda: newest_layout().version)
 
     def record(self, newest: Collection[int]) -> None:
-        """Record the newest composer of each replica that was seen."""
-        self.common = max(min(newest), oldest_composer().version)
+        """Record the newest layout of each replica that was seen."""
+        self.common = max(min(newest), oldest_layout().version)
         self.latest = max(newest)
 
     def all_have(self, version: int) -> bool:
-        """Return True if any replica can compose what has this composer."""
-        return version in COMPOSERS and version <= self.common
+        """Return True if any replica can compose what has this layout."""
+        return version in LAYOUTS and version <= self.common
 
-    def get(self, version: int) -> Composer:
-        """Return a composer; raises `ComposerMissing` if another replica has it, else `VersionLost`."""
-        if version in COMPOSERS:
-            return COMPOSERS[version]
-        if newest_composer().version < version <= self.latest:
-            raise ComposerMissing
+    def get(self, version: int) -> ByteLayout:
+        """Return a layout; raises `LayoutMissing` if another replica has it, else `VersionLost`."""
+        if version in LAYOUTS:
+            return LAYOUTS[version]
+        if newest_layout().version < version <= self.latest:
+            raise LayoutMissing
         raise VersionLost
 
 
@@ -91,7 +91,7 @@ class Snapshot:
         generation: negative: the repository did not take it.
         taken_at: when assisted-service answered; in seconds of the process's clock, as all instants here.
         stored_at: the same, as stored: it distinguishes snapshots of one generation.
-        composer: the version that makes its images.
+        layout: the version that makes its images.
         fingerprint: of the answer without its tokens; None: it has not been compared yet.
         entry: decides how long the snapshot may be seen; None until it is cached.
     """
@@ -101,7 +101,7 @@ class Snapshot:
     generation: int
     taken_at: float
     stored_at: float
-    composer: int
+    layout: int
     fingerprint: bytes | None = None
     entry: CacheEntry | None = attrs.field(default=None, init=False, repr=False)
 
@@ -315,7 +315,7 @@ class VersionLost(NotFound):
         super().__init__("the image that was being read no longer exists")
 
 
-class ComposerMissing(Unavailable):
+class LayoutMissing(Unavailable):
     """A later release has made the image; another replica has that release."""
 
     must_close = True

@@ -35,14 +35,14 @@ class StoredSnapshot:
         taken_at: when assisted-service answered.
         validated_at: when it last gave an equal answer; not before ``taken_at``.
         is_refused: assisted-service has refused it since; after ``end`` its payload is gone, too.
-        composer: of its images.
+        layout: of its images.
     """
 
     generation: int
     taken_at: float
     validated_at: float
     is_refused: bool = False
-    composer: int = UNVERSIONED
+    layout: int = UNVERSIONED
 
 
 @attrs.frozen
@@ -98,8 +98,8 @@ class SnapshotRepository(Protocol):
     async def has_ended(self, key: bytes, generation: int) -> bool:
         """Return True if a generation is known to have ended, or one after it."""
 
-    async def find_composer(self, key: bytes, generation: int) -> int | None:
-        """Return the composer of a generation; None: it is not there any more."""
+    async def find_layout(self, key: bytes, generation: int) -> int | None:
+        """Return the layout of a generation; None: it is not there any more."""
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload as it was given to ``add``; None: it is not there any more."""
@@ -112,7 +112,7 @@ class SnapshotRepository(Protocol):
         taken_at: float,
         owner: Owner | None = None,
         *,
-        composer: int = UNVERSIONED,
+        layout: int = UNVERSIONED,
     ) -> bool:
         """Store a new generation, and remove those beyond `KEPT_GENERATIONS` and `KEPT_CREDENTIALS`.
 
@@ -122,7 +122,7 @@ class SnapshotRepository(Protocol):
             sealed: its payload.
             taken_at: when assisted-service answered; counts as validated and used then.
             owner: of the key; None: is not counted.
-            composer: of its images; what no image is made of has none.
+            layout: of its images; what no image is made of has none.
 
         Returns:
             False: another writer has stored this generation, or a newer one; nothing was stored.

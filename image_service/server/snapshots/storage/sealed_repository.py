@@ -26,7 +26,7 @@ from image_service.server.snapshots.storage.codec import (
     encode_customization,
     encode_infra_env,
 )
-from image_service.server.snapshots.storage.model import SharedComposers, Snapshot
+from image_service.server.snapshots.storage.model import SharedLayouts, Snapshot
 from image_service.server.snapshots.storage.repository_access import RepositoryAccess
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class SealedRepository(RepositoryAccess):
         super().__init__(
             repository, cipher, in_thread, clock, wall_clock, clock_error_seconds=clock_error_seconds
         )
-        self.composers = SharedComposers()
+        self.layouts = SharedLayouts()
         self._offset_at_cleanup = self._offset()
         self._no_cleanup_until = -inf
         self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(
@@ -113,13 +113,13 @@ class SealedRepository(RepositoryAccess):
         if stored.is_refused:  # and has ended if the repository has no payload, whatever is in memory
             self._recent.pop((stored_key, stored.generation))
         taken_at = self._to_monotonic(stored.taken_at)
-        snapshot = Snapshot(key, stored_key, stored.generation, taken_at, stored.taken_at, stored.composer)
+        snapshot = Snapshot(key, stored_key, stored.generation, taken_at, stored.taken_at, stored.layout)
         is_readable = await self.load(snapshot, credentials) is not None
         return (snapshot, stored) if is_readable else None
 
-    async def find_composer(self, stored_key: bytes, generation: int) -> int | None:
-        """Return the composer of a generation; None: it is not stored any more, or cannot be read."""
-        return await self._read(self._repository.find_composer(stored_key, generation))
+    async def find_layout(self, stored_key: bytes, generation: int) -> int | None:
+        """Return the layout of a generation; None: it is not stored any more, or cannot be read."""
+        return await self._read(self._repository.find_layout(stored_key, generation))
 
     async def has_ended(self, snapshot: Snapshot) -> bool:
         """Return True if all generations up to a snapshot have ended; also if that cannot be read."""
@@ -162,7 +162,7 @@ class SealedRepository(RepositoryAccess):
         """
         stored_key = self.key_of(key, credentials)
         generation = after + 1 if after > 0 else first_generation()
-        snapshot = Snapshot(key, stored_key, generation, at, self._to_wall(at), self.composers.common)
+        snapshot = Snapshot(key, stored_key, generation, at, self._to_wall(at), self.layouts.common)
         is_stored = await self._put(snapshot, customization, credentials)
         if is_stored is False:
             found = await self.load_newest(key, stored_key, credentials)
@@ -222,8 +222,8 @@ class SealedRepository(RepositoryAccess):
             number = 1 + newest.generation if newest else first_generation()
             if newest is not None:
                 stored = attrs.evolve(snapshot, generation=newest.generation)
-                is_same_composer = newest.composer == snapshot.composer
-                if is_same_composer and await self.load(stored, credentials) == pinned:
+                is_same_layout = newest.layout == snapshot.layout
+                if is_same_layout and await self.load(stored, credentials) == pinned:
                     return newest.generation  # by a write that took too long
         again = attrs.evolve(snapshot, generation=number)
         return number if await self._put(again, pinned, credentials) else None
@@ -313,7 +313,7 @@ class SealedRepository(RepositoryAccess):
         )
         owner = self.cipher.owner_of(snapshot.key.infra_env_id, credentials)
         added = self._repository.add(
-            key, generation, sealed, snapshot.stored_at, owner, composer=snapshot.composer
+            key, generation, sealed, snapshot.stored_at, owner, layout=snapshot.layout
         )
         return await self._write(added, is_required=True)
 

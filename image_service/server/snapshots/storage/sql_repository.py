@@ -104,11 +104,11 @@ class SqlRepository:
         row = {"of": key, "number": generation}
         return await self.read(lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one())
 
-    async def find_composer(self, key: bytes, generation: int) -> int | None:
-        """Return the composer of a generation."""
+    async def find_layout(self, key: bytes, generation: int) -> int | None:
+        """Return the layout of a generation."""
         row = {"of": key, "number": generation}
-        composer: int | None = await self.read(lambda connection: connection.scalar(sql.FIND_COMPOSER, row))
-        return composer
+        layout: int | None = await self.read(lambda connection: connection.scalar(sql.FIND_LAYOUT, row))
+        return layout
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
         """Return a payload."""
@@ -124,12 +124,12 @@ class SqlRepository:
         taken_at: float,
         owner: Owner | None = None,
         *,
-        composer: int = UNVERSIONED,
+        layout: int = UNVERSIONED,
     ) -> bool:
         """Store a new generation."""
         if len(sealed) > self._limits.payload_bytes:
             raise StoreFull(f"a snapshot of {len(sealed)} bytes is not stored")
-        row = {"of": key, "number": generation, "at": taken_at, "composer": composer}
+        row = {"of": key, "number": generation, "at": taken_at, "layout": layout}
         whose = attrs.asdict(owner) if owner else {"infra_env": None, "credentials": None}
 
         def work(connection: sa.Connection) -> bool:

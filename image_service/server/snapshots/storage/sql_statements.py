@@ -30,7 +30,8 @@ SNAPSHOTS = sa.Table(
     sa.Column("credentials", sa.LargeBinary),
     sa.Column("read_at", sa.Float, nullable=False, index=True, server_default="0"),  # by a mount
     # New in version 3.
-    sa.Column("composer", sa.Integer, nullable=False, server_default=str(UNVERSIONED)),  # of its images
+    # The layout of its images; replicas of earlier versions read the column by this name.
+    sa.Column("composer", sa.Integer, key="layout", nullable=False, server_default=str(UNVERSIONED)),
     sa.Index("ix_snapshots_credentials", "infra_env", "credentials", "read_at", "used_at"),
 )
 PAYLOADS = sa.Table(
@@ -100,7 +101,7 @@ _AT, _BEFORE = sa.bindparam("at", type_=sa.Float), sa.bindparam("before", type_=
 _NOW = sa.bindparam("now", type_=sa.Float)
 _INFRA_ENV = sa.bindparam("infra_env", type_=sa.LargeBinary)
 _CREDENTIALS = sa.bindparam("credentials", type_=sa.LargeBinary)
-_COMPOSER = sa.bindparam("composer", type_=sa.Integer)
+_LAYOUT = sa.bindparam("layout", type_=sa.Integer)
 
 _NEWEST = sa.select(sa.func.max(SNAPSHOTS.c.generation)).where(SNAPSHOTS.c.key == _OF).scalar_subquery()
 
@@ -117,7 +118,7 @@ def _later(column: sa.Column[float]) -> sa.ColumnElement[float]:
 def add_snapshot(database: Database) -> sa.Insert:
     """Insert a snapshot, unless its generation, or a newer one of its key, is there."""
     whose = _INFRA_ENV, _CREDENTIALS
-    row = sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), *whose, sa.literal(0.0), _COMPOSER)
+    row = sa.select(_OF, _NUMBER, _AT, _AT, _AT, sa.false(), *whose, sa.literal(0.0), _LAYOUT)
     insert = database.insert(SNAPSHOTS).from_select(
         list(SNAPSHOTS.c), row.where(sa.func.coalesce(_NEWEST, 0) < _NUMBER)
     )
@@ -182,7 +183,7 @@ FIND_NEWEST = (
         SNAPSHOTS.c.taken_at,
         SNAPSHOTS.c.validated_at,
         SNAPSHOTS.c.ended,
-        SNAPSHOTS.c.composer,
+        SNAPSHOTS.c.layout,
     )
     .where(SNAPSHOTS.c.key == _OF)
     .order_by(SNAPSHOTS.c.generation.desc())
@@ -196,7 +197,7 @@ HAS_ENDED = sa.select(
         SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation >= _NUMBER, SNAPSHOTS.c.ended, ~_HAS_PAYLOAD
     )
 )
-FIND_COMPOSER = _select(SNAPSHOTS.c.composer).where(_is_generation(SNAPSHOTS), _HAS_PAYLOAD)
+FIND_LAYOUT = _select(SNAPSHOTS.c.layout).where(_is_generation(SNAPSHOTS), _HAS_PAYLOAD)
 LOAD = _select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
 ADD_PAYLOAD = sa.insert(PAYLOADS)
 REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(

@@ -1,6 +1,6 @@
-"""Snapshots whose composers not all replicas have: after an update, and after a return to the release before.
+"""Snapshots whose layouts not all replicas have: after an update, and after a return to the release before.
 
-A process of the release before is one without the newest composer.
+A process of the release before is one without the newest layout.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from image_service.core.errors import UpstreamError
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import COMPOSERS, UNVERSIONED
+from image_service.core.images.layouts import LAYOUTS, UNVERSIONED
 from image_service.server.http.problem import problem, status_of
-from image_service.server.snapshots.storage.model import ComposerMissing, ImageRequest, ReadMode, VersionLost
+from image_service.server.snapshots.storage.model import ImageRequest, LayoutMissing, ReadMode, VersionLost
 from tests.server.snapshots.doubles import FULL, GRACE_SECONDS, MODIFIED, TTL_SECONDS, VERSION, WINDOW_SECONDS
 from tests.server.snapshots.mounting import Client, bytes_of, etag_of, pass_ttl, restart, rounds, say
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.server.snapshots.doubles import World
 
-OLD, NEW = sorted(COMPOSERS)
+OLD, NEW = sorted(LAYOUTS)
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def other(client: Client) -> Client:
 
 @pytest.fixture
 def return_to_release_before(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Restart as the release before; other replicas have these newest composers."""
+    """Restart as the release before; other replicas have these newest layouts."""
 
     def restart_without_newest(*others: int) -> None:
-        monkeypatch.delitem(COMPOSERS, NEW)
+        monkeypatch.delitem(LAYOUTS, NEW)
         restart(world)
         see(world, OLD, *others)
 
@@ -46,18 +46,18 @@ def return_to_release_before(world: World, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def see(world: World, *newest: int) -> None:
-    """Record the newest composers of all replicas."""
-    world.archive.composers.record(newest)
+    """Record the newest layouts of all replicas."""
+    world.archive.layouts.record(newest)
 
 
-def expected_etag(world: World, composer: int) -> str:
+def expected_etag(world: World, layout: int) -> str:
     """Return the entity tag of an image of what assisted-service answers now."""
     canvas = full_canvas(world.catalog.images[VERSION, "x86_64", FULL])
     customization = Customization(world.assisted.config, (), MODIFIED)
-    return compose(canvas, customization, "", COMPOSERS[composer]).etag
+    return compose(canvas, customization, "", LAYOUTS[layout]).etag
 
 
-def test_new_snapshot_gets_the_newest_composer_that_all_replicas_have(world: World, client: Client) -> None:
+def test_new_snapshot_gets_the_newest_layout_that_all_replicas_have(world: World, client: Client) -> None:
     see(world, OLD, NEW)
     assert etag_of(client.range()) == expected_etag(world, OLD)
     see(world, NEW)
@@ -65,7 +65,7 @@ def test_new_snapshot_gets_the_newest_composer_that_all_replicas_have(world: Wor
     assert etag_of(client.whole()) == expected_etag(world, NEW)
 
 
-def test_snapshot_keeps_its_composer_after_an_update(world: World, client: Client, other: Client) -> None:
+def test_snapshot_keeps_its_layout_after_an_update(world: World, client: Client, other: Client) -> None:
     see(world, OLD)
     etag = etag_of(client.range())
     restart(world)
@@ -80,12 +80,12 @@ def test_snapshot_keeps_its_composer_after_an_update(world: World, client: Clien
     assert etag_of(client.range()) == etag
 
 
-def test_snapshot_without_a_composer_is_of_the_release_that_stored_it(world: World, client: Client) -> None:
+def test_snapshot_without_a_layout_is_of_the_release_that_stored_it(world: World, client: Client) -> None:
     see(world, OLD)
     etag = etag_of(client.range())
     rows = world.store._rows
     for row in rows.values():
-        row.stored = attrs.evolve(row.stored, composer=UNVERSIONED)
+        row.stored = attrs.evolve(row.stored, layout=UNVERSIONED)
     restart(world)
     assert etag_of(client.range()) == etag == expected_etag(world, 2)
 
@@ -93,11 +93,11 @@ def test_snapshot_without_a_composer_is_of_the_release_that_stored_it(world: Wor
 # An older replica joins the newer ones.
 
 
-def test_new_mounts_get_the_answer_with_the_older_composer_and_others_go_on(
+def test_new_mounts_get_the_answer_with_the_older_layout_and_others_go_on(
     world: World, client: Client, other: Client
 ) -> None:
     first = client.range()
-    etags = {composer: expected_etag(world, composer) for composer in COMPOSERS}
+    etags = {layout: expected_etag(world, layout) for layout in LAYOUTS}
     see(world, OLD, NEW)
     assert etag_of(other.range()) == etag_of(other.head()) == etags[OLD]
     assert etag_of(client.range()) == etags[NEW] == etag_of(first)
@@ -159,7 +159,7 @@ def test_release_before_refuses_a_mount_that_another_replica_can_serve(
     for starts_over in (False, True):
         request = ImageRequest(client.reader, mode, (etag,), starts_over=starts_over)
         error = client.ask(request).error
-        assert isinstance(error, ComposerMissing)
+        assert isinstance(error, LayoutMissing)
         assert (status_of(error), error.retry_after_seconds) == (503, 1)
         answer = problem(error, {}).problem
         assert answer is not None
@@ -182,23 +182,23 @@ def test_mount_goes_on_at_the_newer_release_after_the_other_has_refused_it(
 ) -> None:
     expected = bytes_of(client.range())
     with monkeypatch.context() as patch:
-        patch.delitem(COMPOSERS, NEW)
+        patch.delitem(LAYOUTS, NEW)
         restart(world)
         see(world, OLD, NEW)
         say(world, "changed")
-        assert isinstance(client.ask().error, ComposerMissing)
+        assert isinstance(client.ask().error, LayoutMissing)
     world.clock.advance(WINDOW_SECONDS - 1)
     restart(world)
     see(world, OLD, NEW)
     assert bytes_of(client.range()) == expected
 
 
-def test_snapshot_of_a_composer_that_was_removed_is_stored_again_for_new_mounts(
+def test_snapshot_of_a_layout_that_was_removed_is_stored_again_for_new_mounts(
     world: World, client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     see(world, OLD)
     client.range()
-    monkeypatch.delitem(COMPOSERS, OLD)
+    monkeypatch.delitem(LAYOUTS, OLD)
     restart(world)
     assert etag_of(other.range()) == expected_etag(world, NEW)
     assert isinstance(client.ask().error, VersionLost)

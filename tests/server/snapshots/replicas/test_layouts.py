@@ -1,4 +1,4 @@
-"""Which composers replicas have, in a real PostgreSQL."""
+"""Which layouts replicas have, in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed
-from image_service.core.images.layouts import COMPOSERS
-from image_service.server.snapshots.replicas.layouts import SEEN_SECONDS, ComposerExchange
+from image_service.core.images.layouts import LAYOUTS
+from image_service.server.snapshots.replicas.layouts import SEEN_SECONDS, LayoutExchange
 from image_service.server.snapshots.replicas.tables import REPLICAS
-from image_service.server.snapshots.storage.model import SharedComposers
+from image_service.server.snapshots.storage.model import SharedLayouts
 from tests.server.snapshots.outcomes import outcome, run_now
 
 if TYPE_CHECKING:
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
     from image_service.common.database.postgresql import PostgresqlDatabase
 
-OLD, NEW = sorted(COMPOSERS)
+OLD, NEW = sorted(LAYOUTS)
 
 
 class Replica:
-    """A replica that has the composers up to its newest."""
+    """A replica that has the layouts up to its newest."""
 
     def __init__(self, database: PostgresqlDatabase, *, is_leader: bool = True) -> None:
-        self.composers = SharedComposers()
-        self.exchange = ComposerExchange(database, run_now, self.composers, is_leader=is_leader)
+        self.layouts = SharedLayouts()
+        self.exchange = LayoutExchange(database, run_now, self.layouts, is_leader=is_leader)
 
     def known(self) -> tuple[int, int]:
-        """Exchange, and return the newest composer that all have, and the one that any has."""
+        """Exchange, and return the newest layout that all have, and the one that any has."""
         outcome(self.exchange.exchange())
-        return self.composers.common, self.composers.latest
+        return self.layouts.common, self.layouts.latest
 
 
 @pytest.fixture
 def make_old(replica_database: PostgresqlDatabase, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Replica]:
     def make() -> Replica:
         with monkeypatch.context() as patch:
-            patch.delitem(COMPOSERS, NEW)
+            patch.delitem(LAYOUTS, NEW)
             return Replica(replica_database)
 
     return make
@@ -61,15 +61,15 @@ def count(database: PostgresqlDatabase) -> int:
     return database.transact(lambda connection: connection.execute(counting).scalar_one())
 
 
-def test_replica_uses_its_oldest_composer_until_it_has_read_the_table(
+def test_replica_uses_its_oldest_layout_until_it_has_read_the_table(
     replica_database: PostgresqlDatabase,
 ) -> None:
     replica = Replica(replica_database)
-    assert replica.composers.common == OLD
+    assert replica.layouts.common == OLD
     assert replica.known() == (NEW, NEW)
 
 
-def test_all_use_the_older_composer_while_one_has_no_other(
+def test_all_use_the_older_layout_while_one_has_no_other(
     replica_database: PostgresqlDatabase, make_old: Callable[[], Replica]
 ) -> None:
     one, other, old = Replica(replica_database), Replica(replica_database), make_old()

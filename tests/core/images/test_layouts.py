@@ -1,4 +1,4 @@
-"""Images of each composer. What the release before makes is made by this one without its newest composer."""
+"""Images of each layout. What the release before makes is made by this one without its newest layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from image_service.core.formats.newc import Member, write_archive
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import COMPOSERS, UNVERSIONED, newest_composer, oldest_composer
+from image_service.core.images.layouts import LAYOUTS, UNVERSIONED, newest_layout, oldest_layout
 from image_service.core.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import BootArtifact
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso, live_files
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from image_service.core.images.base import BaseImage
     from image_service.core.images.boot_image import BootImage
-    from image_service.core.images.layouts import Composer
+    from image_service.core.images.layouts import ByteLayout
 
 TEXT = random.Random(17).randbytes(IGNITION_LENGTH).hex()  # noqa: S311 - packs to half of its length
 LARGE = b'{"ignition":{"version":"3.4.0"},"text":"%s"}' % TEXT[: IGNITION_LENGTH * 5 // 4].encode()
@@ -45,82 +45,82 @@ def base() -> Iterator[BaseImage]:
 
 @pytest.fixture
 def release_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(COMPOSERS, max(COMPOSERS))
+    monkeypatch.delitem(LAYOUTS, max(LAYOUTS))
 
 
-def image(base: BaseImage, composer: Composer | None, config: bytes = LARGE) -> BootImage:
-    return compose(full_canvas(base), Customization(config, (), MODIFIED), "x.iso", composer)
+def image(base: BaseImage, layout: ByteLayout | None, config: bytes = LARGE) -> BootImage:
+    return compose(full_canvas(base), Customization(config, (), MODIFIED), "x.iso", layout)
 
 
-def ignition_area(base: BaseImage, composer: Composer) -> bytes:
-    area = base.layout.ignition
-    return bytes_of(image(base, composer))[area.offset : area.offset + area.length]
+def ignition_area(base: BaseImage, layout: ByteLayout) -> bytes:
+    area = base.iso.ignition
+    return bytes_of(image(base, layout))[area.offset : area.offset + area.length]
 
 
-def test_release_has_the_composer_of_the_release_before() -> None:
-    assert sorted(COMPOSERS) == [2, 3]
-    assert (oldest_composer().version, newest_composer().version) == (2, 3)
-    assert {version: composer.version for version, composer in COMPOSERS.items()} == {2: 2, 3: 3}
+def test_release_has_the_layout_of_the_release_before() -> None:
+    assert sorted(LAYOUTS) == [2, 3]
+    assert (oldest_layout().version, newest_layout().version) == (2, 3)
+    assert {version: layout.version for version, layout in LAYOUTS.items()} == {2: 2, 3: 3}
 
 
 def test_snapshots_without_a_version_are_composed_as_by_the_release_that_stored_them() -> None:
-    assert UNVERSIONED in COMPOSERS
+    assert UNVERSIONED in LAYOUTS
 
 
-# If this changes, there must be a new composer (images/composers.py).
+# If this changes, there must be a new layout (images/layouts.py).
 def test_large_config_has_golden_bytes_and_etag(base: BaseImage) -> None:
-    made = image(base, COMPOSERS[3])
+    made = image(base, LAYOUTS[3])
     assert (
-        sha256(ignition_area(base, COMPOSERS[3])).hexdigest()
+        sha256(ignition_area(base, LAYOUTS[3])).hexdigest()
         == "f45ebe89a0b4ae991e4d307c8b6d47b48c2b08659f272f4c449f11ea7a0dc1ac"
     )
     assert made.etag == '"f005f33bf6148cf7eb267baa30aed38eaf85b45b"'
 
 
-def test_large_config_of_composer_2_has_the_bytes_of_zlib(base: BaseImage) -> None:
+def test_large_config_of_layout_2_has_the_bytes_of_zlib(base: BaseImage) -> None:
     archive = write_archive([Member("config.ign", LARGE)])
     coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
     expected = bytes.fromhex("1f8b08000000000004ff") + coder.compress(archive) + coder.flush()
-    assert ignition_area(base, COMPOSERS[2]).startswith(expected)
+    assert ignition_area(base, LAYOUTS[2]).startswith(expected)
 
 
-def test_composers_make_other_bytes_of_the_same_content(base: BaseImage) -> None:
-    areas = [ignition_area(base, composer) for composer in COMPOSERS.values()]
+def test_layouts_make_other_bytes_of_the_same_content(base: BaseImage) -> None:
+    areas = [ignition_area(base, layout) for layout in LAYOUTS.values()]
     assert len(set(areas)) == len(areas)
     for area in areas:
         assert {name: member.data for name, member in read_members(area).items()} == {"config.ign": LARGE}
 
 
-def test_image_without_a_composer_is_of_the_newest(base: BaseImage) -> None:
-    assert image(base, None).etag == image(base, COMPOSERS[3]).etag != image(base, COMPOSERS[2]).etag
+def test_image_without_a_layout_is_of_the_newest(base: BaseImage) -> None:
+    assert image(base, None).etag == image(base, LAYOUTS[3]).etag != image(base, LAYOUTS[2]).etag
 
 
 @pytest.mark.usefixtures("release_before")
-def test_release_before_makes_the_images_of_its_composer(base: BaseImage) -> None:
+def test_release_before_makes_the_images_of_its_layout(base: BaseImage) -> None:
     made = image(base, None)
-    assert newest_composer().version == 2
-    assert made.etag == image(base, COMPOSERS[2]).etag
-    assert bytes_of(made) == bytes_of(image(base, COMPOSERS[2]))
+    assert newest_layout().version == 2
+    assert made.etag == image(base, LAYOUTS[2]).etag
+    assert bytes_of(made) == bytes_of(image(base, LAYOUTS[2]))
 
 
-def initrd(base: BaseImage, composer: Composer | None) -> BootImage:
-    return compose_pxe_initrd(base, None, Customization(CONFIG, (), MODIFIED), "x.img", composer)
+def initrd(base: BaseImage, layout: ByteLayout | None) -> BootImage:
+    return compose_pxe_initrd(base, None, Customization(CONFIG, (), MODIFIED), "x.img", layout)
 
 
-def addrsize(base: BaseImage, composer: Composer | None) -> BootImage:
-    return compose_initrd_addrsize(base, initrd(base, composer), "x.addrsize", composer)
+def addrsize(base: BaseImage, layout: ByteLayout | None) -> BootImage:
+    return compose_initrd_addrsize(base, initrd(base, layout), "x.addrsize", layout)
 
 
 @pytest.mark.parametrize("make", [image, initrd, addrsize])
-def test_etag_is_that_of_the_composer(
-    base: BaseImage, make: Callable[[BaseImage, Composer | None], BootImage]
+def test_etag_is_that_of_the_layout(
+    base: BaseImage, make: Callable[[BaseImage, ByteLayout | None], BootImage]
 ) -> None:
-    etags = [make(base, composer).etag for composer in COMPOSERS.values()]
+    etags = [make(base, layout).etag for layout in LAYOUTS.values()]
     assert len(set(etags)) == len(etags)
     assert make(base, None).etag == etags[-1]
 
 
-# Replicas of two releases serve these at once, and no snapshot pins a composer for them: they never change.
+# Replicas of two releases serve these at once, and no snapshot pins a layout for them: they never change.
 ARTIFACTS = [
     (BootArtifact.KERNEL, "a6f4f6937165fa4ea35a0511a0fc15795b7cb1fc"),
     (BootArtifact.INITRD, "b8d4e1c7f6d01ca250f688978d87b9f49331cb9a"),
