@@ -508,9 +508,8 @@ def test_killed_worker_raises_an_alert(tmp_path: Path, upstream: Upstream) -> No
 def test_replicas_of_different_releases_raise_an_alert(
     tmp_path: Path, upstream: Upstream, healthy: Minute
 ) -> None:
-    other = "import sys\nfrom image_service.core.images.layouts import LAYOUTS\ndel LAYOUTS[max(LAYOUTS)]\n"
-    start = "from image_service.cli import main\nsys.exit(main())"
-    with serving(tmp_path, upstream, command=(sys.executable, "-c", other + start, "serve")) as service:
+    later = (sys.executable, "-m", "tests.replicas.later_release", "serve")
+    with serving(tmp_path, upstream, command=later) as service:
         page = read_page(service)
     replicas = [(50, healthy)], [(50, minute(page, page))]
     check_alerts(tmp_path, *replicas, firing=())

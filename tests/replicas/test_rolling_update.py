@@ -1,4 +1,4 @@
-"""An update from the release before, and the return to it, while clients read."""
+"""An update to a later release, and the return from it, while clients read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import LAYOUTS
 from tests.acceptance.service import SERVE
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH
 from tests.core.images.building import base_image, bytes_of
+from tests.core.images.later_layout import LATER as NEW
+from tests.core.images.later_layout import LAYOUTS_OF_BOTH
+from tests.core.images.later_layout import PRESENT as OLD
 from tests.replicas.balancer import Mode
 from tests.replicas.site import running_site
 
@@ -30,8 +32,7 @@ if TYPE_CHECKING:
     from tests.replicas.replica import Replica
     from tests.replicas.site import Site
 
-OLD, NEW = sorted(LAYOUTS)
-RELEASE_BEFORE = (sys.executable, "-m", "tests.replicas.release_before", "serve")
+LATER_RELEASE = (sys.executable, "-m", "tests.replicas.later_release", "serve")
 TEXT = "x" * IGNITION_LENGTH
 """A config with it is too large to be stored: the layouts make different bytes of it."""
 RANGES = 10
@@ -82,7 +83,7 @@ def check(site: Site, mount: Mount, infra_env: InfraEnv, layout: int) -> None:
     """Check that an image is of an answer of assisted-service, and of this layout."""
     with base_image(site.base.read_bytes()) as base:
         made = (
-            compose(full_canvas(base), Customization(config, (), None), "", LAYOUTS[layout])
+            compose(full_canvas(base), Customization(config, (), None), "", LAYOUTS_OF_BOTH[layout])
             for config in infra_env.configs
         )
         image = next(image for image in made if image.etag == mount.etag)
@@ -114,7 +115,7 @@ def refused(client: Mount) -> bool:
 
 @pytest.mark.acceptance
 def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
-    with running_site(2, RELEASE_BEFORE) as site, ThreadPoolExecutor(8) as threads:
+    with running_site(2, SERVE) as site, ThreadPoolExecutor(8) as threads:
         one, two = site.replicas
         readers = Readers(site, threads)
         try:
@@ -122,7 +123,7 @@ def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
             readers.start(before, OLD)
             readers.start(before, OLD, Mode.CONNECTIONS)
 
-            replace(site, 1, SERVE)
+            replace(site, 1, LATER_RELEASE)
             during = site.register(text=TEXT)
             with closing(site.client(during, one)) as client:  # the newer release makes what both know
                 client.start()
@@ -130,7 +131,7 @@ def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
             readers.start(during, OLD)
             readers.read_on()
 
-            replace(site, 2, SERVE)
+            replace(site, 2, LATER_RELEASE)
             one.service.wait_for(f"(new snapshots get layout {NEW})")
             after = site.register(text=TEXT)
             readers.start(after, NEW)
@@ -141,7 +142,7 @@ def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
             client.close()
             readers.read_on()
 
-            replace(site, 2, RELEASE_BEFORE)
+            replace(site, 2, SERVE)
             assert refused(client)
             client.move_to(one.host)
             assert not refused(client)
@@ -154,7 +155,7 @@ def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
             readers.start(again, OLD)
             readers.read_on(3)  # half of the ranges of a later layout are refused once
 
-            replace(site, 2, SERVE)
+            replace(site, 2, LATER_RELEASE)
             readers.read_on()
         finally:
             readers.finish()

@@ -199,11 +199,12 @@ class PostgresqlDatabase:
             row = {"version": self._version, "oldest_reader": self._version}
             connection.execute(sa.insert(self._versions), row)
             return
-        if found.oldest_reader > self._version:
+        steps = range(found.version, self._version)
+        if found.oldest_reader > self._version or not self._migrations.keys() >= set(steps):
             raise StoreFailed(
                 f"{self._name} has version {found.version}, this release supports {self._version}"
             )
-        for before in range(found.version, self._version):
+        for before in steps:
             self._migrations[before](connection)
         if found.version < self._version:
             connection.execute(sa.update(self._versions).values(version=self._version))

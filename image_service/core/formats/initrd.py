@@ -65,12 +65,6 @@ def compress_archive(
     return smallest
 
 
-def deflate_by_zlib_huffman(data: bytes) -> bytes:
-    """Return zlib's deflate stream with Huffman codes alone."""
-    coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
-    return coder.compress(data) + coder.flush()
-
-
 def _compressed_forms(archive: bytes, huffman: Callable[[bytes], bytes]) -> Iterator[bytes]:
     # Views, because an archive with nmstatectl has some 30 MB, which are copied only once like this.
     pieces = [memoryview(archive)[at : at + _MAX_STORED] for at in range(0, len(archive) or 1, _MAX_STORED)]

@@ -3,12 +3,9 @@
 A snapshot keeps the layout of its first image for as long as it lives, because mounts outlive updates. So a
 release has its own layout and that of the release before.
 
-    version   new in it
-          2   a config that is too large to be stored has zlib's Huffman codes
-          3   it has our own Huffman codes, which are the same whatever zlib a machine has
-
 To add a version, give `ByteLayout` a field for what differs, in which the earlier ones keep what they do. To
-remove one, delete its entry, and each field that has the same value in all the others.
+remove one, delete its entry, and each field that has the same value in all the others. `huffman` stays: tests
+of updates give it another value.
 """
 
 from __future__ import annotations
@@ -18,13 +15,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.formats.deflate import deflate_by_huffman
-from image_service.core.formats.initrd import deflate_by_zlib_huffman
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-UNVERSIONED = 2
-"""The layout of snapshots that were stored without one."""
 
 
 @attrs.frozen
@@ -35,10 +28,8 @@ class ByteLayout:
     huffman: Callable[[bytes], bytes]  # deflates without a search for repeats
 
 
-LAYOUTS = {
-    layout.version: layout
-    for layout in (ByteLayout(2, deflate_by_zlib_huffman), ByteLayout(3, deflate_by_huffman))
-}
+LAYOUTS = {3: ByteLayout(3, deflate_by_huffman)}
+"""By version; the first release has 3, as the ETags of earlier development versions do."""
 
 
 def newest_layout() -> ByteLayout:

@@ -34,7 +34,6 @@ from image_service.server.snapshots.storage.sealed_repository import SealedRepos
 from image_service.server.snapshots.storage.sql_repository import SqlRepository, StoreLimits
 from image_service.server.snapshots.storage.sql_statements import (
     DATABASE_FILE,
-    MIGRATIONS,
     SCHEMA_VERSION,
     TABLES,
 )
@@ -182,7 +181,7 @@ def open_repository(
     data_dir: Path, to_read: InThread, to_write: InThread, settings: SnapshotSettings
 ) -> SqlRepository:
     """Return the repository in a data directory, which it opens when it is first used."""
-    database = SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION, MIGRATIONS)
+    database = SqliteDatabase(data_dir / DATABASE_FILE, TABLES, SCHEMA_VERSION)
     return SqlRepository(database, to_read, to_write, _limits(settings))
 
 

@@ -97,6 +97,15 @@ def test_tables_of_an_earlier_release_are_migrated_and_stay_usable_for_it(url: s
         assert restarted.transact(count) == 3
 
 
+def test_tables_of_a_version_without_migration_are_refused(url: str, database: PostgresqlDatabase) -> None:
+    database.transact(add(1))
+    with (
+        closing(open_database(url, 3, {2: lambda _: None})) as later,
+        pytest.raises(StoreFailed, match="has version 1, this release supports 3"),
+    ):
+        later.transact(count)
+
+
 def test_tables_that_this_release_cannot_read_are_refused(url: str, database: PostgresqlDatabase) -> None:
     database.transact(
         lambda connection: connection.exec_driver_sql(

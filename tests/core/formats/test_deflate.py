@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.formats.deflate import code_lengths, deflate_by_huffman
-from image_service.core.formats.initrd import deflate_by_zlib_huffman
+from tests.core.images.later_layout import deflate_by_zlib_huffman
 
 TEXT = base64.b64encode(random.Random(7).randbytes(150_000))  # noqa: S311 - text, the same each time
 FIBONACCI = [1, 1]

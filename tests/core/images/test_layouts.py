@@ -1,9 +1,8 @@
-"""Images of each layout. What the release before makes is made by this one without its newest layout."""
+"""Images of each byte layout: of this release, and of a made-up later one."""
 
 from __future__ import annotations
 
 import random
-import zlib
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -12,15 +11,15 @@ import attrs
 import pytest
 
 from image_service.core.formats.initrd import read_members
-from image_service.core.formats.newc import Member, write_archive
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import LAYOUTS, UNVERSIONED, newest_layout, oldest_layout
+from image_service.core.images.layouts import LAYOUTS, newest_layout, oldest_layout
 from image_service.core.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import BootArtifact
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso, live_files
 from tests.core.images.building import CONFIG, base_image, bytes_of
+from tests.core.images.later_layout import LATER, LATER_LAYOUT, PRESENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,8 +43,8 @@ def base() -> Iterator[BaseImage]:
 
 
 @pytest.fixture
-def release_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(LAYOUTS, max(LAYOUTS))
+def _later_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAYOUTS, LATER, LATER_LAYOUT)
 
 
 def image(base: BaseImage, layout: ByteLayout | None, config: bytes = LARGE) -> BootImage:
@@ -57,14 +56,9 @@ def ignition_area(base: BaseImage, layout: ByteLayout) -> bytes:
     return bytes_of(image(base, layout))[area.offset : area.offset + area.length]
 
 
-def test_release_has_the_layout_of_the_release_before() -> None:
-    assert sorted(LAYOUTS) == [2, 3]
-    assert (oldest_layout().version, newest_layout().version) == (2, 3)
-    assert {version: layout.version for version, layout in LAYOUTS.items()} == {2: 2, 3: 3}
-
-
-def test_snapshots_without_a_version_are_composed_as_by_the_release_that_stored_them() -> None:
-    assert UNVERSIONED in LAYOUTS
+def test_release_has_layout_3_alone() -> None:
+    assert {version: layout.version for version, layout in LAYOUTS.items()} == {3: 3}
+    assert newest_layout() is oldest_layout()
 
 
 # If this changes, there must be a new layout (images/layouts.py).
@@ -77,30 +71,19 @@ def test_large_config_has_golden_bytes_and_etag(base: BaseImage) -> None:
     assert made.etag == '"f005f33bf6148cf7eb267baa30aed38eaf85b45b"'
 
 
-def test_large_config_of_layout_2_has_the_bytes_of_zlib(base: BaseImage) -> None:
-    archive = write_archive([Member("config.ign", LARGE)])
-    coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
-    expected = bytes.fromhex("1f8b08000000000004ff") + coder.compress(archive) + coder.flush()
-    assert ignition_area(base, LAYOUTS[2]).startswith(expected)
-
-
+@pytest.mark.usefixtures("_later_release")
 def test_layouts_make_other_bytes_of_the_same_content(base: BaseImage) -> None:
     areas = [ignition_area(base, layout) for layout in LAYOUTS.values()]
-    assert len(set(areas)) == len(areas)
+    assert len(areas) == len(set(areas)) == 2
     for area in areas:
         assert {name: member.data for name, member in read_members(area).items()} == {"config.ign": LARGE}
 
 
-def test_image_without_a_layout_is_of_the_newest(base: BaseImage) -> None:
-    assert image(base, None).etag == image(base, LAYOUTS[3]).etag != image(base, LAYOUTS[2]).etag
-
-
-@pytest.mark.usefixtures("release_before")
-def test_release_before_makes_the_images_of_its_layout(base: BaseImage) -> None:
-    made = image(base, None)
-    assert newest_layout().version == 2
-    assert made.etag == image(base, LAYOUTS[2]).etag
-    assert bytes_of(made) == bytes_of(image(base, LAYOUTS[2]))
+@pytest.mark.usefixtures("_later_release")
+def test_later_release_makes_the_images_of_the_layout_before(base: BaseImage) -> None:
+    assert (oldest_layout().version, newest_layout().version) == (PRESENT, LATER)
+    etags = [image(base, layout).etag for layout in (None, LAYOUTS[LATER], LAYOUTS[PRESENT])]
+    assert etags[0] == etags[1] != etags[2] == '"f005f33bf6148cf7eb267baa30aed38eaf85b45b"'
 
 
 def initrd(base: BaseImage, layout: ByteLayout | None) -> BootImage:
@@ -111,12 +94,13 @@ def addrsize(base: BaseImage, layout: ByteLayout | None) -> BootImage:
     return compose_initrd_addrsize(base, initrd(base, layout), "x.addrsize", layout)
 
 
+@pytest.mark.usefixtures("_later_release")
 @pytest.mark.parametrize("make", [image, initrd, addrsize])
 def test_etag_is_that_of_the_layout(
     base: BaseImage, make: Callable[[BaseImage, ByteLayout | None], BootImage]
 ) -> None:
     etags = [make(base, layout).etag for layout in LAYOUTS.values()]
-    assert len(set(etags)) == len(etags)
+    assert len(etags) == len(set(etags)) == 2
     assert make(base, None).etag == etags[-1]
 
 

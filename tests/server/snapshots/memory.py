@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.images.layouts import UNVERSIONED
-from image_service.server.snapshots.storage.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
+from image_service.server.snapshots.storage.repository import (
+    KEPT_GENERATIONS,
+    NO_LAYOUT,
+    StoredMount,
+    StoredSnapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +61,7 @@ class MemoryRepository:
         taken_at: float,
         owner: Owner | None = None,  # noqa: ARG002 - any number is kept
         *,
-        layout: int = UNVERSIONED,
+        layout: int = NO_LAYOUT,
     ) -> bool:
         """Store a new generation."""
         if generation <= self._newest(key):

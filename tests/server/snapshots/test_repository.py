@@ -10,9 +10,13 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred, gatherResults
 
-from image_service.core.images.layouts import UNVERSIONED
 from image_service.server.snapshots.build_snapshots import open_repository
-from image_service.server.snapshots.storage.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
+from image_service.server.snapshots.storage.repository import (
+    KEPT_GENERATIONS,
+    NO_LAYOUT,
+    StoredMount,
+    StoredSnapshot,
+)
 from image_service.server.snapshots.storage.sql_repository import SqlRepository, StoreLimits
 from image_service.settings.upstream import SnapshotSettings
 from tests.pytwisted import async_fixture, ensure_deferred
@@ -98,7 +102,7 @@ async def test_generations_have_layouts_of_their_own(store: SnapshotRepository) 
     await store.add(KEY, 1, b"", T)
     await store.add(KEY, 2, b"", T, layout=7)
     assert await store.find_newest(KEY) == StoredSnapshot(2, T, T, layout=7)
-    assert [await store.find_layout(KEY, number) for number in (1, 2, 3)] == [UNVERSIONED, 7, None]
+    assert [await store.find_layout(KEY, number) for number in (1, 2, 3)] == [NO_LAYOUT, 7, None]
     await store.end(KEY, T + 1)
     assert await store.find_layout(KEY, 2) is None
 

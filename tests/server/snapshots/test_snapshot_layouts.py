@@ -1,6 +1,6 @@
 """Snapshots whose layouts not all replicas have: after an update, and after a return to the release before.
 
-A process of the release before is one without the newest layout.
+The releases are this one, as the release before, and a made-up later one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from image_service.core.errors import UpstreamError
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.layouts import LAYOUTS, UNVERSIONED
+from image_service.core.images.layouts import LAYOUTS
 from image_service.server.http.problem import problem, status_of
 from image_service.server.snapshots.storage.model import ImageRequest, LayoutMissing, ReadMode, VersionLost
+from tests.core.images.later_layout import LATER as NEW
+from tests.core.images.later_layout import LATER_LAYOUT, LAYOUTS_OF_BOTH
+from tests.core.images.later_layout import PRESENT as OLD
 from tests.server.snapshots.doubles import FULL, GRACE_SECONDS, MODIFIED, TTL_SECONDS, VERSION, WINDOW_SECONDS
 from tests.server.snapshots.mounting import Client, bytes_of, etag_of, pass_ttl, restart, rounds, say
 
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
 
     from tests.server.snapshots.doubles import World
 
-OLD, NEW = sorted(LAYOUTS)
+
+@pytest.fixture(autouse=True)
+def _later_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAYOUTS, NEW, LATER_LAYOUT)
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def expected_etag(world: World, layout: int) -> str:
     """Return the entity tag of an image of what assisted-service answers now."""
     canvas = full_canvas(world.catalog.images[VERSION, "x86_64", FULL])
     customization = Customization(world.assisted.config, (), MODIFIED)
-    return compose(canvas, customization, "", LAYOUTS[layout]).etag
+    return compose(canvas, customization, "", LAYOUTS_OF_BOTH[layout]).etag
 
 
 def test_new_snapshot_gets_the_newest_layout_that_all_replicas_have(world: World, client: Client) -> None:
@@ -78,16 +84,6 @@ def test_snapshot_keeps_its_layout_after_an_update(world: World, client: Client,
     pass_ttl(world, "changed")
     assert etag_of(other.head()) == expected_etag(world, NEW)
     assert etag_of(client.range()) == etag
-
-
-def test_snapshot_without_a_layout_is_of_the_release_that_stored_it(world: World, client: Client) -> None:
-    see(world, OLD)
-    etag = etag_of(client.range())
-    rows = world.store._rows
-    for row in rows.values():
-        row.stored = attrs.evolve(row.stored, layout=UNVERSIONED)
-    restart(world)
-    assert etag_of(client.range()) == etag == expected_etag(world, 2)
 
 
 # An older replica joins the newer ones.

@@ -23,7 +23,6 @@ from image_service.server.snapshots.storage.repository import (
 from image_service.server.snapshots.storage.sql_repository import FILES_BYTES, SqlRepository, StoreLimits
 from image_service.server.snapshots.storage.sql_statements import (
     DATABASE_FILE,
-    MIGRATIONS,
     SCHEMA_VERSION,
     TABLES,
 )
@@ -52,7 +51,7 @@ class Store:
 
     def __attrs_post_init__(self) -> None:
         path = self.directory / DATABASE_FILE
-        database = SqliteDatabase(path, TABLES, SCHEMA_VERSION, MIGRATIONS)
+        database = SqliteDatabase(path, TABLES, SCHEMA_VERSION)
         limits = StoreLimits(self.limit_bytes, IDLE_SECONDS)
         self.repository = SqlRepository(database, run_now, run_now, limits, lambda: self.now)
 

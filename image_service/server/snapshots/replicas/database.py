@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.server.snapshots.replicas.data_key import DATA_KEYS
 from image_service.server.snapshots.replicas.tables import REPLICA_TABLES
-from image_service.server.snapshots.storage.sql_statements import PAYLOADS, STORED_BYTES, TABLES, add_links
+from image_service.server.snapshots.storage.sql_statements import PAYLOADS, STORED_BYTES, TABLES
 
 VERSION = 2
 """Of the tables in PostgreSQL."""
@@ -23,4 +23,4 @@ def open_replica_database(url: str) -> PostgresqlDatabase:
     for table in (*TABLES.sorted_tables, *REPLICA_TABLES, DATA_KEYS):
         table.to_metadata(tables)
     sa.event.listen(tables.tables[PAYLOADS.name], "after_create", _UNCOMPRESSED)
-    return PostgresqlDatabase(url, tables, VERSION, {1: add_links}, stored_bytes=STORED_BYTES)
+    return PostgresqlDatabase(url, tables, VERSION, stored_bytes=STORED_BYTES)

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from image_service.core.images.layouts import UNVERSIONED
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,6 +22,8 @@ KEPT_GENERATIONS = 16
 """Of one key; a mount in progress for longer than as many changes loses its snapshot."""
 KEPT_CREDENTIALS = 64
 """Of one infra-env; beyond that, those are removed that have not been used for longest."""
+NO_LAYOUT = 0
+"""In place of the byte layout of what no image is made of."""
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ class StoredSnapshot:
     taken_at: float
     validated_at: float
     is_refused: bool = False
-    layout: int = UNVERSIONED
+    layout: int = NO_LAYOUT
 
 
 @attrs.frozen
@@ -112,7 +112,7 @@ class SnapshotRepository(Protocol):
         taken_at: float,
         owner: Owner | None = None,
         *,
-        layout: int = UNVERSIONED,
+        layout: int = NO_LAYOUT,
     ) -> bool:
         """Store a new generation, and remove those beyond `KEPT_GENERATIONS` and `KEPT_CREDENTIALS`.
 
@@ -122,7 +122,7 @@ class SnapshotRepository(Protocol):
             sealed: its payload.
             taken_at: when assisted-service answered; counts as validated and used then.
             owner: of the key; None: is not counted.
-            layout: of its images; what no image is made of has none.
+            layout: of its images.
 
         Returns:
             False: another writer has stored this generation, or a newer one; nothing was stored.

@@ -19,9 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from image_service.core.errors import StoreFailed, StoreFull
-from image_service.core.images.layouts import UNVERSIONED
 from image_service.server.snapshots.storage import sql_statements as sql
-from image_service.server.snapshots.storage.repository import KEPT_GENERATIONS, StoredMount, StoredSnapshot
+from image_service.server.snapshots.storage.repository import (
+    KEPT_GENERATIONS,
+    NO_LAYOUT,
+    StoredMount,
+    StoredSnapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +128,7 @@ class SqlRepository:
         taken_at: float,
         owner: Owner | None = None,
         *,
-        layout: int = UNVERSIONED,
+        layout: int = NO_LAYOUT,
     ) -> bool:
         """Store a new generation."""
         if len(sealed) > self._limits.payload_bytes:

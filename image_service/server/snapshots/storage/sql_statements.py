@@ -1,4 +1,4 @@
-"""The tables of the snapshot repository, with the migrations of earlier ones, and its statements."""
+"""The tables of the snapshot repository, and its statements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from image_service.core.images.layouts import UNVERSIONED
 from image_service.server.snapshots.storage.repository import KEPT_CREDENTIALS
 
 if TYPE_CHECKING:
@@ -25,13 +24,11 @@ SNAPSHOTS = sa.Table(
     sa.Column("validated_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False, index=True),
     sa.Column("ended", sa.Boolean, nullable=False),  # refused; without a payload: ended for good
-    # New in version 2; rows of version 1 keep these values.
     sa.Column("infra_env", sa.LargeBinary),
     sa.Column("credentials", sa.LargeBinary),
-    sa.Column("read_at", sa.Float, nullable=False, index=True, server_default="0"),  # by a mount
-    # New in version 3.
+    sa.Column("read_at", sa.Float, nullable=False, index=True),  # by a mount
     # The layout of its images; replicas of earlier versions read the column by this name.
-    sa.Column("composer", sa.Integer, key="layout", nullable=False, server_default=str(UNVERSIONED)),
+    sa.Column("composer", sa.Integer, key="layout", nullable=False),
     sa.Index("ix_snapshots_credentials", "infra_env", "credentials", "read_at", "used_at"),
 )
 PAYLOADS = sa.Table(
@@ -53,8 +50,6 @@ MOUNTS = sa.Table(
     sa.Column("base_sha256", sa.String(64), nullable=False),
     sa.Column("read_at", sa.Float, nullable=False, index=True),
 )
-
-# New in version 4.
 LINKS = sa.Table(
     "links",
     TABLES,
@@ -67,28 +62,6 @@ LINKS = sa.Table(
     sa.Column("expires_at", sa.Float, nullable=False, index=True),
     sa.Index("ix_links_snapshot", "key", "generation"),
 )
-
-
-def _from_version_1(connection: sa.Connection) -> None:
-    for column in ("infra_env BLOB", "credentials BLOB", "read_at FLOAT NOT NULL DEFAULT 0"):
-        connection.exec_driver_sql(f"ALTER TABLE snapshots ADD COLUMN {column}")
-    for table in (SNAPSHOTS, MOUNTS):
-        for index in table.indexes:
-            index.create(connection)
-
-
-def _from_version_2(connection: sa.Connection) -> None:
-    connection.exec_driver_sql(
-        f"ALTER TABLE snapshots ADD COLUMN composer INTEGER NOT NULL DEFAULT {UNVERSIONED}"
-    )
-
-
-def add_links(connection: sa.Connection) -> None:
-    """Create the table of version 4."""
-    LINKS.create(connection)
-
-
-MIGRATIONS = {1: _from_version_1, 2: _from_version_2, 3: add_links}
 
 # Statements. They are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 

@@ -13,6 +13,9 @@ from image_service.core.images.layouts import LAYOUTS
 from image_service.server.snapshots.replicas.layouts import SEEN_SECONDS, LayoutExchange
 from image_service.server.snapshots.replicas.tables import REPLICAS
 from image_service.server.snapshots.storage.model import SharedLayouts
+from tests.core.images.later_layout import LATER as NEW
+from tests.core.images.later_layout import LATER_LAYOUT
+from tests.core.images.later_layout import PRESENT as OLD
 from tests.server.snapshots.outcomes import outcome, run_now
 
 if TYPE_CHECKING:
@@ -20,7 +23,10 @@ if TYPE_CHECKING:
 
     from image_service.common.database.postgresql import PostgresqlDatabase
 
-OLD, NEW = sorted(LAYOUTS)
+
+@pytest.fixture(autouse=True)
+def _later_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAYOUTS, NEW, LATER_LAYOUT)
 
 
 class Replica:

@@ -1,0 +1,15 @@
+"""The service of a made-up later release: this tree with one more byte layout. Takes the same arguments."""
+
+from __future__ import annotations
+
+import sys
+
+from image_service.core.images.layouts import LAYOUTS
+from tests.core.images.later_layout import LATER, LATER_LAYOUT
+
+if __name__ == "__main__":
+    LAYOUTS[LATER] = LATER_LAYOUT
+
+    from image_service.cli import main
+
+    sys.exit(main())
