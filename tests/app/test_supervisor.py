@@ -19,7 +19,7 @@ from image_service.server.observability.merging import export
 from image_service.server.observability.metrics import Metrics
 from image_service.server.processes.environment import read_credentials
 from image_service.server.processes.process_slot import RELOAD_SECONDS
-from image_service.server.snapshots.storage.model import SnapshotEvent
+from image_service.server.snapshots.storage.snapshot import SnapshotEvent
 from image_service.settings.network import ProcessSettings
 from image_service.settings.settings import Settings
 from tests.pytwisted import async_fixture

@@ -39,7 +39,7 @@ from image_service.server.links.link import (
     new_link_id,
 )
 from image_service.server.links.repository import StoredLink
-from image_service.server.snapshots.storage.model import ImageRequest
+from image_service.server.snapshots.versions import ImageRequest
 from image_service.server.transport.admission.addresses import address_group
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Links:
         stored = StoredLink(
             description.id,
             digest,
-            cipher.seal(digest, 0, None, json.dumps(description, default=render_body).encode()),
+            cipher.seal(digest, 0, json.dumps(description, default=render_body).encode()),
             cipher.seal_link(code, target.encode()),
             now + request.expires_in,
         )
@@ -184,7 +184,7 @@ class Links:
         """Return the links that have neither expired nor been revoked, the next to expire first."""
         cipher, found = self._cipher(), await self._repository.list_usable(self._wall_clock())
         return [
-            LinkBody(**json.loads(cipher.unseal(link.digest, 0, None, link.description))) for link in found
+            LinkBody(**json.loads(cipher.unseal(link.digest, 0, link.description))) for link in found
         ]
 
     async def revoke(self, link_id: str) -> None:

@@ -26,8 +26,8 @@ from image_service.server.observability.families import (
 )
 from image_service.server.snapshots.boot_images import CACHES
 from image_service.server.snapshots.replicas.observer import ClaimOutcome, Direction
-from image_service.server.snapshots.storage.model import REVALIDATION_RESULTS
 from image_service.server.snapshots.storage.repository_access import STORE_OPERATIONS
+from image_service.server.snapshots.storage.snapshot import REVALIDATION_RESULTS
 from image_service.server.transport.sending.observer import AbortReason, HandshakeFailure, RefusalReason
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from image_service.server.observability.families import (
     StateGauge,
 )
 from image_service.server.observability.process import ProcessMetrics
-from image_service.server.snapshots.storage.model import REVALIDATION_RESULTS, SnapshotEvent
+from image_service.server.snapshots.storage.snapshot import REVALIDATION_RESULTS, SnapshotEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -17,7 +17,7 @@ from image_service.server.http.response import render_fields
 from image_service.server.serving.digests import checksum_line, repr_digest
 from image_service.server.serving.pages import prepare_page
 from image_service.server.serving.range_stream import RangeStream, RepeatedHead, always
-from image_service.server.snapshots.storage.model import ImageRequest, ReadMode
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from image_service.server.transport.exchanges.exchange import PreparedResponse, Subject
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from image_service.server.http.head import Request
     from image_service.server.serving.digests import Digests
     from image_service.server.snapshots.boot_images import BootImages
-    from image_service.server.snapshots.storage.model import ComposedVersion
+    from image_service.server.snapshots.versions import ComposedVersion
 
 BEGINNING_BYTES = 64 * 1024
 """A client that reads here reads an image anew: an ISO's volume descriptor begins at 32 KiB."""

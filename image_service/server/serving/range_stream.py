@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from image_service.server.snapshots.boot_images import BootImages
     from image_service.server.snapshots.lookups import CachedLookup, NewestLookup
     from image_service.server.snapshots.mounts import Mount
-    from image_service.server.snapshots.storage.model import ImageRequest
+    from image_service.server.snapshots.versions import ImageRequest
     from image_service.server.transport.exchanges.exchange import Message
 
 

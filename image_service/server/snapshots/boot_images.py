@@ -26,13 +26,8 @@ from image_service.core.images.reference import Reader, Ref, digest_of
 from image_service.server.assisted.caller import CALLER, Caller
 from image_service.server.snapshots.lookups import CachedLookup, NewestLookup
 from image_service.server.snapshots.mounts import Mount, Mounts, is_of
-from image_service.server.snapshots.storage.model import (
-    ComposedVersion,
-    ImageRequest,
-    ReadMode,
-    Version,
-    VersionLost,
-)
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.versions import ComposedVersion, ImageRequest, ReadMode, Version
 from image_service.server.transport.admission.addresses import address_group
 
 if TYPE_CHECKING:
@@ -207,7 +202,7 @@ class BootImages:
         CALLER.set(Caller(address_group(reader.address), self._clock.seconds(), request_id))
         version = await self._finder.get(reader)
         if version.snapshot is not None:
-            found = await self.snapshots.load(version.snapshot, reader.credentials)
+            found = await self.snapshots.load(version.snapshot)
             if found is not None:
                 return version.base, found
         raise VersionLost
@@ -252,14 +247,14 @@ class BootImages:
 
     async def _get_newest(self, reader: Reader) -> ComposedVersion:
         try:
-            return await self.cache.get(await self._finder.get(reader), reader.credentials)
+            return await self.cache.get(await self._finder.get(reader))
         except VersionLost:  # the repository has lost it, which is known only now: it is asked for again
-            return await self.cache.get(await self._finder.get(reader), reader.credentials)
+            return await self.cache.get(await self._finder.get(reader))
 
     async def _continue(self, version: Version, credentials: Credentials | None) -> ComposedVersion:
         if version.snapshot is not None:
             await self.snapshots.revalidate(version.snapshot, credentials)
-        return await self.cache.get(version, credentials)
+        return await self.cache.get(version)
 
     def _valid_until(self, version: Version) -> float:
         return inf if version.snapshot is None else self.snapshots.valid_until(version.snapshot)

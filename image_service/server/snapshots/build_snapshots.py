@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from image_service.server.assisted.customizations import AssistedApi
     from image_service.server.snapshots.image_builder import ImageBuilder
     from image_service.server.snapshots.replicas.observer import ReplicaObserver
-    from image_service.server.snapshots.storage.model import SnapshotEvent
+    from image_service.server.snapshots.storage.snapshot import SnapshotEvent
     from image_service.settings.settings import Settings
     from image_service.settings.upstream import SnapshotSettings
 

@@ -12,17 +12,17 @@ from image_service.core.errors import Unprocessable
 from image_service.core.images.netboot import compose_artifact
 from image_service.core.images.reference import Kind
 from image_service.server.http.respond import Representation
-from image_service.server.snapshots.storage.model import ComposedVersion, SnapshotEvent, VersionLost
+from image_service.server.snapshots.storage.snapshot import SnapshotEvent, VersionLost
+from image_service.server.snapshots.versions import ComposedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from image_service.core.images.base import BaseImage
     from image_service.core.images.boot_image import BootImage
-    from image_service.core.images.reference import Credentials
     from image_service.server.snapshots.image_builder import ImageBuilder
     from image_service.server.snapshots.snapshots import Snapshots
-    from image_service.server.snapshots.storage.model import Version
+    from image_service.server.snapshots.versions import Version
 
 MAX_REFUSED = 1024
 MAX_COMPOSING = 1024
@@ -65,7 +65,7 @@ class BootImageCache:
         """Return a version if it is composed."""
         return self._composed.get(version)
 
-    async def get(self, version: Version, credentials: Credentials | None) -> ComposedVersion:
+    async def get(self, version: Version) -> ComposedVersion:
         """Return a version, composed if need be.
 
         Raises:
@@ -79,7 +79,7 @@ class BootImageCache:
         refusal = self._refused.peek(version)
         if refusal is not None:
             raise refusal.copy()
-        return await self._composing.join(version, lambda: self._compose(version, credentials))
+        return await self._composing.join(version, lambda: self._compose(version))
 
     def forget(self, base: BaseImage) -> None:
         """Drop what is made of a base image: of this very one, not of another of the same bytes."""
@@ -87,16 +87,16 @@ class BootImageCache:
             for version in [version for version in cache if version.base is base]:
                 cache.pop(version)
 
-    async def _compose(self, version: Version, credentials: Credentials | None) -> ComposedVersion:
+    async def _compose(self, version: Version) -> ComposedVersion:
         try:
-            image = await self._build(version, credentials)
+            image = await self._build(version)
         except Unprocessable as error:
             self._refused[version] = error.copy()
             raise
         composed = self._composed[version] = ComposedVersion(version, Representation(image))
         return composed
 
-    async def _build(self, version: Version, credentials: Credentials | None) -> BootImage:
+    async def _build(self, version: Version) -> BootImage:
         ref, base, snapshot = version.ref, version.base, version.snapshot
         if not ref.needs_customization:
             return compose_artifact(base, ref.artifact)
@@ -106,9 +106,9 @@ class BootImageCache:
         layout = self._snapshots.layouts.get(snapshot.layout)
         if ref.kind is Kind.INITRD_ADDRSIZE:
             initrd = attrs.evolve(version, ref=attrs.evolve(ref, kind=Kind.PXE_INITRD))
-            image = (await self.get(initrd, credentials)).representation.image
+            image = (await self.get(initrd)).representation.image
             return self._builder.build_initrd_addrsize(ref, base, image, layout)
-        customization = await self._snapshots.load(snapshot, credentials)
+        customization = await self._snapshots.load(snapshot)
         if customization is None:
             raise VersionLost
         return await self._builder.build(ref, base, customization, layout)

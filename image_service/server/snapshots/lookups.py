@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from image_service.core.images.boot_image import BootImage
     from image_service.server.snapshots.mounts import Mount
-    from image_service.server.snapshots.storage.model import ComposedVersion, Snapshot
+    from image_service.server.snapshots.storage.snapshot import Snapshot
+    from image_service.server.snapshots.versions import ComposedVersion
 
 
 @attrs.frozen(eq=False)
@@ -44,7 +45,7 @@ class CachedLookup(_Lookup):
         if not self._since <= now < self._until or composed is None or mount.is_over:
             return None
         snapshot = mount.version.snapshot
-        if snapshot is not None and (entry := snapshot.entry) is not None and entry.is_refused:
+        if snapshot is not None and (validity := snapshot.validity) is not None and validity.is_refused:
             return None
         if not self._is_unchanged():
             return None
@@ -64,8 +65,8 @@ class NewestLookup(_Lookup):
         if composed is None or not self._since <= now < self._until:
             return None
         if snapshot is not None:
-            entry = snapshot.entry
-            is_newest = entry is not None and entry.snapshot is snapshot and not entry.is_refused
-            if not is_newest or not self._is_unchanged():
+            validity = snapshot.validity
+            may_be_served = snapshot.is_newest and validity is not None and not validity.is_refused
+            if not may_be_served or not self._is_unchanged():
                 return None
         return composed.representation.image

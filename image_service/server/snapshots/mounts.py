@@ -18,8 +18,8 @@ from twisted.logger import Logger
 
 from image_service.common.concurrency.lru import LruCache
 from image_service.core.errors import Unavailable
-from image_service.server.snapshots.storage.model import Version  # noqa: TC001 - attrs resolves annotations
 from image_service.server.snapshots.storage.repository import StoredMount
+from image_service.server.snapshots.versions import Version  # noqa: TC001 - attrs resolves annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -22,13 +22,9 @@ from image_service.core.images.reference import (
     Ref,
     digest_of,
 )
-from image_service.server.snapshots.storage.model import (
-    FAILURES,
-    RETRY_SECONDS,
-    SnapshotKey,
-    Version,
-    VersionLost,
-)
+from image_service.server.snapshots.storage.snapshot import Question, VersionLost
+from image_service.server.snapshots.storage.validity import FAILURES, RETRY_SECONDS
+from image_service.server.snapshots.versions import Version
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -161,9 +157,9 @@ class Resolver:
         self, infra_env_id: str, credentials: Credentials | None, *, is_known: bool
     ) -> tuple[InfraEnv, float]:
         """Return an infra-env and when it was fetched: by this process, or by another within the TTL."""
-        key = self._repository.key_of_infra_env(infra_env_id, credentials)
-        async with self._coordination.lock(key) as is_held:
-            stored = await self._repository.load_infra_env(infra_env_id, credentials)
+        seal = self._repository.seal_of_infra_env(infra_env_id, credentials)
+        async with self._coordination.lock(seal.key) as is_held:
+            stored = await self._repository.load_infra_env(seal)
             now = self._clock.seconds()
             if stored is not None and stored[1] <= now < stored[1] + self._settings.ttl_seconds:
                 return stored
@@ -173,7 +169,7 @@ class Resolver:
             answered_at = self._clock.seconds()
 
             async def store() -> bool:
-                await self._repository.save_infra_env(infra_env_id, credentials, infra_env, answered_at)
+                await self._repository.save_infra_env(seal, infra_env, answered_at)
                 return True
 
             if is_held():
@@ -209,7 +205,7 @@ class VersionFinder:
             return None
         snapshot = None
         if ref.needs_customization:
-            snapshot = self._snapshots.get_cached_snapshot(_key_of(ref, reader.credentials))
+            snapshot = self._snapshots.get_cached_snapshot(_question_of(ref, reader.credentials).key)
             if snapshot is None:
                 return None
         try:
@@ -223,8 +219,7 @@ class VersionFinder:
         base = self._builder.find_base(ref)
         if not ref.needs_customization:
             return Version(ref, base, None)
-        key = _key_of(ref, reader.credentials)
-        return Version(ref, base, await self._snapshots.get(key, reader.credentials))
+        return Version(ref, base, await self._snapshots.get(_question_of(ref, reader.credentials)))
 
     async def find_stored(self, reader: Reader, stored: StoredMount) -> Version:
         """Return the version that a reader was reading.
@@ -250,8 +245,7 @@ class VersionFinder:
 
     async def _find(self, ref: Ref, credentials: Credentials | None, pin: PinnedVersion) -> Version:
         base = self._builder.find_base(ref)
-        key = _key_of(ref, credentials)
-        snapshot = await self._snapshots.find_generation(key, credentials, pin.generation)
+        snapshot = await self._snapshots.find_generation(_question_of(ref, credentials), pin.generation)
         if snapshot is None or base.sha256 != pin.base_sha256:
             raise VersionLost  # a name may stand for another base image now
         return Version(ref, base, snapshot)
@@ -262,16 +256,16 @@ class VersionFinder:
         if not ref.needs_customization or is_complete(ref):
             return ref
         for kind in (ref.kind,) if ref.kind else ISOS:
-            key = SnapshotKey.of(ref.infra_env_id, kind.customization_kind, reader.credentials)
+            question = Question(ref.infra_env_id, kind.customization_kind, reader.credentials)
             base = self._builder.catalog.find_by_digest(stored.base_sha256, kind)
-            if base is not None and self._snapshots.stored_key_of(key, reader.credentials) == stored.key:
+            if base is not None and self._snapshots.stored_key_of(question) == stored.key:
                 version, architecture = ref.version or base.version, ref.architecture or base.architecture
                 return ImageRef(ref.infra_env_id, version, architecture, kind)
         raise VersionLost
 
 
-def _key_of(ref: Ref, credentials: Credentials | None) -> SnapshotKey:
+def _question_of(ref: Ref, credentials: Credentials | None) -> Question:
     if not ref.needs_customization or ref.kind is None:
         msg = f"{ref} has no snapshot"
         raise TypeError(msg)
-    return SnapshotKey.of(ref.infra_env_id, ref.kind.customization_kind, credentials)
+    return Question(ref.infra_env_id, ref.kind.customization_kind, credentials)

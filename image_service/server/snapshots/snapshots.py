@@ -29,7 +29,8 @@ from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.core.errors import ImageServiceError, Unavailable, UpstreamTimeout
 from image_service.server.snapshots.cache.snapshot_cache import SnapshotCache
 from image_service.server.snapshots.cache.validation import Validator
-from image_service.server.snapshots.storage.model import FAILURES, SnapshotEvent, VersionLost
+from image_service.server.snapshots.storage.snapshot import Question, SnapshotEvent, VersionLost
+from image_service.server.snapshots.storage.validity import FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,14 +40,11 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.coordination import Coordination
     from image_service.core.images.customization import Customization
     from image_service.core.images.reference import Credentials
+    from image_service.server.snapshots.cache.cache_entry import CacheEntry
     from image_service.server.snapshots.cache.validation import Fetch
-    from image_service.server.snapshots.storage.model import (
-        CacheEntry,
-        SharedLayouts,
-        Snapshot,
-        SnapshotKey,
-    )
     from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+    from image_service.server.snapshots.storage.shared_layouts import SharedLayouts
+    from image_service.server.snapshots.storage.snapshot import Snapshot, SnapshotKey
     from image_service.settings.upstream import SnapshotSettings
 
 MAX_ASKING = 4096
@@ -54,7 +52,7 @@ MAX_ASKING = 4096
 
 
 class Snapshots:
-    """Gets snapshots, validated. Credentials are always those of the key."""
+    """Gets snapshots, validated. Credentials are always those that a snapshot was asked with."""
 
     def __init__(  # noqa: PLR0913 - each a part that tests replace
         self,
@@ -98,7 +96,7 @@ class Snapshots:
     def in_grace(self) -> int:
         """The number of snapshots that are served although they could not be validated."""
         started_after = self._clock.seconds() - self._settings.grace_seconds
-        failing = [entry.failing_since for entry in self.cache.current_entries()]
+        failing = [entry.validity.failing_since for entry in self.cache.current_entries()]
         return sum(since is not None and since > started_after for since in failing)
 
     def get_cached_snapshot(self, key: SnapshotKey) -> Snapshot | None:
@@ -111,26 +109,27 @@ class Snapshots:
         self.record_hit()
         return entry.snapshot
 
-    async def get(self, key: SnapshotKey, credentials: Credentials | None) -> Snapshot:
+    async def get(self, question: Question) -> Snapshot:
         """Return the newest snapshot, for a new mount: it is not too old for one.
 
         Raises:
             ImageServiceError: there is none, and none could be had.
         """
-        entry = await self._entry(key, credentials)
+        entry = await self._entry(question)
         if self._validator.is_due(entry):
             may_serve_old = not self._validator.is_old(entry.snapshot)
-            await self._validator.validate(entry, credentials, may_serve_old=may_serve_old)
-            entry = await self._entry(key, credentials)
-            entry.check_refusal()
+            await self._validator.validate(entry, question.credentials, may_serve_old=may_serve_old)
+            entry = await self._entry(question)
+            entry.validity.check_refusal()
         if self._validator.is_old(entry.snapshot):
             too_slow = "assisted-service did not answer in time; it is still being asked"
-            raise entry.error.copy() if entry.error else UpstreamTimeout(too_slow, retry_after_seconds=1)
+            error = entry.validity.error
+            raise error.copy() if error else UpstreamTimeout(too_slow, retry_after_seconds=1)
         if not self.layouts.all_have(entry.snapshot.layout):
             with suppress(Unavailable):  # what is known here is served, if this release can compose it
-                await self._validator.recompose(entry, credentials)
-            entry = await self._entry(key, credentials)
-            entry.check_refusal()
+                await self._validator.recompose(entry)
+            entry = await self._entry(question)
+            entry.validity.check_refusal()
         return entry.snapshot
 
     async def revalidate(self, snapshot: Snapshot, credentials: Credentials | None) -> None:
@@ -139,9 +138,9 @@ class Snapshots:
         Raises:
             ImageServiceError: it may not, or assisted-service has failed for too long.
         """
-        entry = await self._entry(snapshot.key, credentials)
-        if snapshot.entry is not entry and not snapshot.is_ended:
-            await self.cache.reattach(entry, snapshot, credentials)
+        entry = await self._entry(Question(snapshot.key.infra_env_id, snapshot.key.kind, credentials))
+        if snapshot.validity is not entry.validity and not snapshot.is_ended:
+            await self.cache.reattach(entry, snapshot)
         if not self._validator.is_fresh(entry):
             await self._validator.validate(entry, credentials)
         if snapshot.is_ended:
@@ -150,11 +149,11 @@ class Snapshots:
     def valid_until(self, snapshot: Snapshot) -> float:
         """Return until when ``revalidate`` returns at once, or -inf, unless it ends or its key is bumped."""
         entry = self.cache.get_cached_entry(snapshot.key)
-        if entry is None or snapshot.entry is not entry or entry.is_refused:
+        if entry is None or snapshot.validity is not entry.validity or entry.validity.is_refused:
             return -inf
         if not self.cache.is_current(entry):
             return -inf
-        return entry.validated_at + self._settings.ttl_seconds
+        return entry.validity.validated_at + self._settings.ttl_seconds
 
     def newest_until(self, snapshot: Snapshot) -> float:
         """Return until when ``get`` returns this at once, unless it ends or its key is bumped."""
@@ -168,61 +167,59 @@ class Snapshots:
         """Record that a request was served without asking assisted-service."""
         self._count(SnapshotEvent.HIT)
 
-    async def load(self, snapshot: Snapshot, credentials: Credentials | None) -> Customization | None:
+    async def load(self, snapshot: Snapshot) -> Customization | None:
         """Return the answer that a snapshot pins; None: it is lost, and ``get`` will ask again."""
-        found = await self._repository.load(snapshot, credentials)
+        found = await self._repository.load(snapshot)
         if found is None:
-            snapshot.taken_at = -inf
+            snapshot.lose()
         return found
 
-    async def find_generation(
-        self, key: SnapshotKey, credentials: Credentials | None, generation: int
-    ) -> Snapshot | None:
+    async def find_generation(self, question: Question, generation: int) -> Snapshot | None:
         """Return the generation that a mount read before this process started; None: it is lost.
 
         Raises:
-            ImageServiceError: assisted-service refuses what the key asks.
+            ImageServiceError: assisted-service refuses what is asked.
         """
-        return await self.cache.find_generation(await self._entry(key, credentials), generation, credentials)
+        return await self.cache.find_generation(await self._entry(question), generation)
 
-    def stored_key_of(self, key: SnapshotKey, credentials: Credentials | None) -> bytes:
-        """Return what stands for a key in the repository, and in stored mounts."""
-        return self._repository.key_of(key, credentials)
+    def stored_key_of(self, question: Question) -> bytes:
+        """Return what stands for a question in the repository, and in stored mounts."""
+        return self._repository.seal_of(question).key
 
     # The first answer.
 
-    async def _entry(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry:
-        entry = await self.cache.get(key, credentials)
+    async def _entry(self, question: Question) -> CacheEntry:
+        entry = await self.cache.get(question.key)
         if entry is None:
-            self.refusals.check(key)
-            return await self._first.join(key, lambda: self._load_or_ask(key, credentials))
+            self.refusals.check(question.key)
+            return await self._first.join(question.key, lambda: self._load_or_ask(question))
         return entry
 
-    async def _load_or_ask(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry:
-        stored_key = self._repository.key_of(key, credentials)
-        version = self._coordination.counter(stored_key)
-        entry = await self.cache.load(key, stored_key, credentials)
+    async def _load_or_ask(self, question: Question) -> CacheEntry:
+        key, seal = question.key, self._repository.seal_of(question)
+        version = self._coordination.counter(seal.key)
+        entry = await self.cache.load(key, seal)
         if entry is not None:
             return entry
-        async with self._coordination.lock(stored_key) as is_held:
-            if self._coordination.counter(stored_key) != version:  # another process has stored something
-                entry = await self.cache.load(key, stored_key, credentials)
+        async with self._coordination.lock(seal.key) as is_held:
+            if self._coordination.counter(seal.key) != version:  # another process has stored something
+                entry = await self.cache.load(key, seal)
                 if entry is not None:
                     return entry
             self._count(SnapshotEvent.MISS)
             try:
                 customization = await self._fetch(
-                    key.infra_env_id, key.kind, credentials, is_revalidation=False
+                    question.infra_env_id, question.kind, question.credentials, is_revalidation=False
                 )
             except ImageServiceError as error:
                 if not isinstance(error, FAILURES):
                     self.refusals.add(key, error)
                 raise
             if not is_held():  # another process has asked later, and stored its answer
-                entry = await self.cache.load(key, stored_key, credentials)
+                entry = await self.cache.load(key, seal)
                 if entry is not None:
                     return entry
             # From now on, or the answers of a slow assisted-service would be used once each.
             now = self._clock.seconds()
-            snapshot = await self._validator.store(key, customization, credentials, after=0, at=now)
+            snapshot = await self._validator.store(key, seal, customization, after=0, at=now)
             return self.cache.add(snapshot, now)

@@ -21,7 +21,7 @@ from image_service.server.observability.declarations import Declarations
 from image_service.server.observability.families import Gauge, StateGauge
 from image_service.server.observability.metrics import PROBES, Metrics, documentation
 from image_service.server.observability.process import ProcessMetrics
-from image_service.server.snapshots.storage.model import REVALIDATION_RESULTS, SnapshotEvent
+from image_service.server.snapshots.storage.snapshot import REVALIDATION_RESULTS, SnapshotEvent
 from image_service.server.transport.sending.observer import AbortReason, RefusalReason
 
 if TYPE_CHECKING:

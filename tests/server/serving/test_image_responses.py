@@ -7,7 +7,7 @@ import pytest
 from image_service.core.images.reference import ImageRef, Kind, Reader
 from image_service.server.http.head import Request
 from image_service.server.serving.image_responses import BEGINNING_BYTES, parse_image_request
-from image_service.server.snapshots.storage.model import ImageRequest, ReadMode
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 
 READER = Reader(
     "192.0.2.1", None, ImageRef("a6c0ff12-3456-4789-8abc-def012345678", "4.20", "x86_64", Kind.FULL_ISO)

@@ -17,7 +17,7 @@ from image_service.core.errors import Forbidden
 from image_service.core.images.reference import Reader
 from image_service.server.http.cors import Cors
 from image_service.server.http.response import Response
-from image_service.server.snapshots.storage.model import ImageRequest, ReadMode
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.server.http.reading import body_of, fields_of
 from tests.server.serving.asking import Service
 from tests.server.snapshots.doubles import MAX_AGE_SECONDS, REF, TTL_SECONDS, WINDOW_SECONDS, World

@@ -8,7 +8,7 @@ import pytest
 
 from image_service.common.concurrency.coordination import SIZE_BYTES, SharedMemoryCoordination
 from image_service.core.errors import Forbidden
-from image_service.server.snapshots.storage.model import SnapshotEvent
+from image_service.server.snapshots.storage.snapshot import SnapshotEvent
 from tests.pytwisted import ensure_deferred
 from tests.server.serving.asking import TARGET
 from tests.server.serving.test_connection_ranges import Asked

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.reference import Credentials
     from image_service.server.snapshots.boot_images import BootImages
-    from image_service.server.snapshots.storage.model import SnapshotEvent
+    from image_service.server.snapshots.storage.snapshot import SnapshotEvent
 
     InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
 

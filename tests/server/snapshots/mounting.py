@@ -15,7 +15,7 @@ from image_service.core.errors import (
     UpstreamTimeout,
 )
 from image_service.core.images.reference import ImageRef, Reader
-from image_service.server.snapshots.storage.model import ComposedVersion, ImageRequest, ReadMode
+from image_service.server.snapshots.versions import ComposedVersion, ImageRequest, ReadMode
 from tests.core.images.building import read
 from tests.server.snapshots.doubles import ID, REF, TTL_SECONDS, World
 from tests.server.snapshots.pinning import FaultyRepository

@@ -26,11 +26,11 @@ from image_service.core.errors import (
     UpstreamTimeout,
 )
 from image_service.core.images.customization import Customization
-from image_service.core.images.reference import Credentials, CredentialScheme, Kind, digest_of
+from image_service.core.images.reference import Credentials, CredentialScheme, Kind
 from image_service.server.snapshots.snapshots import Snapshots
 from image_service.server.snapshots.storage.encryption import SnapshotCipher
-from image_service.server.snapshots.storage.model import SnapshotKey
 from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+from image_service.server.snapshots.storage.snapshot import Question
 from image_service.settings.upstream import SnapshotSettings
 from tests.server.snapshots.memory import MemoryRepository
 from tests.server.snapshots.outcomes import outcome, run_now
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from image_service.server.snapshots.storage.model import Snapshot
     from image_service.server.snapshots.storage.repository import SnapshotRepository
+    from image_service.server.snapshots.storage.snapshot import Snapshot
     from tests.conftest import LoggedFailures
 
 T = TypeVar("T")
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
-KEY = SnapshotKey(ID, Kind.FULL_ISO, None)
+KEY = Question(ID, Kind.FULL_ISO, None)
 SETTINGS = SnapshotSettings(
     ttl_seconds=60, grace_seconds=600, max_age_seconds=3600, cache_bytes=1024 * 1024, mount_window_seconds=60
 )
@@ -80,17 +80,12 @@ REFUSING = [
     UpstreamRefused("302"),
 ]
 OTHERS = [
-    SnapshotKey(ID.replace("a", "b"), Kind.FULL_ISO, None),
-    SnapshotKey(ID, Kind.MINIMAL_ISO, None),
-    SnapshotKey.of(ID, Kind.FULL_ISO, Credentials(CredentialScheme.API_KEY, "one")),
-    SnapshotKey.of(ID, Kind.FULL_ISO, Credentials(CredentialScheme.API_KEY, "two")),
-    SnapshotKey.of(ID, Kind.FULL_ISO, Credentials(CredentialScheme.IMAGE_TOKEN, "one")),
+    Question(ID.replace("a", "b"), Kind.FULL_ISO, None),
+    Question(ID, Kind.MINIMAL_ISO, None),
+    Question(ID, Kind.FULL_ISO, Credentials(CredentialScheme.API_KEY, "one")),
+    Question(ID, Kind.FULL_ISO, Credentials(CredentialScheme.API_KEY, "two")),
+    Question(ID, Kind.FULL_ISO, Credentials(CredentialScheme.IMAGE_TOKEN, "one")),
 ]
-
-
-def credentials_of(key: SnapshotKey) -> Credentials | None:
-    """The credentials of a key, which has their digest alone."""
-    return next(each for each in CREDENTIALS if digest_of(each) == key.credentials_digest)
 
 
 def customization(text: str = "", modified: datetime | None = None, **parts: Any) -> Customization:
@@ -117,14 +112,14 @@ class Upstream:
     text: str = ""
     parts: dict[str, Any] = attrs.field(factory=dict)
     error: Exception | None = None
-    asked: list[SnapshotKey] = attrs.field(factory=list)
+    asked: list[Question] = attrs.field(factory=list)
     revalidations: list[bool] = attrs.field(factory=list)
     held: list[Deferred[None]] | None = None
 
     async def ask(
         self, infra_env_id: str, kind: Kind, credentials: Credentials | None, *, is_revalidation: bool
     ) -> Customization:
-        self.asked.append(SnapshotKey.of(infra_env_id, kind, credentials))
+        self.asked.append(Question(infra_env_id, kind, credentials))
         self.revalidations.append(is_revalidation)
         if self.held is not None:
             self.held.append(Deferred())
@@ -235,20 +230,18 @@ class Pinning:
         """True if a mount may continue without asking."""
         return self.clock.seconds() < self.snapshots.valid_until(snapshot)
 
-    def newest(self, key: SnapshotKey = KEY) -> Snapshot:
+    def newest(self, question: Question = KEY) -> Snapshot:
         """The newest snapshot, which must be there at once."""
-        return outcome(self.snapshots.get(key, credentials_of(key)))
+        return outcome(self.snapshots.get(question))
 
-    def newest_stored(self, key: SnapshotKey = KEY) -> tuple[Snapshot, float] | None:
+    def newest_stored(self, question: Question = KEY) -> tuple[Snapshot, float] | None:
         """The newest snapshot in the archive, and when it was validated."""
-        credentials = credentials_of(key)
-        stored_key = self.archive.key_of(key, credentials)
-        found = outcome(self.archive.load_newest(key, stored_key, credentials))
+        found = outcome(self.archive.load_newest(question.key, self.archive.seal_of(question)))
         return found and (found[0], found[1].validated_at)
 
     def config(self, snapshot: Snapshot) -> bytes:
         """The config in a snapshot, byte for byte."""
-        found = outcome(self.snapshots.load(snapshot, credentials_of(snapshot.key)))
+        found = outcome(self.snapshots.load(snapshot))
         assert found is not None
         return found.ignition
 

@@ -13,7 +13,8 @@ from image_service.core.errors import ImageServiceError
 from image_service.server.assisted.failures import error_of_exception, error_of_status, upstream_timeout
 from image_service.server.assisted.responses import CompleteResponse, parse_ignition
 from image_service.server.http.problem import status_of
-from image_service.server.snapshots.storage.model import RETRY_SECONDS, ImageRequest
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
+from image_service.server.snapshots.versions import ImageRequest
 from tests.server.snapshots.doubles import GRACE_SECONDS, TTL_SECONDS
 from tests.server.snapshots.mounting import bytes_of, restart, rounds, say
 

@@ -8,7 +8,9 @@ import pytest
 from image_service.core.errors import Unauthorized
 from image_service.server.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
 from image_service.server.snapshots.image_builder import THREAD_BYTES
-from image_service.server.snapshots.storage.model import RETRY_SECONDS, ImageRequest, ReadMode, VersionLost
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.server.snapshots.doubles import (
     TTL_SECONDS,
     VERSION,

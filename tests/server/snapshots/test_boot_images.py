@@ -24,7 +24,8 @@ from image_service.core.images.reference import (
 )
 from image_service.server.snapshots.boot_images import TIMEOUT_SECONDS
 from image_service.server.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
-from image_service.server.snapshots.storage.model import RETRY_SECONDS, ImageRequest, ReadMode
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files
 from tests.core.images.building import base_image
 from tests.server.snapshots.doubles import (

@@ -17,8 +17,9 @@ from image_service.core.errors import (
     UpstreamError,
 )
 from image_service.server.snapshots.storage import sealed_repository
-from image_service.server.snapshots.storage.model import ImageRequest, ReadMode, VersionLost
 from image_service.server.snapshots.storage.sealed_repository import first_generation
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.images.building import base_image
 from tests.pytwisted import ensure_deferred

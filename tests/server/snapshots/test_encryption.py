@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from image_service.core.errors import SnapshotUnreadable
 from image_service.core.images.reference import Credentials, CredentialScheme
-from image_service.server.snapshots.storage.encryption import SnapshotCipher
+from image_service.server.snapshots.storage.encryption import Seal, SnapshotCipher
 
 VAULT = SnapshotCipher(b"i" * 32)
 KEY = b"k" * 32
@@ -21,7 +21,14 @@ OTHERS = (
     Credentials(CredentialScheme.IMAGE_TOKEN, ""),
 )
 PAYLOAD = b"a pull secret"
-SEALED = VAULT.seal(KEY, 7, TOKEN, PAYLOAD)
+
+
+def seal_of(credentials: Credentials | None, key: bytes = KEY, vault: SnapshotCipher = VAULT) -> Seal:
+    """The seal of these credentials, for a key that is the same with all of them."""
+    return attrs.evolve(vault.seal_of("id", "full-iso", credentials), key=key)
+
+
+SEALED = seal_of(TOKEN).seal(7, PAYLOAD)
 
 
 @given(
@@ -33,14 +40,14 @@ SEALED = VAULT.seal(KEY, 7, TOKEN, PAYLOAD)
 def test_sealed_payload_is_unsealed(
     key: bytes, generation: int, credentials: Credentials | None, payload: bytes
 ) -> None:
-    sealed = VAULT.seal(key, generation, credentials, payload)
-    assert VAULT.unseal(key, generation, credentials, sealed) == payload
+    sealed = seal_of(credentials, key).seal(generation, payload)
+    assert seal_of(credentials, key).unseal(generation, sealed) == payload
     assert len(sealed) == len(payload) + 29
 
 
 def test_payload_of_64_mib_is_stored() -> None:
     payload = bytes(64 * 1024 * 1024)
-    assert VAULT.unseal(KEY, 1, TOKEN, VAULT.seal(KEY, 1, TOKEN, payload)) == payload
+    assert seal_of(TOKEN).unseal(1, seal_of(TOKEN).seal(1, payload)) == payload
 
 
 def test_payload_of_the_first_release_is_unsealed() -> None:
@@ -48,20 +55,20 @@ def test_payload_of_the_first_release_is_unsealed() -> None:
     sealed = bytes.fromhex(
         "0176e1b72357a76e71c58cec40e814affd79567d1fddfade278bf015cb50edab72c503d70e3d172fce82"
     )
-    assert VAULT.unseal(KEY, 7, TOKEN, sealed) == PAYLOAD
+    assert seal_of(TOKEN).unseal(7, sealed) == PAYLOAD
 
 
 @pytest.mark.parametrize("others", OTHERS, ids=str)
 def test_other_credentials_or_secret_do_not_unseal(others: Credentials | None) -> None:
     with pytest.raises(SnapshotUnreadable, match="of 42 bytes does not open"):
-        VAULT.unseal(KEY, 7, others, SEALED)
+        seal_of(others).unseal(7, SEALED)
 
 
 def test_credentials_do_not_unseal_what_was_sealed_without() -> None:
-    sealed = VAULT.seal(KEY, 7, None, PAYLOAD)
+    sealed = seal_of(None).seal(7, PAYLOAD)
     for credentials in (TOKEN, *OTHERS[1:]):
         with pytest.raises(SnapshotUnreadable):
-            VAULT.unseal(KEY, 7, credentials, sealed)
+            seal_of(credentials).unseal(7, sealed)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,7 @@ def test_credentials_do_not_unseal_what_was_sealed_without() -> None:
 )
 def test_other_key_or_generation_does_not_unseal(vault: SnapshotCipher, key: bytes, generation: int) -> None:
     with pytest.raises(SnapshotUnreadable):
-        vault.unseal(key, generation, TOKEN, SEALED)
+        seal_of(TOKEN, key, vault).unseal(generation, SEALED)
 
 
 @pytest.mark.parametrize("at", range(len(SEALED)))
@@ -86,25 +93,40 @@ def test_every_changed_byte_is_detected(at: int) -> None:
         SEALED[:at] + SEALED[at + 1 :],
     ):
         with pytest.raises(SnapshotUnreadable):
-            VAULT.unseal(KEY, 7, TOKEN, changed)
+            seal_of(TOKEN).unseal(7, changed)
     with pytest.raises(SnapshotUnreadable):
-        VAULT.unseal(KEY, 7, TOKEN, SEALED + b"\0")
+        seal_of(TOKEN).unseal(7, SEALED + b"\0")
 
 
 def test_sealing_twice_differs() -> None:
-    assert VAULT.seal(KEY, 7, TOKEN, PAYLOAD) != SEALED
+    assert seal_of(TOKEN).seal(7, PAYLOAD) != SEALED
 
 
 def test_errors_and_reprs_show_no_secret() -> None:
     secrets = [f"secret-{number}" for number in range(3)]  # a traceback shows the lines of this test too
     vault = SnapshotCipher(secrets[0].encode())
+    seal = seal_of(attrs.evolve(TOKEN, secret=secrets[1]), vault=vault)
     with pytest.raises(SnapshotUnreadable) as raised:
-        vault.unseal(KEY, 7, attrs.evolve(TOKEN, secret=secrets[1]), secrets[2].encode())
+        seal.unseal(7, secrets[2].encode())
     with pytest.raises(SnapshotUnreadable) as raised_too:
-        vault.unseal(KEY, 7, attrs.evolve(TOKEN, secret=secrets[1]), SEALED)
+        seal.unseal(7, SEALED)
     errors = (raised.value, raised_too.value)
-    shown = "".join(line for error in errors for line in traceback.format_exception(error)) + repr(vault)
+    lines = [line for error in errors for line in traceback.format_exception(error)]
+    shown = "".join([*lines, repr(vault), repr(seal)])
     assert [secret for secret in secrets if secret in shown] == []
+
+
+def test_seal_has_the_key_of_its_question_and_is_the_same_again() -> None:
+    seal = VAULT.seal_of("id", "full-iso", TOKEN)
+    assert seal.key == VAULT.key_of("id", "full-iso", TOKEN)
+    assert seal == VAULT.seal_of("id", "full-iso", TOKEN) != VAULT.seal_of("id", "full-iso", OTHERS[1])
+
+
+def test_what_the_cipher_seals_needs_no_credentials() -> None:
+    sealed = VAULT.seal(KEY, 0, PAYLOAD)
+    assert VAULT.unseal(KEY, 0, sealed) == seal_of(None).unseal(0, sealed) == PAYLOAD
+    with pytest.raises(SnapshotUnreadable):
+        VAULT.unseal(b"l" * 32, 0, sealed)
 
 
 questions = st.tuples(

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeAlias
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,20 +18,20 @@ from twisted.internet.task import Clock
 from image_service.core.images.reference import ImageRef, Kind, Reader
 from image_service.server.assisted.responses import InfraEnv
 from image_service.server.snapshots.storage.encryption import SnapshotCipher
-from image_service.server.snapshots.storage.model import Snapshot
 from image_service.server.snapshots.storage.repository import StoredMount
 from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+from image_service.server.snapshots.storage.snapshot import Snapshot
 from image_service.server.snapshots.storage.sql_statements import DATABASE_FILE, TABLES
 from tests.server.snapshots.outcomes import outcome, run_now
-from tests.server.snapshots.pinning import KEY, NOW, OTHERS, SECRET, credentials_of, customization
+from tests.server.snapshots.pinning import KEY, NOW, OTHERS, SECRET, customization
 from tests.server.snapshots.repositories import repository_in
 
 if TYPE_CHECKING:
     from image_service.core.images.customization import Customization
-    from image_service.server.snapshots.storage.model import SnapshotKey
+    from image_service.server.snapshots.storage.snapshot import Question
     from image_service.server.snapshots.storage.sql_repository import SqlRepository
 
-Database: TypeAlias = "tuple[Path, dict[SnapshotKey, list[Customization]]]"
+Database: TypeAlias = "tuple[Path, dict[Question, list[Customization]]]"
 Place: TypeAlias = tuple[str, str]
 """A table and a column."""
 Value: TypeAlias = int | float | str | bytes | None
@@ -61,16 +62,16 @@ def sealed_over(repository: SqlRepository) -> SealedRepository:
     return SealedRepository(repository, SnapshotCipher(SECRET), run_now, clock, lambda: NOW)
 
 
-def answer_of(key: SnapshotKey, generation: int) -> Customization:
+def answer_of(key: Question, generation: int) -> Customization:
     return customization(f"{key} {generation}")
 
 
-def infra_env_of(key: SnapshotKey) -> InfraEnv:
-    return InfraEnv((), f"{key.infra_env_id} {key.credentials_digest!r}", Kind.FULL_ISO, "x86_64")
+def infra_env_of(key: Question) -> InfraEnv:
+    return InfraEnv((), f"{key.infra_env_id} {key.key.credentials_digest!r}", Kind.FULL_ISO, "x86_64")
 
 
-def reader_of(key: SnapshotKey) -> Reader:
-    return Reader(ADDRESS, credentials_of(key), ImageRef(key.infra_env_id, "4", "x86_64", key.kind))
+def reader_of(key: Question) -> Reader:
+    return Reader(ADDRESS, key.credentials, ImageRef(key.infra_env_id, "4", "x86_64", key.kind))
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +82,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Database:
     sealed = sealed_over(repository)
     answers = {key: [answer_of(key, number) for number in range(GENERATIONS)] for key in KEYS}
     for key in KEYS:
-        credentials = credentials_of(key)
         snapshots = [
-            outcome(sealed.add(key, credentials, answer, after=number, at=NOW))
+            outcome(sealed.add(key.key, sealed.seal_of(key), answer, after=number, at=NOW))
             for number, answer in enumerate(answers[key])
         ]
         snapshot, reader_key = snapshots[-1], sealed.reader_key_of(reader_of(key))
         mount = StoredMount(reader_key, snapshot.stored_key, snapshot.generation, "5f" * 32, NOW)
         outcome(sealed.save_mounts([mount]))
-        outcome(sealed.save_infra_env(key.infra_env_id, credentials, infra_env_of(key), NOW))
+        seal = sealed.seal_of_infra_env(key.infra_env_id, key.credentials)
+        outcome(sealed.save_infra_env(seal, infra_env_of(key), NOW))
     outcome(repository.close())
     return directory / DATABASE_FILE, answers
 
@@ -119,24 +120,24 @@ def update(
     connection.execute(statement, parameters)
 
 
-def check_key(sealed: SealedRepository, key: SnapshotKey, answers: list[Customization]) -> None:
+def check_key(sealed: SealedRepository, key: Question, answers: list[Customization]) -> None:
     """Check that each question about a key is answered with what was stored for it, or with nothing."""
-    credentials, stored_key = credentials_of(key), sealed.key_of(key, credentials_of(key))
+    seal = sealed.seal_of(key)
     own = (None, *answers)
-    newest = outcome(sealed.load_newest(key, stored_key, credentials))
+    newest = outcome(sealed.load_newest(key.key, seal))
     if newest is not None:
-        assert outcome(sealed.load(newest[0], credentials)) in own
+        assert outcome(sealed.load(newest[0])) in own
     for number, answer in enumerate(answers, start=1):
-        snapshot = Snapshot(key, stored_key, number, NOW, NOW, 3)
-        assert outcome(sealed.load(snapshot, credentials)) in (None, answer)
+        snapshot = Snapshot(key.key, seal, number, NOW, NOW, 3)
+        assert outcome(sealed.load(snapshot)) in (None, answer)
         outcome(sealed.has_ended(snapshot))
-        outcome(sealed.record_validation(snapshot, credentials, NOW))
+        outcome(sealed.record_validation(snapshot, NOW))
     mount = outcome(sealed.find_mount(sealed.reader_key_of(reader_of(key))))
     if mount is not None:
-        read = Snapshot(key, mount.key, mount.generation, NOW, NOW, 3)
-        assert outcome(sealed.load(read, credentials)) in own
+        read = Snapshot(key.key, attrs.evolve(seal, key=mount.key), mount.generation, NOW, NOW, 3)
+        assert outcome(sealed.load(read)) in own
         outcome(sealed.save_mounts([mount]))
-    infra_env = outcome(sealed.load_infra_env(key.infra_env_id, credentials))
+    infra_env = outcome(sealed.load_infra_env(sealed.seal_of_infra_env(key.infra_env_id, key.credentials)))
     assert infra_env is None or infra_env[0] == infra_env_of(key)
 
 

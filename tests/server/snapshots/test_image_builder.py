@@ -26,7 +26,7 @@ from image_service.core.images.netboot import compose_artifact
 from image_service.core.images.reference import ArtifactRef, BootArtifact, ImageRef, Kind, Reader
 from image_service.server.http.problem import status_of
 from image_service.server.snapshots.image_builder import THREAD_BYTES, ImageBuilder
-from image_service.server.snapshots.storage.model import ComposedVersion, ImageRequest
+from image_service.server.snapshots.versions import ComposedVersion, ImageRequest
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.core.formats.filesystems.iso_builder import (
     IGNITION_LENGTH,

@@ -20,7 +20,7 @@ from image_service.core.errors import (
 )
 from image_service.server.snapshots import boot_images, image_cache
 from image_service.server.snapshots.image_builder import THREAD_BYTES, ImageBuilder
-from image_service.server.snapshots.storage.model import ImageRequest
+from image_service.server.snapshots.versions import ImageRequest
 from tests.pytwisted import ensure_deferred
 from tests.server.snapshots.doubles import (
     FULL,

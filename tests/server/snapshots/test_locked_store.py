@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.server.snapshots.storage.snapshot import Question, Snapshot
+
 T = TypeVar("T")
 
 
@@ -52,6 +54,11 @@ def clock() -> Clock:
     return Clock()
 
 
+async def add(archive: SealedRepository, question: Question, text: str, clock: Clock) -> Snapshot:
+    seal = archive.seal_of(question)
+    return await archive.add(question.key, seal, customization(text), after=0, at=clock.seconds())
+
+
 @async_fixture
 async def archive(tmp_path: Path, threads: CountingThreads, clock: Clock) -> AsyncIterator[SealedRepository]:
     to_read, to_write = CircuitBreaker(threads, clock), CircuitBreaker(threads, clock)
@@ -65,20 +72,20 @@ async def test_locked_database_is_tried_once_and_stored_to_when_it_is_free(
     archive: SealedRepository, threads: CountingThreads, clock: Clock, tmp_path: Path
 ) -> None:
     key, *others = OTHERS
-    known = await archive.add(KEY, None, customization("known"), after=0, at=clock.seconds())
+    known = await add(archive, KEY, "known", clock)
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        new = await archive.add(key, None, customization("new"), after=0, at=clock.seconds())
+        new = await add(archive, key, "new", clock)
         assert new.generation < 0
-        assert await archive.load(new, None) is not None
-        assert await archive.load_newest(KEY, known.stored_key, None) is not None, "reading goes on"
+        assert await archive.load(new) is not None
+        assert await archive.load_newest(KEY.key, known.seal) is not None, "reading goes on"
         before = threads.run
         for each in others:
-            unstored = await archive.add(each, None, customization("new"), after=0, at=clock.seconds())
+            unstored = await add(archive, each, "new", clock)
             assert unstored.generation < 0
         assert threads.run == before, "the store is left alone"
         other.execute("ROLLBACK")
     clock.advance(PAUSE_SECONDS)
-    await archive.record_validation(new, None, clock.seconds())
+    await archive.record_validation(new, clock.seconds())
     assert new.generation > 0
-    assert await archive.load_newest(key, new.stored_key, None) is not None
+    assert await archive.load_newest(key.key, new.seal) is not None

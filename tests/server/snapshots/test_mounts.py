@@ -14,10 +14,11 @@ from twisted.internet.task import Clock
 from image_service.common.concurrency.coordination import Coordination
 from image_service.core.images.reference import Credentials, CredentialScheme, ImageRef, Kind, Reader
 from image_service.server.snapshots.mounts import SAVE_SECONDS, Mount, Mounts, save_seconds
-from image_service.server.snapshots.storage.encryption import SnapshotCipher
-from image_service.server.snapshots.storage.model import Snapshot, SnapshotKey, Version
+from image_service.server.snapshots.storage.encryption import Seal, SnapshotCipher
 from image_service.server.snapshots.storage.repository import StoredMount
 from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+from image_service.server.snapshots.storage.snapshot import Snapshot, SnapshotKey
+from image_service.server.snapshots.versions import Version
 from tests.server.snapshots.memory import MemoryRepository
 from tests.server.snapshots.outcomes import outcome, run_now
 from tests.server.snapshots.pinning import SECRET
@@ -39,8 +40,8 @@ OTHERS = [
 
 def version(generation: int) -> Version:
     base = cast("BaseImage", SimpleNamespace(sha256="5f" * 32, version="4.20", architecture="x86_64"))
-    key = SnapshotKey(REF.infra_env_id, Kind.FULL_ISO, None)
-    return Version(REF, base, Snapshot(key, b"k" * 32, generation, 0.0, 0.0, 3))
+    key, seal = SnapshotKey(REF.infra_env_id, Kind.FULL_ISO, None), Seal(b"k" * 32, None, bytes(32))
+    return Version(REF, base, Snapshot(key, seal, generation, 0.0, 0.0, 3))
 
 
 ONE, TWO = version(1), version(2)

@@ -32,8 +32,8 @@ from image_service.core.images.reference import (
 from image_service.server.snapshots import resolver as resolver_module
 from image_service.server.snapshots.resolver import TIMEOUT_SECONDS, Resolver
 from image_service.server.snapshots.storage.encryption import SnapshotCipher
-from image_service.server.snapshots.storage.model import RETRY_SECONDS
 from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from tests.server.snapshots.doubles import infra_env_of
 from tests.server.snapshots.memory import MemoryRepository
 from tests.server.snapshots.outcomes import Outcome, outcome, run_now

@@ -25,10 +25,13 @@ from image_service.core.images.reference import (
 )
 from image_service.server.snapshots.storage import sealed_repository as archive_module
 from image_service.server.snapshots.storage.encryption import SnapshotCipher
-from image_service.server.snapshots.storage.model import Snapshot, SnapshotKey
 from image_service.server.snapshots.storage.repository import StoredMount
-from image_service.server.snapshots.storage.repository_access import THREAD_BYTES
-from image_service.server.snapshots.storage.sealed_repository import SealedRepository, first_generation
+from image_service.server.snapshots.storage.sealed_repository import (
+    THREAD_BYTES,
+    SealedRepository,
+    first_generation,
+)
+from image_service.server.snapshots.storage.snapshot import Question, Snapshot
 from tests.server.snapshots.memory import MemoryRepository
 from tests.server.snapshots.outcomes import Outcome, outcome
 from tests.server.snapshots.pinning import (
@@ -39,7 +42,6 @@ from tests.server.snapshots.pinning import (
     SECRET,
     FaultyRepository,
     Pinning,
-    credentials_of,
     customization,
 )
 
@@ -70,20 +72,24 @@ def pinning() -> Pinning:
     return Pinning()
 
 
-def add(pinning: Pinning, answer: Customization, *, after: int = 0, question: SnapshotKey = KEY) -> Snapshot:
+def add(pinning: Pinning, answer: Customization, *, after: int = 0, question: Question = KEY) -> Snapshot:
     return outcome(
         pinning.archive.add(
-            question, credentials_of(question), answer, after=after, at=pinning.clock.seconds()
+            question.key,
+            pinning.archive.seal_of(question),
+            answer,
+            after=after,
+            at=pinning.clock.seconds(),
         )
     )
 
 
 def same(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> bool:
-    return outcome(pinning.archive.is_same(snapshot, answer, None))
+    return outcome(pinning.archive.is_same(snapshot, answer))
 
 
 def find_generation(pinning: Pinning, number: int) -> Snapshot | None:
-    snapshot = Snapshot(KEY, pinning.archive.key_of(KEY, None), number, 0.0, 0.0, 3)
+    snapshot = Snapshot(KEY.key, pinning.archive.seal_of(KEY), number, 0.0, 0.0, 3)
     return snapshot if loaded(pinning, snapshot) is not None else None
 
 
@@ -97,7 +103,7 @@ def recall(pinning: Pinning, reader: Reader) -> StoredMount | None:
 
 
 def loaded(pinning: Pinning, snapshot: Snapshot) -> Customization | None:
-    return outcome(pinning.archive.load(snapshot, credentials_of(snapshot.key)))
+    return outcome(pinning.archive.load(snapshot))
 
 
 # What is kept comes back.
@@ -109,7 +115,7 @@ def test_snapshot_is_restored_by_the_next_process(pinning: Pinning) -> None:
     answer = customization("x", kernel_arguments=(argument,), ramdisk=b"070701")
     kept = add(pinning, answer)
     pinning.clock.advance(60)
-    outcome(pinning.archive.record_validation(kept, None, NOW + 60))
+    outcome(pinning.archive.record_validation(kept, NOW + 60))
     found = pinning.restarted().newest_stored()
     assert found is not None
     snapshot, validated_at = found
@@ -137,7 +143,7 @@ def test_superseded_generation_is_found_until_its_key_ends(pinning: Pinning) -> 
 
 def test_credentials_and_kinds_do_not_share_snapshots(pinning: Pinning) -> None:
     questions = [
-        SnapshotKey.of(ID, kind, credentials)
+        Question(ID, kind, credentials)
         for kind in (Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.PXE_INITRD)
         for credentials in CREDENTIALS
     ]
@@ -154,8 +160,10 @@ def test_payload_of_other_credentials_is_not_read(pinning: Pinning) -> None:
     """Even where a row is found: were a key ever taken for another, the seal would tell."""
     kept = add(pinning, customization("s3cr3t"))
     archive = pinning.restarted().archive
+    others = attrs.evolve(KEY, credentials=CREDENTIALS[1])
+    seal = attrs.evolve(archive.seal_of(others), key=kept.stored_key)
     with capturedLogs() as events:
-        assert outcome(archive.load(kept, CREDENTIALS[1])) is None
+        assert outcome(archive.load(attrs.evolve(kept, seal=seal))) is None
     assert len(events) == 1
     assert "s3cr3t" not in str(events)
     assert attrs.evolve(pinning, secret=b"t" * 32).newest_stored() is None
@@ -175,7 +183,7 @@ def test_damaged_payload_is_not_read(pinning: Pinning) -> None:
 
 def test_repository_holds_no_secret(pinning: Pinning) -> None:
     secret = Credentials(CredentialScheme.API_KEY, "s3cr3t-key")
-    question = SnapshotKey.of(ID, Kind.FULL_ISO, secret)
+    question = Question(ID, Kind.FULL_ISO, secret)
     kept = add(pinning, customization("s3cr3t-text"), question=question)
     outcome(
         pinning.archive.save_mounts([stored_mount(pinning, attrs.evolve(READER, credentials=secret), kept)])
@@ -232,7 +240,7 @@ def test_answer_is_kept_in_memory_if_the_repository_fails(pinning: Pinning, brok
     pinning.newest_stored()
     kept = add(pinning, answer)
     assert loaded(pinning, kept) == answer
-    outcome(archive.record_validation(kept, None, NOW + 1))
+    outcome(archive.record_validation(kept, NOW + 1))
     outcome(archive.save_mounts([stored_mount(pinning, READER, kept)]))
     recall(pinning, READER)
     outcome(archive.remove_unused(0))
@@ -319,7 +327,7 @@ def is_restored(pinning: Pinning, snapshot: Snapshot, answer: Customization) -> 
 
 def validate(pinning: Pinning, snapshot: Snapshot) -> None:
     now = pinning.clock.seconds()
-    outcome(pinning.archive.record_validation(snapshot, credentials_of(snapshot.key), now))
+    outcome(pinning.archive.record_validation(snapshot, now))
 
 
 def remove_all(pinning: Pinning) -> None:
@@ -545,14 +553,14 @@ def test_large_answers_are_sealed_and_compared_in_a_thread(
     ciphering, fingerprinting = expected
     threads, store = Threads(), MemoryRepository()
     archive = SealedRepository(store, SnapshotCipher(SECRET), threads, Clock())  # type: ignore[arg-type]  # one type for all
-    kept = outcome(archive.add(KEY, None, answer, after=0, at=NOW))
+    kept = outcome(archive.add(KEY.key, archive.seal_of(KEY), answer, after=0, at=NOW))
     assert threads.done == ciphering, "sealing, and no fingerprint"
     archive = SealedRepository(store, SnapshotCipher(SECRET), threads, Clock())  # type: ignore[arg-type]  # same
-    outcome(archive.load(kept, None))
+    outcome(archive.load(kept))
     assert threads.done == 2 * ciphering, "and unsealing"
-    assert outcome(archive.is_same(kept, answer, None))
+    assert outcome(archive.is_same(kept, answer))
     assert threads.done == 2 * ciphering + fingerprinting, "of both"
-    outcome(archive.is_same(kept, answer, None))
+    outcome(archive.is_same(kept, answer))
     assert threads.done == 2 * ciphering + fingerprinting * 3 // 2, "of what is new"
 
 
@@ -576,7 +584,9 @@ def test_slow_write_delays_no_read(pinning: Pinning) -> None:
 
     pinning.store = FaultyRepository(cast("SnapshotRepository", Slow()))
     pinning.__attrs_post_init__()
-    adding = Outcome(pinning.archive.add(KEY, None, customization(), after=0, at=NOW))
+    adding = Outcome(
+        pinning.archive.add(KEY.key, pinning.archive.seal_of(KEY), customization(), after=0, at=NOW)
+    )
     assert pinning.newest_stored() is None
     assert not adding.has_fired
     gate.callback(None)

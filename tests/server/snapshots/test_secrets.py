@@ -15,7 +15,7 @@ from image_service.core.images.reference import (
     CredentialScheme,
     Reader,
 )
-from image_service.server.snapshots.storage.model import ImageRequest, ReadMode
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.server.snapshots.doubles import REF, VERSION, World, infra_env_of
 from tests.server.snapshots.mounting import Client, etag_of, say
 
@@ -81,7 +81,7 @@ def test_representations_show_no_secret(world: World) -> None:
         client.reader.key,
         ImageRequest(client.reader),
         snapshot,
-        snapshot.entry,
+        snapshot.validity,
     ]
     shown += world.images.mounts.unsaved()
     assert SECRET not in repr(shown)

@@ -18,7 +18,9 @@ from image_service.core.errors import Forbidden, NotFound, UpstreamTimeout
 from image_service.core.images.reference import ImageRef, Kind
 from image_service.server.snapshots.boot_images import TIMEOUT_SECONDS
 from image_service.server.snapshots.image_builder import THREAD_BYTES
-from image_service.server.snapshots.storage.model import RETRY_SECONDS, ImageRequest, ReadMode, VersionLost
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.server.snapshots.doubles import (
     DISCONNECTED,
     FULL,
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.coordination import Coordination
     from image_service.core.images.reference import Reader
     from image_service.server.snapshots.boot_images import BootImages
-    from image_service.server.snapshots.storage.model import ComposedVersion
     from image_service.server.snapshots.storage.sql_repository import SqlRepository
+    from image_service.server.snapshots.versions import ComposedVersion
     from tests.server.snapshots.conftest import Coordinating
     from tests.server.snapshots.memory import MemoryRepository
 

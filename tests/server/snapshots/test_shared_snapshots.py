@@ -23,7 +23,8 @@ from image_service.common.concurrency.coordination import (
 from image_service.common.concurrency.negative_cache import REFUSED_SECONDS
 from image_service.core.errors import Conflict, Forbidden, NotFound, UpstreamError
 from image_service.server.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
-from image_service.server.snapshots.storage.model import RETRY_SECONDS, VersionLost
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from tests.server.snapshots.memory import MemoryRepository
 from tests.server.snapshots.outcomes import Outcome, outcome
 from tests.server.snapshots.pinning import KEY, REFUSING, SETTINGS, FaultyRepository, Pinning, customization
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.common.concurrency.coordination import Coordination
-    from image_service.server.snapshots.storage.model import Snapshot
     from image_service.server.snapshots.storage.repository import SnapshotRepository
+    from image_service.server.snapshots.storage.snapshot import Snapshot
     from image_service.server.snapshots.storage.sql_repository import SqlRepository
     from tests.server.snapshots.conftest import Coordinating
 
@@ -80,7 +81,7 @@ def test_processes_that_ask_together_make_one_round(processes: list[Pinning]) ->
     clock, upstream = processes[0].clock, processes[0].upstream
     for number in range(1, 4):
         upstream.held = []
-        asked = [Outcome(process.snapshots.get(KEY, None)) for process in processes]
+        asked = [Outcome(process.snapshots.get(KEY)) for process in processes]
         assert not any(one.has_fired for one in asked)
         clock.advance(MAX_POLL_SECONDS)
         upstream.release()
@@ -95,14 +96,14 @@ def test_waiting_for_another_process_has_the_same_timeout(processes: list[Pinnin
     expected = configs(processes)
     one.clock.advance(TTL)
     one.upstream.held = []
-    asked = [Outcome(process.snapshots.get(KEY, None)) for process in (one, other)]
+    asked = [Outcome(process.snapshots.get(KEY)) for process in (one, other)]
     one.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert {one.config(asked[0].value), other.config(asked[1].value)} == expected
     one.upstream.release()
     one.clock.advance(MAX_POLL_SECONDS)
     assert one.rounds == 2
-    assert one.snapshots.get_cached_snapshot(KEY)
-    assert other.snapshots.get_cached_snapshot(KEY)
+    assert one.snapshots.get_cached_snapshot(KEY.key)
+    assert other.snapshots.get_cached_snapshot(KEY.key)
 
 
 def test_change_is_seen_by_all_processes_and_mounts_continue(processes: list[Pinning]) -> None:
@@ -110,15 +111,15 @@ def test_change_is_seen_by_all_processes_and_mounts_continue(processes: list[Pin
     old = {process: process.newest() for process in processes}
     before = configs(processes)
     one.clock.advance(TTL / 2)
-    assert all(process.snapshots.get_cached_snapshot(KEY) for process in processes)
+    assert all(process.snapshots.get_cached_snapshot(KEY.key) for process in processes)
     one.clock.advance(TTL / 2)
     one.upstream.text = "changed"
     changed = one.config(one.newest())
     assert {changed}.isdisjoint(before)
     for process in others:
-        assert process.snapshots.get_cached_snapshot(KEY) is None
+        assert process.snapshots.get_cached_snapshot(KEY.key) is None
         assert process.config(process.newest()) == changed
-        assert not process.may_continue(old[process]) or process.snapshots.get_cached_snapshot(KEY)
+        assert not process.may_continue(old[process]) or process.snapshots.get_cached_snapshot(KEY.key)
         outcome(process.snapshots.revalidate(old[process], None))
         assert process.may_continue(old[process])
         assert process.config(old[process]) in before
@@ -168,7 +169,9 @@ def test_answer_of_a_process_that_was_stopped_does_not_replace_a_later_one(proce
     other.upstream.text = "changed"
     changed = other.config(other.newest())
     late = customization("before")
-    stored = outcome(one.archive.add(KEY, None, late, after=first.generation, at=asked_at))
+    stored = outcome(
+        one.archive.add(KEY.key, one.archive.seal_of(KEY), late, after=first.generation, at=asked_at)
+    )
     assert one.config(stored) == changed
     assert {process.config(process.newest()) for process in processes} == {changed}
 
@@ -189,7 +192,7 @@ def test_missed_end_ends_older_snapshots(processes: list[Pinning]) -> None:
         outcome(other.snapshots.revalidate(old, None))
     assert other.config(other.newest()) == new
     assert one.rounds == 3
-    assert outcome(other.snapshots.find_generation(KEY, None, old.generation)) is None
+    assert outcome(other.snapshots.find_generation(KEY, old.generation)) is None
 
 
 def test_snapshot_read_during_an_end_is_read_again(processes: list[Pinning]) -> None:
@@ -202,7 +205,7 @@ def test_snapshot_read_during_an_end_is_read_again(processes: list[Pinning]) -> 
     outcome(one.snapshots.revalidate(one.newest(), None))
     one.clock.advance(1)
     one.upstream.held = []
-    asked = Outcome(one.snapshots.get(KEY, None))
+    asked = Outcome(one.snapshots.get(KEY))
     one.upstream.error, one.store.gate = Forbidden("403"), Deferred()
     one.upstream.release()
     outcome(other.snapshots.revalidate(old, None))
@@ -277,9 +280,9 @@ def test_version_shared_by_two_keys_costs_a_repository_read(processes: list[Pinn
     one, other, _ = processes
     snapshot = one.newest()
     other.coordination.bump(snapshot.stored_key)
-    assert one.snapshots.get_cached_snapshot(KEY) is None
+    assert one.snapshots.get_cached_snapshot(KEY.key) is None
     assert one.newest() is snapshot
-    assert one.snapshots.get_cached_snapshot(KEY) is snapshot
+    assert one.snapshots.get_cached_snapshot(KEY.key) is snapshot
     assert one.rounds == 1
 
 
@@ -366,7 +369,7 @@ class Processes(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def begin(self, number: int) -> None:
         process = self.processes[number]
-        asked = Outcome(process.snapshots.get(KEY, None))
+        asked = Outcome(process.snapshots.get(KEY))
         self.count_rounds()
         if self.may_fail(number, asked):
             return

@@ -18,8 +18,9 @@ from image_service.core.errors import (
 )
 from image_service.server.snapshots import snapshots as snapshots_module
 from image_service.server.snapshots.cache import snapshot_cache
+from image_service.server.snapshots.cache.cache_entry import MAX_OLDER
 from image_service.server.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
-from image_service.server.snapshots.storage.model import MAX_OLDER, RETRY_SECONDS, SnapshotKey
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from tests.server.snapshots.outcomes import Outcome, outcome
 from tests.server.snapshots.pinning import (
     KEY,
@@ -27,11 +28,11 @@ from tests.server.snapshots.pinning import (
     OTHERS,
     TTL,
     Pinning,
-    credentials_of,
     lines_of_failure,
 )
 
 if TYPE_CHECKING:
+    from image_service.server.snapshots.storage.snapshot import Question
     from tests.conftest import LoggedFailures
 
 
@@ -43,8 +44,8 @@ def pinning() -> Pinning:
 # Bounds.
 
 
-def cached(pinning: Pinning) -> list[SnapshotKey]:
-    return [key for key in (KEY, *OTHERS) if pinning.snapshots.get_cached_snapshot(key)]
+def cached(pinning: Pinning) -> list[Question]:
+    return [key for key in (KEY, *OTHERS) if pinning.snapshots.get_cached_snapshot(key.key)]
 
 
 def test_evicted_entry_is_restored_and_ends_with_its_mounts(
@@ -100,7 +101,7 @@ def test_renewed_entry_is_evicted_last(pinning: Pinning, monkeypatch: pytest.Mon
     pinning.newest()
     pinning.newest(OTHERS[1])
     assert cached(pinning) == [KEY, OTHERS[1]]
-    assert pinning.snapshots.get_cached_snapshot(KEY)
+    assert pinning.snapshots.get_cached_snapshot(KEY.key)
     pinning.newest(OTHERS[2])
     assert cached(pinning) == [KEY, OTHERS[2]]
 
@@ -117,7 +118,7 @@ def test_end_reaches_an_entry_restored_during_revalidation(
     going_on = Outcome(pinning.snapshots.revalidate(first, None))
     pinning.upstream.error, held, pinning.upstream.held = None, pinning.upstream.held, None
     pinning.newest(OTHERS[0])
-    again = Outcome(pinning.snapshots.get(KEY, None))
+    again = Outcome(pinning.snapshots.get(KEY))
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert going_on.value is None
     assert again.value is not first
@@ -136,14 +137,17 @@ def test_older_generations_are_bounded(pinning: Pinning) -> None:
         pinning.upstream.text = str(number)
         pinning.newest()
         pinning.clock.advance(TTL)
-    entry = pinning.newest().entry
+    newest = pinning.newest()
+    entry = pinning.snapshots.cache.get_cached_entry(KEY.key)
     assert entry is not None
+    assert entry.snapshot is newest
     assert [snapshot.generation for snapshot in entry.older] == list(range(29, 29 - MAX_OLDER, -1))
-    assert first.entry is entry, "a mount that reads the first one ends with all"
+    assert first.validity is entry.validity, "a mount that reads the first one ends with all"
     after = pinning.restarted()
     for generation in range(30, 0, -1):
-        outcome(after.snapshots.find_generation(KEY, None, generation))
-    entry = after.newest().entry
+        outcome(after.snapshots.find_generation(KEY, generation))
+    after.newest()
+    entry = after.snapshots.cache.get_cached_entry(KEY.key)
     assert entry is not None
     assert len(entry.older) <= MAX_OLDER
 
@@ -154,11 +158,11 @@ def test_too_many_first_requests_are_refused_with_retry_after(
     monkeypatch.setattr(snapshots_module, "MAX_ASKING", 3)
     pinning.__attrs_post_init__()
     pinning.upstream.held = []
-    asked = [Outcome(pinning.snapshots.get(question, None)) for question in OTHERS[:3]]
+    asked = [Outcome(pinning.snapshots.get(question)) for question in OTHERS[:3]]
     with pytest.raises(Unavailable) as raised:
         pinning.newest()
     assert raised.value.retry_after_seconds
-    joined = Outcome(pinning.snapshots.get(OTHERS[0], credentials_of(OTHERS[0])))
+    joined = Outcome(pinning.snapshots.get(OTHERS[0]))
     assert pinning.rounds == 3
     pinning.upstream.release()
     assert joined.value is asked[0].value
@@ -169,16 +173,16 @@ def test_too_many_first_requests_are_refused_with_retry_after(
 @pytest.mark.parametrize("error", [Conflict("409"), UpstreamError("502"), NotFound("404")])
 def test_repeated_error_does_not_grow(pinning: Pinning, error: ImageServiceError, seconds: float) -> None:
     """Nor does what is kept of it keep alive what it came through."""
-    entry = pinning.newest().entry
-    assert entry is not None
+    validity = pinning.newest().validity
+    assert validity is not None
     pinning.clock.advance(seconds)
     pinning.upstream.error = error
-    Outcome(pinning.snapshots.get(KEY, None))
-    kept = entry.error
+    Outcome(pinning.snapshots.get(KEY))
+    kept = validity.error
     if kept is not None:
         assert kept.__traceback__ is None
-        entry.failing_since = 0.0 if entry.error else None
-    assert entry.is_ended is (kept is None)
+        validity.failing_since = 0.0
+    assert validity.is_ended is (kept is None)
     lengths = set()
     for _ in range(20):
         with pytest.raises(type(error)) as raised:
@@ -197,23 +201,23 @@ def test_logs_and_reprs_show_no_secret(pinning: Pinning, logged_failures: Logged
         for error in (UpstreamError("no"), KeyError("odd"), Conflict("409"), Forbidden("no")):
             pinning.clock.advance(TTL)
             pinning.upstream.error = error
-            Outcome(pinning.snapshots.get(question, None))
+            Outcome(pinning.snapshots.get(question))
     logged_failures.flush(KeyError)
-    assert question.credentials_digest is not None
+    assert question.credentials is not None
     for shown in (
         repr(first),
         repr(question),
-        repr(first.entry),
+        repr(first.validity),
         *map(formatEvent, events),
     ):
         assert "s3cr3t" not in shown
         assert "'one'" not in shown
-    assert pinning.snapshots.get_cached_snapshot(question) is None
+    assert pinning.snapshots.get_cached_snapshot(question.key) is None
 
 
 def test_events_are_counted(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     pinning.newest()
-    pinning.snapshots.get_cached_snapshot(KEY)
+    pinning.snapshots.get_cached_snapshot(KEY.key)
     pinning.clock.advance(TTL)
     pinning.newest()
     pinning.upstream.text = "changed"
@@ -223,7 +227,7 @@ def test_events_are_counted(pinning: Pinning, logged_failures: LoggedFailures) -
     lines_of_failure(pinning, UpstreamError("no"), logged_failures)
     pinning.upstream.error = Forbidden("no")
     pinning.clock.advance(RETRY_SECONDS)
-    Outcome(pinning.snapshots.get(KEY, None))
+    Outcome(pinning.snapshots.get(KEY))
     assert pinning.counted == {
         "miss": 1,
         "hit": 1,

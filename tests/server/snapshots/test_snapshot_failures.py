@@ -17,7 +17,7 @@ from image_service.core.errors import (
     UpstreamTimeout,
 )
 from image_service.server.snapshots.cache.validation import LATE_SECONDS, REVALIDATION_TIMEOUT_SECONDS
-from image_service.server.snapshots.storage.model import RETRY_SECONDS
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from tests.server.snapshots.outcomes import Outcome, outcome
 from tests.server.snapshots.pinning import (
     FAILING,
@@ -95,7 +95,7 @@ def test_snapshot_is_served_during_the_first_wait_for_a_slot_only(pinning: Pinni
     pinning.clock.advance(TTL)
     for number in range(3):
         pinning.upstream.held = []
-        requests = pinning.snapshots.revalidate(first, None), pinning.snapshots.get(KEY, None)
+        requests = pinning.snapshots.revalidate(first, None), pinning.snapshots.get(KEY)
         asked: list[Outcome[Any]] = [Outcome(request) for request in requests]
         pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
         assert [each.has_fired for each in asked] == [number == 0] * 2
@@ -155,7 +155,7 @@ def test_validation_counts_from_when_it_was_asked_for(pinning: Pinning) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
     pinning.upstream.held = []
-    waiting = Outcome(pinning.snapshots.get(KEY, None))
+    waiting = Outcome(pinning.snapshots.get(KEY))
     pinning.clock.advance(TTL / 2)
     pinning.upstream.release()
     assert waiting.value is first
@@ -214,7 +214,7 @@ def test_each_failure_after_a_recovery_has_its_own_grace_and_warning(
         pinning.clock.advance(GRACE - 1)
         pinning.upstream.error = None
         assert pinning.newest() is first
-        assert pinning.snapshots.get_cached_snapshot(KEY) is first
+        assert pinning.snapshots.get_cached_snapshot(KEY.key) is first
 
 
 def test_change_after_a_failure_is_seen(pinning: Pinning, logged_failures: LoggedFailures) -> None:
@@ -259,7 +259,7 @@ def test_unchanged_answer_after_max_age_is_a_new_generation(pinning: Pinning) ->
         pinning.clock.advance(TTL)
         assert pinning.newest() is first
     pinning.clock.advance(TTL - MOMENT)
-    assert pinning.snapshots.get_cached_snapshot(KEY) is first
+    assert pinning.snapshots.get_cached_snapshot(KEY.key) is first
     pinning.clock.advance(MOMENT)
     second = pinning.newest()
     assert second.generation == 2
@@ -274,7 +274,7 @@ def test_max_age_counts_from_the_answer_not_from_validation(pinning: Pinning) ->
     assert pinning.newest() is first
     pinning.clock.advance(1)
     assert pinning.may_continue(first)
-    assert pinning.snapshots.get_cached_snapshot(KEY) is None
+    assert pinning.snapshots.get_cached_snapshot(KEY.key) is None
     assert pinning.newest().generation == 2
 
 
@@ -298,12 +298,12 @@ def test_old_snapshot_serves_mounts_in_progress_while_asking_is_slow(pinning: Pi
     pinning.clock.advance(MAX_AGE)
     pinning.upstream.held = []
     new, going_on = (
-        Outcome(pinning.snapshots.get(KEY, None)),
+        Outcome(pinning.snapshots.get(KEY)),
         Outcome(pinning.snapshots.revalidate(first, None)),
     )
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
     assert (new.has_fired, going_on.has_fired) == (False, True)
-    later = Outcome(pinning.snapshots.get(KEY, None))
+    later = Outcome(pinning.snapshots.get(KEY))
     pinning.clock.advance(10)
     assert (new.has_fired, later.has_fired) == (False, False)
     pinning.upstream.release()

@@ -16,7 +16,9 @@ from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
 from image_service.core.images.layouts import LAYOUTS
 from image_service.server.http.problem import problem, status_of
-from image_service.server.snapshots.storage.model import ImageRequest, LayoutMissing, ReadMode, VersionLost
+from image_service.server.snapshots.storage.shared_layouts import LayoutMissing
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.images.later_layout import LATER as NEW
 from tests.core.images.later_layout import LATER_LAYOUT, LAYOUTS_OF_BOTH
 from tests.core.images.later_layout import PRESENT as OLD

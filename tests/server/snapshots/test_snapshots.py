@@ -23,7 +23,8 @@ from image_service.core.errors import (
 )
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.server.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
-from image_service.server.snapshots.storage.model import RETRY_SECONDS, VersionLost
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from tests.server.snapshots.outcomes import Outcome, outcome
 from tests.server.snapshots.pinning import (
     FAILING,
@@ -33,7 +34,6 @@ from tests.server.snapshots.pinning import (
     REFUSING,
     TTL,
     Pinning,
-    credentials_of,
 )
 
 
@@ -46,33 +46,33 @@ def pinning() -> Pinning:
 
 
 def test_answer_is_not_asked_for_again_within_the_ttl(pinning: Pinning) -> None:
-    assert pinning.snapshots.get_cached_snapshot(KEY) is None
+    assert pinning.snapshots.get_cached_snapshot(KEY.key) is None
     snapshot = pinning.newest()
     config = pinning.config(snapshot)
     pinning.clock.advance(TTL - MOMENT)
     assert pinning.newest() is snapshot
-    assert pinning.snapshots.get_cached_snapshot(KEY) is snapshot
+    assert pinning.snapshots.get_cached_snapshot(KEY.key) is snapshot
     assert pinning.may_continue(snapshot)
     outcome(pinning.snapshots.revalidate(snapshot, None))
     assert pinning.config(snapshot) == config
     assert pinning.upstream.asked == [KEY]
     pinning.clock.advance(MOMENT)
-    assert pinning.snapshots.get_cached_snapshot(KEY) is None
+    assert pinning.snapshots.get_cached_snapshot(KEY.key) is None
     assert not pinning.may_continue(snapshot)
 
 
 def test_ttl_starts_with_the_answer(pinning: Pinning) -> None:
     pinning.upstream.held = []
-    asked = Outcome(pinning.snapshots.get(KEY, None))
+    asked = Outcome(pinning.snapshots.get(KEY))
     pinning.clock.advance(TTL)
     pinning.upstream.release()
     pinning.clock.advance(TTL - MOMENT)
-    assert pinning.snapshots.get_cached_snapshot(KEY) is asked.value
+    assert pinning.snapshots.get_cached_snapshot(KEY.key) is asked.value
 
 
 def test_two_hundred_requests_make_one_round(pinning: Pinning) -> None:
     pinning.upstream.held = []
-    askers = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(200)]
+    askers = [Outcome(pinning.snapshots.get(KEY)) for _ in range(200)]
     assert not any(asker.has_fired for asker in askers)
     pinning.upstream.release()
     assert {id(asker.value) for asker in askers} == {id(pinning.newest())}
@@ -81,7 +81,7 @@ def test_two_hundred_requests_make_one_round(pinning: Pinning) -> None:
 
 def test_first_failure_is_shared_by_waiting_requests_only(pinning: Pinning) -> None:
     pinning.upstream.held, pinning.upstream.error = [], UpstreamError("no")
-    askers = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(3)]
+    askers = [Outcome(pinning.snapshots.get(KEY)) for _ in range(3)]
     pinning.upstream.release()
     assert [type(asker.error) for asker in askers] == [UpstreamError] * 3
     pinning.upstream.error = None
@@ -109,16 +109,16 @@ def test_keys_share_nothing(pinning: Pinning) -> None:
         pinning.newest()
     pinning.upstream.error = None
     for question, snapshot in zip(OTHERS, snapshots[1:], strict=True):
-        outcome(pinning.snapshots.revalidate(snapshot, credentials_of(question)))
+        outcome(pinning.snapshots.revalidate(snapshot, question.credentials))
         assert pinning.newest(question) is snapshot
     assert Counter(pinning.upstream.asked) == Counter(questions * 2)
 
 
 def test_keys_do_not_wait_for_each_other(pinning: Pinning) -> None:
     pinning.upstream.held = []
-    Outcome(pinning.snapshots.get(KEY, None))
+    Outcome(pinning.snapshots.get(KEY))
     pinning.upstream.held = None
-    assert pinning.newest(OTHERS[2]).key == OTHERS[2]
+    assert pinning.newest(OTHERS[2]).key == OTHERS[2].key
 
 
 # Revalidation.
@@ -131,7 +131,7 @@ def test_equal_answer_with_another_token_keeps_the_bytes(pinning: Pinning) -> No
         pinning.clock.advance(TTL)
         assert pinning.newest() is snapshot
         assert pinning.rounds == number + 1
-        assert pinning.snapshots.get_cached_snapshot(KEY) is snapshot
+        assert pinning.snapshots.get_cached_snapshot(KEY.key) is snapshot
     assert pinning.config(snapshot) == config
     assert pinning.counted["unchanged"] == 5
 
@@ -140,7 +140,7 @@ def test_many_requests_wait_for_one_revalidation(pinning: Pinning) -> None:
     snapshot = pinning.newest()
     pinning.clock.advance(TTL)
     pinning.upstream.held = []
-    new = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(100)]
+    new = [Outcome(pinning.snapshots.get(KEY)) for _ in range(100)]
     going_on = [Outcome(pinning.snapshots.revalidate(snapshot, None)) for _ in range(100)]
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS - MOMENT)
     assert not any(asker.has_fired for asker in new)
@@ -157,7 +157,7 @@ def test_slow_revalidation_serves_the_old_snapshot_after_a_second(pinning: Pinni
     pinning.clock.advance(TTL)
     pinning.upstream.held = []
     new, going_on = (
-        Outcome(pinning.snapshots.get(KEY, None)),
+        Outcome(pinning.snapshots.get(KEY)),
         Outcome(pinning.snapshots.revalidate(snapshot, None)),
     )
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
@@ -165,7 +165,7 @@ def test_slow_revalidation_serves_the_old_snapshot_after_a_second(pinning: Pinni
     assert going_on.value is None
     pinning.upstream.text = "changed"
     pinning.upstream.release()
-    renewed = pinning.snapshots.get_cached_snapshot(KEY)
+    renewed = pinning.snapshots.get_cached_snapshot(KEY.key)
     assert renewed is not None
     assert renewed.generation == 2
     assert pinning.rounds == 2
@@ -181,7 +181,7 @@ def test_revalidation_timeout_starts_with_the_revalidation(pinning: Pinning) -> 
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS * 0.7)
     going_on, new = (
         Outcome(pinning.snapshots.revalidate(snapshot, None)),
-        Outcome(pinning.snapshots.get(KEY, None)),
+        Outcome(pinning.snapshots.get(KEY)),
     )
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS * 0.3 - MOMENT)
     assert (going_on.has_fired, new.has_fired) == (False, False)
@@ -201,7 +201,7 @@ def test_abandoned_revalidation_serves_the_next_request(pinning: Pinning) -> Non
     Outcome(pinning.snapshots.revalidate(snapshot, None))
     pinning.clock.advance(30)
     pinning.upstream.release()
-    assert pinning.snapshots.get_cached_snapshot(KEY) is snapshot
+    assert pinning.snapshots.get_cached_snapshot(KEY.key) is snapshot
     assert pinning.rounds == 2
 
 
@@ -267,7 +267,7 @@ def test_nothing_is_served_while_refused_and_the_same_after(
         with pytest.raises(type(error)):
             process.newest()
         assert not process.may_continue(first)
-        assert process.snapshots.get_cached_snapshot(KEY) is None
+        assert process.snapshots.get_cached_snapshot(KEY.key) is None
     assert pinning.rounds == 4, "once in each process"
     pinning.upstream.error = None
     for process in (pinning, pinning.restarted()):
@@ -275,7 +275,7 @@ def test_nothing_is_served_while_refused_and_the_same_after(
             pinning.newest()
         pinning.clock.advance(RETRY_SECONDS)
         assert process.config(process.newest()) == configs[1]
-        older = outcome(process.snapshots.find_generation(KEY, None, 1))
+        older = outcome(process.snapshots.find_generation(KEY, 1))
         assert older is not None
         assert process.config(older) == configs[0]
         outcome(process.snapshots.revalidate(older, None))
@@ -299,7 +299,7 @@ def test_other_answer_after_a_refusal_loses_all_older_ones(pinning: Pinning) -> 
     with pytest.raises(VersionLost):
         outcome(pinning.snapshots.revalidate(first, None))
     assert not pinning.may_continue(first)
-    assert outcome(pinning.snapshots.load(first, None)) is None
+    assert outcome(pinning.snapshots.load(first)) is None
     outcome(pinning.snapshots.revalidate(second, None))
 
 
@@ -335,7 +335,7 @@ def test_end_is_raised_in_all_waiting_requests(pinning: Pinning) -> None:
     pinning.clock.advance(TTL)
     pinning.upstream.held, pinning.upstream.error = [], Forbidden("no longer")
     going_on = [Outcome(pinning.snapshots.revalidate(snapshot, None)) for _ in range(3)]
-    new = [Outcome(pinning.snapshots.get(KEY, None)) for _ in range(3)]
+    new = [Outcome(pinning.snapshots.get(KEY)) for _ in range(3)]
     pinning.upstream.release()
     assert [type(waiter.error) for waiter in going_on] == [Forbidden] * 3
     assert [type(waiter.error) for waiter in new] == [Forbidden] * 3
@@ -363,7 +363,7 @@ def test_first_refusal_is_remembered_for_five_seconds(pinning: Pinning, error: I
         pinning.clock.advance(4.9 / 100)
     assert pinning.rounds == 1
     for question in OTHERS:
-        Outcome(pinning.snapshots.get(question, credentials_of(question)))
+        Outcome(pinning.snapshots.get(question))
     assert pinning.rounds == 1 + len(OTHERS)
     pinning.clock.advance(0.1)
     pinning.upstream.error = None

@@ -32,7 +32,7 @@ def test_restart_serves_the_same_bytes_without_asking_within_the_ttl(pinning: Pi
     restored = after.newest()
     assert after.config(restored) == config
     assert restored.generation == 1
-    assert after.snapshots.get_cached_snapshot(KEY) is restored
+    assert after.snapshots.get_cached_snapshot(KEY.key) is restored
     assert pinning.rounds == 2
     after.clock.advance(MOMENT)
     assert after.newest() is restored
@@ -52,15 +52,15 @@ def test_restart_finds_older_generations(pinning: Pinning) -> None:
     pinning.upstream.text = "changed"
     second = pinning.newest()
     after = pinning.restarted()
-    restored = outcome(after.snapshots.find_generation(KEY, None, 1))
+    restored = outcome(after.snapshots.find_generation(KEY, 1))
     assert restored is not None
     assert after.config(restored) == config
     assert after.may_continue(restored)
-    assert outcome(after.snapshots.find_generation(KEY, None, 1)) is restored
-    newest = outcome(after.snapshots.find_generation(KEY, None, 2))
+    assert outcome(after.snapshots.find_generation(KEY, 1)) is restored
+    newest = outcome(after.snapshots.find_generation(KEY, 2))
     assert newest is after.newest()
     assert after.config(newest) == pinning.config(second)
-    assert outcome(after.snapshots.find_generation(KEY, None, 3)) is None
+    assert outcome(after.snapshots.find_generation(KEY, 3)) is None
     after.clock.advance(TTL)
     pinning.upstream.error = Forbidden("no longer")
     with pytest.raises(Forbidden):
@@ -76,7 +76,7 @@ def test_concurrent_readers_share_a_restored_generation(pinning: Pinning) -> Non
     after.newest()
     gate: Deferred[None] = Deferred()
     after.store.gate = gate
-    found = [Outcome(after.snapshots.find_generation(KEY, None, 1)) for _ in range(100)]
+    found = [Outcome(after.snapshots.find_generation(KEY, 1)) for _ in range(100)]
     after.store.gate = None
     gate.callback(None)
     assert len({id(one.value) for one in found}) == 1
@@ -88,7 +88,7 @@ def test_clock_set_back_does_not_prolong_validity(pinning: Pinning) -> None:
     after.clock.rightNow -= 1000
     after.newest()
     after.clock.advance(TTL)
-    assert after.snapshots.get_cached_snapshot(KEY) is None
+    assert after.snapshots.get_cached_snapshot(KEY.key) is None
 
 
 # Two processes and one store.
@@ -97,7 +97,7 @@ def test_clock_set_back_does_not_prolong_validity(pinning: Pinning) -> None:
 def test_processes_serve_the_answer_of_the_faster_one(pinning: Pinning) -> None:
     other = pinning.restarted()
     pinning.upstream.held = []
-    asked = [Outcome(each.snapshots.get(KEY, None)) for each in (pinning, other)]
+    asked = [Outcome(each.snapshots.get(KEY)) for each in (pinning, other)]
     pinning.upstream.release()
     one, two = (asker.value for asker in asked)
     assert pinning.config(one) == other.config(two)
@@ -189,11 +189,11 @@ def test_lost_snapshot_is_asked_for_again(pinning: Pinning) -> None:
     first = pinning.newest()
     pinning.archive.forget(first)
     pinning.store.store = MemoryRepository()  # as where the file was damaged, and made anew
-    assert outcome(pinning.snapshots.load(first, None)) is None
+    assert outcome(pinning.snapshots.load(first)) is None
     second = pinning.newest()
     assert second.generation == 2, "or the bytes of one could be taken for those of the other"
     assert pinning.config(second)
-    assert outcome(pinning.snapshots.load(first, None)) is None
+    assert outcome(pinning.snapshots.load(first)) is None
     outcome(pinning.snapshots.revalidate(first, None))
 
 
@@ -201,7 +201,7 @@ def test_lost_snapshot_is_an_error_while_asking_fails(pinning: Pinning) -> None:
     first = pinning.newest()
     pinning.archive.forget(first)
     pinning.store.store = MemoryRepository()
-    outcome(pinning.snapshots.load(first, None))
+    outcome(pinning.snapshots.load(first))
     pinning.upstream.error = UpstreamTimeout("no")
     with pytest.raises(UpstreamTimeout):
         pinning.newest()

@@ -123,12 +123,12 @@ def test_files_hold_nothing_in_clear(store: SqlRepository, tmp_path: Path) -> No
         b"a ramdisk with keyfiles" * 1000,
     )
     cipher = SnapshotCipher(b"i" * 32)
-    key, reader = (
-        cipher.key_of(infra_env, "full-iso", credentials),
+    seal, reader = (
+        cipher.seal_of(infra_env, "full-iso", credentials),
         cipher.reader_key_of(address, credentials, "r"),
     )
-    sealed = cipher.seal(key, 1, credentials, encode_customization(customization))
-    outcome(store.add(key, 1, sealed, T))
+    key, sealed = seal.key, seal.seal(1, encode_customization(customization))
+    outcome(store.add(key, 1, sealed, T, seal.owner))
     outcome(store.save_mounts([StoredMount(reader, key, 1, "5f" * 32, T)], T))
     in_wal = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     outcome(store.close())

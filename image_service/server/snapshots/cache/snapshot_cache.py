@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from image_service.common.concurrency.lru import LruCache
 from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.core.errors import Unavailable
-from image_service.server.snapshots.storage.model import CacheEntry, Snapshot
+from image_service.server.snapshots.cache.cache_entry import CacheEntry
+from image_service.server.snapshots.storage.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.coordination import Coordination
     from image_service.core.errors import ImageServiceError
-    from image_service.core.images.reference import Credentials
-    from image_service.server.snapshots.storage.model import SnapshotKey
+    from image_service.server.snapshots.storage.encryption import Seal
     from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+    from image_service.server.snapshots.storage.snapshot import SnapshotKey
 
 MAX_ENTRIES = 16384
 """Beyond this the repository is read again."""
@@ -57,14 +58,14 @@ class SnapshotCache:
         """Return True if no other process has changed what is stored."""
         return entry.key_counter == self._coordination.counter(entry.snapshot.stored_key)
 
-    async def get(self, key: SnapshotKey, credentials: Credentials | None) -> CacheEntry | None:
+    async def get(self, key: SnapshotKey) -> CacheEntry | None:
         """Return the entry of a key as all processes know it; None: unknown to this one, or ended."""
         entry = self._entries.get(key)
         if entry is None or self.is_current(entry):
             return entry
-        return await self._refreshing.join(key, partial(self.refresh, entry, credentials))
+        return await self._refreshing.join(key, partial(self.refresh, entry))
 
-    async def refresh(self, entry: CacheEntry, credentials: Credentials | None) -> CacheEntry | None:
+    async def refresh(self, entry: CacheEntry) -> CacheEntry | None:
         """Take over what other processes have stored, and return the key's entry; None: it has ended."""
         if self.is_current(entry):
             return entry
@@ -79,20 +80,18 @@ class SnapshotCache:
         if stored is not None:
             entry.update(stored)
             if entry.is_superseded_by(stored):
-                return await self._load_newest(entry, version, credentials)
-        entry.key_counter = version
+                return await self._load_newest(entry, version)
+        entry.record_read(version)
         return entry
 
-    async def load(
-        self, key: SnapshotKey, stored_key: bytes, credentials: Credentials | None
-    ) -> CacheEntry | None:
+    async def load(self, key: SnapshotKey, seal: Seal) -> CacheEntry | None:
         """Make an entry of what is stored; None: nothing is."""
-        version = self._coordination.counter(stored_key)
-        found = await self._repository.load_newest(key, stored_key, credentials)
+        version = self._coordination.counter(seal.key)
+        found = await self._repository.load_newest(key, seal)
         if found is None:
             return None
         snapshot, stored = found
-        return self._add(CacheEntry(snapshot, stored.validated_at, version, stored.is_refused))
+        return self._add(CacheEntry(snapshot, stored.validated_at, version, is_refused=stored.is_refused))
 
     def add(self, snapshot: Snapshot, validated_at: float) -> CacheEntry:
         """Make the entry of a key's first snapshot, which is in the repository."""
@@ -101,14 +100,12 @@ class SnapshotCache:
 
     def supersede(self, entry: CacheEntry, snapshot: Snapshot, validated_at: float) -> None:
         """Put a new generation, which is in the repository, in the place of an entry's newest."""
-        entry.supersede(snapshot, validated_at)
-        entry.key_counter = self._coordination.bump(snapshot.stored_key)
-        self._add(entry)
+        entry.validity.record_answer(validated_at)
+        self.replace(entry, snapshot)
 
     def replace(self, entry: CacheEntry, snapshot: Snapshot) -> None:
         """Put a new generation of the same answer, which is in the repository, in the place of the newest."""
-        entry.replace(snapshot)
-        entry.key_counter = self._coordination.bump(snapshot.stored_key)
+        entry.replace(snapshot, self._coordination.bump(snapshot.stored_key))
         self._add(entry)
 
     def announce(self, entry: CacheEntry) -> None:
@@ -116,13 +113,13 @@ class SnapshotCache:
         is_current = self.is_current(entry)
         version = self._coordination.bump(entry.snapshot.stored_key)
         if is_current:  # else this process has to read it, too
-            entry.key_counter = version
+            entry.record_read(version)
 
     async def refuse(self, entry: CacheEntry, refusal: ImageServiceError) -> None:
         """Let nothing of a key be served, in all processes."""
-        is_news, cached = not entry.is_refused, self._entries.peek(entry.snapshot.key)
+        is_news, cached = not entry.validity.is_refused, self._entries.peek(entry.snapshot.key)
         for each in (entry, cached or entry):  # another one, if this one was evicted
-            each.record_refusal(refusal, self._clock.seconds())
+            each.validity.record_refusal(refusal, self._clock.seconds())
         if is_news:
             self.announce(entry)
             await self._repository.record_refusal(entry.snapshot)
@@ -138,26 +135,22 @@ class SnapshotCache:
         self._coordination.bump(snapshot.stored_key)
         await self._repository.end(snapshot, self._clock.seconds())
         for each in (entry, self._entries.pop(snapshot.key) or entry):  # same
-            each.end()
+            each.validity.end()
         self._coordination.bump(snapshot.stored_key)  # for processes that have read before the write
 
     async def find_generation(
-        self,
-        entry: CacheEntry,
-        number: int,
-        credentials: Credentials | None,
-        layout: int | None = None,
+        self, entry: CacheEntry, number: int, layout: int | None = None
     ) -> Snapshot | None:
         """Return a generation of an entry's key, with its layout if known; None: it is not stored."""
         if known := entry.find_generation(number):
             return known
-        stored_key = entry.snapshot.stored_key
+        newest = entry.snapshot
         if layout is None:
-            layout = await self._repository.find_layout(stored_key, number)
+            layout = await self._repository.find_layout(newest.stored_key, number)
         if layout is None:
             return None
-        found = Snapshot(entry.snapshot.key, stored_key, number, -inf, -inf, layout)
-        is_stored = await self._repository.load(found, credentials) is not None
+        found = Snapshot(newest.key, newest.seal, number, -inf, -inf, layout)
+        is_stored = await self._repository.load(found) is not None
         if known := entry.find_generation(number):  # loaded for another request meanwhile
             return known
         if not is_stored:
@@ -165,33 +158,31 @@ class SnapshotCache:
         entry.add_older(found)
         return found
 
-    async def reattach(self, entry: CacheEntry, snapshot: Snapshot, credentials: Credentials | None) -> None:
+    async def reattach(self, entry: CacheEntry, snapshot: Snapshot) -> None:
         """Have a snapshot whose entry was evicted share the validity of the entry that replaced it."""
-        is_stored = await self.find_generation(entry, snapshot.generation, credentials, snapshot.layout)
+        is_stored = await self.find_generation(entry, snapshot.generation, snapshot.layout)
         if is_stored is not None:
-            snapshot.entry = entry
-        elif snapshot.entry is not None:
-            snapshot.entry.end()  # in the meantime
+            snapshot.join(entry.validity, is_newest=False)
+        elif snapshot.validity is not None:
+            snapshot.validity.end()  # in the meantime
 
-    async def _load_newest(
-        self, entry: CacheEntry, version: int, credentials: Credentials | None
-    ) -> CacheEntry | None:
+    async def _load_newest(self, entry: CacheEntry, version: int) -> CacheEntry | None:
         """Supersede an entry's snapshot by the one that another process has stored."""
         older = entry.snapshot
-        found = await self._repository.load_newest(older.key, older.stored_key, credentials)
+        found = await self._repository.load_newest(older.key, older.seal)
         has_ended = older.generation > 0 and await self._repository.has_ended(older)
-        entry.key_counter = version
+        entry.record_read(version)
         cached = self._entries.peek(older.key) or entry
-        if cached.is_ended:
+        if cached.validity.is_ended:
             return None
         if found is None or cached is not entry or entry.snapshot is not older:
             return cached
         snapshot, stored = found
         if has_ended:  # in between
             self._remove(entry)
-            return self._add(CacheEntry(snapshot, stored.validated_at, version, stored.is_refused))
-        entry.supersede(snapshot, stored.validated_at)
-        entry.is_refused = stored.is_refused
+            return self._add(CacheEntry(snapshot, stored.validated_at, version, is_refused=stored.is_refused))
+        entry.replace(snapshot, version)
+        entry.validity.record_answer(stored.validated_at, is_refused=stored.is_refused)
         return self._add(entry)
 
     def _add(self, entry: CacheEntry) -> CacheEntry:
@@ -200,7 +191,7 @@ class SnapshotCache:
 
     def _remove(self, entry: CacheEntry) -> None:
         """Drop what another process has seen the end of."""
-        entry.end()
+        entry.validity.end()
         self._repository.forget(entry.snapshot)
         if self._entries.peek(entry.snapshot.key) is entry:
             self._entries.pop(entry.snapshot.key)

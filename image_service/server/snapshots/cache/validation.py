@@ -24,7 +24,8 @@ from twisted.logger import Logger
 
 from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.core.errors import ImageServiceError, UpstreamQueueFull
-from image_service.server.snapshots.storage.model import FAILURES, RETRY_SECONDS, SnapshotEvent
+from image_service.server.snapshots.storage.snapshot import SnapshotEvent
+from image_service.server.snapshots.storage.validity import FAILURES, RETRY_SECONDS, ValidityState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.coordination import Coordination
     from image_service.core.images.customization import Customization
     from image_service.core.images.reference import Credentials, Kind
+    from image_service.server.snapshots.cache.cache_entry import CacheEntry
     from image_service.server.snapshots.cache.snapshot_cache import SnapshotCache
-    from image_service.server.snapshots.storage.model import CacheEntry, Snapshot, SnapshotKey
+    from image_service.server.snapshots.storage.encryption import Seal
     from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+    from image_service.server.snapshots.storage.snapshot import Snapshot, SnapshotKey
     from image_service.settings.upstream import SnapshotSettings
 
 _log = Logger()
@@ -86,9 +89,9 @@ class Validator:
 
     def is_fresh(self, entry: CacheEntry) -> bool:
         """Return True if mounts in progress may go on without asking."""
-        now, since = self._clock.seconds(), entry.validated_at
+        now, since = self._clock.seconds(), entry.validity.validated_at
         is_within_ttl = since <= now < since + self._settings.ttl_seconds
-        return is_within_ttl and not entry.is_refused and self._cache.is_current(entry)
+        return is_within_ttl and not entry.validity.is_refused and self._cache.is_current(entry)
 
     def is_old(self, snapshot: Snapshot) -> bool:
         """Return True if the snapshot is too old for new mounts."""
@@ -103,47 +106,52 @@ class Validator:
         Raises:
             ImageServiceError: nothing may be served now.
         """
-        now = self._clock.seconds()
-        if now >= entry.retry_at:
+        validity, now = entry.validity, self._clock.seconds()
+        if now >= validity.retry_at:
             try:
                 await self._wait(entry, credentials, now, may_serve_old=may_serve_old)
             except UpstreamQueueFull:
-                if entry.failing_since is None:
+                if validity.failing_since is None:
                     raise
-        if entry.is_ended:  # there is another one
+        if validity.is_ended:  # there is another one
             return
-        entry.check_refusal()
-        if entry.failing_since is not None and entry.error is not None:
-            if self._clock.seconds() >= entry.failing_since + self._settings.grace_seconds:
-                raise entry.error.copy()
+        validity.check_refusal()
+        if validity.failing_since is not None and validity.error is not None:
+            if self._clock.seconds() >= validity.failing_since + self._settings.grace_seconds:
+                raise validity.error.copy()
             self._count(SnapshotEvent.GRACE)
 
-    async def recompose(self, entry: CacheEntry, credentials: Credentials | None) -> None:
+    async def recompose(self, entry: CacheEntry) -> None:
         """Store the newest snapshot again, with a layout that all replicas have; mounts keep the other."""
-        await self._recomposing.join(entry.snapshot.key, lambda: self._recompose(entry, credentials))
+        await self._recomposing.join(entry.snapshot.key, lambda: self._recompose(entry))
 
-    async def _recompose(self, entry: CacheEntry, credentials: Credentials | None) -> None:
+    async def _recompose(self, entry: CacheEntry) -> None:
         async with self._coordination.lock(entry.snapshot.stored_key):
-            current = await self._cache.refresh(entry, credentials)
+            current = await self._cache.refresh(entry)
             if current is None or self._repository.layouts.all_have(current.snapshot.layout):
                 return
             snapshot = current.snapshot
-            customization = await self._repository.load(snapshot, credentials)
+            customization = await self._repository.load(snapshot)
             if customization is None:
                 return
             again = await self._repository.add(
-                snapshot.key, credentials, customization, after=snapshot.generation, at=snapshot.taken_at
+                snapshot.key, snapshot.seal, customization, after=snapshot.generation, at=snapshot.taken_at
             )
-            await self._repository.record_validation(again, credentials, current.validated_at)
+            await self._repository.record_validation(again, current.validity.validated_at)
             self._cache.replace(current, again)
 
     async def _wait(
         self, entry: CacheEntry, credentials: Credentials | None, now: float, *, may_serve_old: bool
     ) -> None:
-        since = now if entry.revalidating_since is None else entry.revalidating_since
-        is_too_late = entry.had_no_slot or now >= since + LATE_SECONDS
-        if entry.is_refused or (is_too_late and entry.failing_since is None):
-            may_serve_old = False
+        validity = entry.validity
+        since = now if validity.asking_since is None else validity.asking_since
+        match validity.state:
+            case ValidityState.VALIDATED:
+                may_serve_old = may_serve_old and now < since + LATE_SECONDS
+            case ValidityState.NO_SLOT | ValidityState.REFUSED | ValidityState.ENDED:
+                may_serve_old = False
+            case ValidityState.FAILING:
+                pass  # for the grace
         timeout = since + REVALIDATION_TIMEOUT_SECONDS - now
         if timeout <= 0 and may_serve_old:
             return
@@ -153,14 +161,15 @@ class Validator:
         await answer
 
     async def _revalidate(self, entry: CacheEntry, credentials: Credentials | None) -> None:
-        entry.revalidating_since = self._clock.seconds()
+        started_at = self._clock.seconds()
+        entry.validity.begin_asking(started_at)
         try:
             async with self._coordination.lock(entry.snapshot.stored_key) as is_held:
-                current = await self._cache.refresh(entry, credentials)
+                current = await self._cache.refresh(entry)
                 if current is not None and self.is_due(current):
-                    await self._ask_again(current, credentials, entry.revalidating_since, is_held)
+                    await self._ask_again(current, credentials, started_at, is_held)
         finally:
-            entry.revalidating_since = None
+            entry.validity.end_asking()
 
     async def _ask_again(
         self,
@@ -173,9 +182,9 @@ class Validator:
         try:
             customization = await self._fetch(key.infra_env_id, key.kind, credentials, is_revalidation=True)
             if is_held():  # else another process has asked later, and stored its answer
-                await self._accept(entry, customization, credentials, asked_at)
+                await self._accept(entry, customization, asked_at)
         except UpstreamQueueFull:
-            entry.had_no_slot = True
+            entry.validity.record_no_slot()
             raise
         except FAILURES as error:
             self._record_failure(entry, error, started_at)
@@ -192,54 +201,42 @@ class Validator:
             unexpected = ImageServiceError("the answer of assisted-service cannot be used")
             self._record_failure(entry, unexpected, started_at)
 
-    async def _accept(
-        self,
-        entry: CacheEntry,
-        customization: Customization,
-        credentials: Credentials | None,
-        asked_at: float,
-    ) -> None:
+    async def _accept(self, entry: CacheEntry, customization: Customization, asked_at: float) -> None:
         snapshot = entry.snapshot
-        is_same = await self._repository.is_same(snapshot, customization, credentials)
+        is_same = await self._repository.is_same(snapshot, customization)
         if is_same and not self.is_old(snapshot):
             self._count(SnapshotEvent.UNCHANGED)
-            entry.record_answer(asked_at)
-            await self._repository.record_validation(snapshot, credentials, asked_at)
+            entry.validity.record_answer(asked_at)
+            await self._repository.record_validation(snapshot, asked_at)
             self._cache.announce(entry)
             return
         self._count(SnapshotEvent.CHANGED)
-        must_end = entry.is_refused and not is_same
+        must_end = entry.validity.is_refused and not is_same
         if must_end:
             await self._cache.end(entry)
         after = snapshot.generation
-        renewed = await self.store(snapshot.key, customization, credentials, after=after, at=asked_at)
+        renewed = await self.store(snapshot.key, snapshot.seal, customization, after=after, at=asked_at)
         if must_end:
             self._cache.add(renewed, asked_at)
         else:
             self._cache.supersede(entry, renewed, asked_at)
 
     def _record_failure(self, entry: CacheEntry, error: ImageServiceError, started_at: float) -> None:
-        if entry.failing_since is None and not entry.is_refused:
+        if entry.validity.failing_since is None and not entry.validity.is_refused:
             _log.info(
                 "cannot validate infra-env {infra_env}, serving its last snapshot: {detail}",
                 infra_env=entry.snapshot.key.infra_env_id,
                 detail=error.detail,
             )
         self._count(SnapshotEvent.FAILED)
-        entry.record_failure(error, started_at, self._clock.seconds() + RETRY_SECONDS)
+        entry.validity.record_failure(error, started_at, self._clock.seconds() + RETRY_SECONDS)
 
     async def store(
-        self,
-        key: SnapshotKey,
-        customization: Customization,
-        credentials: Credentials | None,
-        *,
-        after: int,
-        at: float,
+        self, key: SnapshotKey, seal: Seal, customization: Customization, *, after: int, at: float
     ) -> Snapshot:
         """Store what was answered as the generation after ``after``, unless another process just has."""
-        snapshot = await self._repository.add(key, credentials, customization, after=after, at=at)
+        snapshot = await self._repository.add(key, seal, customization, after=after, at=at)
         if self.is_old(snapshot):  # another process's, of an equal answer long ago
             after = snapshot.generation
-            snapshot = await self._repository.add(key, credentials, customization, after=after, at=at)
+            snapshot = await self._repository.add(key, seal, customization, after=after, at=at)
         return snapshot

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.parts import InThread
     from image_service.common.database.postgresql import PostgresqlDatabase
-    from image_service.server.snapshots.storage.model import SharedLayouts
+    from image_service.server.snapshots.storage.shared_layouts import SharedLayouts
 
 EXCHANGE_SECONDS = 5
 """Between two calls of ``exchange``: another replica's layout is unknown for so long."""

@@ -58,6 +58,44 @@ _log = Logger()
 
 
 @attrs.frozen
+class Seal:
+    """What stands for a question, and for the credentials that it was asked with, in the repository.
+
+    It is derived from the instance's secret and the credentials, and contains neither, so caches may keep it.
+    The same question gets an equal one again.
+
+    Args:
+        key: 32 bytes, under which the answers are stored.
+        owner: of the answers.
+    """
+
+    key: bytes
+    owner: Owner | None
+    _encryption_key: bytes = attrs.field(repr=False)
+
+    def seal(self, generation: int, payload: bytes) -> bytes:
+        """Encrypt a payload, which becomes 29 bytes longer."""
+        return encrypt(AESGCM(self._encryption_key), payload, _pack(self.key, b"%d" % generation))
+
+    def unseal(self, generation: int, sealed: bytes) -> bytes:
+        """Decrypt what ``seal`` of an equal seal returned for the same generation.
+
+        Raises:
+            SnapshotUnreadable: any of these, the secret or the sealed bytes differ.
+        """
+        if not sealed.startswith(_FORMAT):
+            raise SnapshotUnreadable(
+                "a stored snapshot is sealed in a format that this release does not know"
+            )
+        try:
+            return decrypt(AESGCM(self._encryption_key), sealed, _pack(self.key, b"%d" % generation))
+        except (InvalidTag, ValueError):  # the latter of a nonce that is too short
+            raise SnapshotUnreadable(
+                f"a stored snapshot of {len(sealed)} bytes does not open: damaged, or sealed for others"
+            ) from None
+
+
+@attrs.frozen
 class SnapshotCipher:
     """Derives digests and keys. Nothing here blocks; sealing takes about a ms per MiB.
 
@@ -75,33 +113,23 @@ class SnapshotCipher:
         """Return the 32 bytes that stand for a client reading an image."""
         return self._digest(b"reader", address.encode(), ref.encode(), *_fields(credentials))
 
-    def owner_of(self, infra_env_id: str, credentials: Credentials | None) -> Owner:
-        """Return what stands for an infra-env and for those who may read it."""
-        return Owner(
+    def seal_of(self, infra_env_id: str, question: str, credentials: Credentials | None) -> Seal:
+        """Return what stands for what is asked about an infra-env, and by whom."""
+        fields = _fields(credentials)
+        owner = Owner(
             self._digest(b"infra-env", infra_env_id.encode()),
-            self._digest(b"credentials", infra_env_id.encode(), *_fields(credentials)),
+            self._digest(b"credentials", infra_env_id.encode(), *fields),
         )
+        key = self.key_of(infra_env_id, question, credentials)
+        return Seal(key, owner, self._derive(b"snapshot", *fields))
 
-    def seal(self, key: bytes, generation: int, credentials: Credentials | None, payload: bytes) -> bytes:
-        """Encrypt a payload, which becomes 29 bytes longer."""
-        return encrypt(self._cipher(credentials), payload, _pack(key, b"%d" % generation))
+    def seal(self, key: bytes, generation: int, payload: bytes) -> bytes:
+        """Encrypt a payload that all may read who have the instance's secret; see `Seal.seal`."""
+        return self._seal(key).seal(generation, payload)
 
-    def unseal(self, key: bytes, generation: int, credentials: Credentials | None, sealed: bytes) -> bytes:
-        """Decrypt what ``seal`` returned for the same key, generation and credentials.
-
-        Raises:
-            SnapshotUnreadable: any of these, the secret or the sealed bytes differ.
-        """
-        if not sealed.startswith(_FORMAT):
-            raise SnapshotUnreadable(
-                "a stored snapshot is sealed in a format that this release does not know"
-            )
-        try:
-            return decrypt(self._cipher(credentials), sealed, _pack(key, b"%d" % generation))
-        except (InvalidTag, ValueError):  # the latter of a nonce that is too short
-            raise SnapshotUnreadable(
-                f"a stored snapshot of {len(sealed)} bytes does not open: damaged, or sealed for others"
-            ) from None
+    def unseal(self, key: bytes, generation: int, sealed: bytes) -> bytes:
+        """Decrypt what ``seal`` returned; see `Seal.unseal`."""
+        return self._seal(key).unseal(generation, sealed)
 
     def link_digest_of(self, code: str) -> bytes:
         """Return the 32 bytes that stand for the code of a short link."""
@@ -109,7 +137,7 @@ class SnapshotCipher:
 
     def seal_link(self, code: str, payload: bytes) -> bytes:
         """Encrypt the target of a short link; its code and the secret decrypt it."""
-        return encrypt(self._derive(b"link", code.encode()), payload, self.link_digest_of(code))
+        return encrypt(AESGCM(self._derive(b"link", code.encode())), payload, self.link_digest_of(code))
 
     def unseal_link(self, code: str, sealed: bytes) -> bytes:
         """Decrypt what ``seal_link`` returned for the same code.
@@ -118,20 +146,19 @@ class SnapshotCipher:
             SnapshotUnreadable: the code, the secret or the sealed bytes differ.
         """
         try:
-            return decrypt(self._derive(b"link", code.encode()), sealed, self.link_digest_of(code))
+            return decrypt(AESGCM(self._derive(b"link", code.encode())), sealed, self.link_digest_of(code))
         except (InvalidTag, ValueError):
             raise SnapshotUnreadable(f"a stored link of {len(sealed)} bytes cannot be decrypted") from None
 
     def _digest(self, *fields: bytes) -> bytes:
         return hmac.digest(self._secret, _pack(*fields), "sha256")
 
-    def _cipher(self, credentials: Credentials | None) -> AESGCM:
-        return self._derive(b"snapshot", *_fields(credentials))
+    def _seal(self, key: bytes) -> Seal:
+        return Seal(key, None, self._derive(b"snapshot"))
 
-    def _derive(self, purpose: bytes, *fields: bytes) -> AESGCM:
+    def _derive(self, purpose: bytes, *fields: bytes) -> bytes:
         """HKDF (RFC 5869) of the fields, which alone may be guessable, salted with the secret."""
-        derivation = HKDF(SHA256(), _KEY_BYTES, salt=self._secret, info=purpose)
-        return AESGCM(derivation.derive(_pack(*fields)))
+        return HKDF(SHA256(), _KEY_BYTES, salt=self._secret, info=purpose).derive(_pack(*fields))
 
 
 def _fields(credentials: Credentials | None) -> tuple[bytes, ...]:

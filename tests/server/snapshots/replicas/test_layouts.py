@@ -12,7 +12,7 @@ from image_service.core.errors import StoreFailed
 from image_service.core.images.layouts import LAYOUTS
 from image_service.server.snapshots.replicas.layouts import SEEN_SECONDS, LayoutExchange
 from image_service.server.snapshots.replicas.tables import REPLICAS
-from image_service.server.snapshots.storage.model import SharedLayouts
+from image_service.server.snapshots.storage.shared_layouts import SharedLayouts
 from tests.core.images.later_layout import LATER as NEW
 from tests.core.images.later_layout import LATER_LAYOUT
 from tests.core.images.later_layout import PRESENT as OLD
