@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from image_service.server.assisted.failure_log import UpstreamHealth
     from image_service.server.catalog.build_catalog import BaseImages
     from image_service.server.observability.metrics import Metrics
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.build_snapshots import BootImageParts
     from image_service.settings.settings import Settings
 
@@ -42,7 +42,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     base_images: BaseImages,
     stand_in: StandIn | None,
     base_url: str,
-) -> tuple[BootImages, Links, DatabaseMonitor | None, UpstreamHealth]:
+) -> tuple[ImageFinder, Links, DatabaseMonitor | None, UpstreamHealth]:
     """Return boot images, links to them, the monitor of the database, and assisted-service's health.
 
     The monitor is None if replicas share no database.

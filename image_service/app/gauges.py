@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from image_service.server.catalog.catalog import Catalog
     from image_service.server.observability.metrics import Metrics
     from image_service.server.serving.request_handler import ImageRequestHandler
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.streams.streams import Streams
     from image_service.server.transport.admission.slots import Slots
     from image_service.server.transport.listeners import Listeners
@@ -36,7 +36,7 @@ def add_gauges(  # noqa: PLR0913 - one for each part that has gauges
     metrics: Metrics,
     *,
     catalog: Catalog,
-    images: BootImages,
+    images: ImageFinder,
     slots: Slots,
     listeners: Listeners,
     handlers: Iterable[ImageRequestHandler],

@@ -121,7 +121,7 @@ class ImageService(ProcessService):
             stand_in=stand_in,
             base_url=base_url,
         )
-        base_images.options.on_superseded = images.supersede
+        base_images.options.on_superseded = images.retention.supersede
         certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
         status = ProcessStatus(
             upstream=upstream,

@@ -16,7 +16,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import globalLogPublisher
 
 from image_service.app.service import ImageService
-from image_service.server.snapshots.boot_images import CACHES
+from image_service.server.snapshots.image_finder import CACHES
 from image_service.server.standalone.sample import SAMPLE_VERSION, unpack_sample
 from image_service.server.standalone.service import SAMPLE_ID
 from image_service.server.transport.sending.tcp import bind

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.coordination import Coordination
     from image_service.server.links.repository import LinkRepository
     from image_service.server.links.target_url import OwnUrls
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.storage.encryption import SnapshotCipher
 
 READ_AGAIN_SECONDS = 60.0
@@ -123,7 +123,7 @@ class Links:
         self,
         repository: LinkRepository,
         cipher: Callable[[], SnapshotCipher],
-        images: BootImages,
+        images: ImageFinder,
         own_urls: OwnUrls,
         max_seconds: int,
         *,

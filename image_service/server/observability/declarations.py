@@ -24,7 +24,7 @@ from image_service.server.observability.families import (
     SentBytesCounter,
     StateGauge,
 )
-from image_service.server.snapshots.boot_images import CACHES
+from image_service.server.snapshots.image_finder import CACHES
 from image_service.server.snapshots.replicas.observer import ClaimOutcome, Direction
 from image_service.server.snapshots.storage.repository_access import STORE_OPERATIONS
 from image_service.server.snapshots.storage.snapshot import REVALIDATION_RESULTS

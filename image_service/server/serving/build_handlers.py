@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from image_service.server.boot_progress.recording import ReadRecorder
     from image_service.server.links.links import Links
     from image_service.server.serving.pages import Page
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.settings.network import ListenSettings
 
 
 def build_request_handlers(  # noqa: PLR0913 - four parts that other packages have
     parts: PartsStack,
     settings: ListenSettings,
-    images: BootImages,
+    images: ImageFinder,
     links: Links,
     reads: ReadRecorder,
     *,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from image_service.server.boot_progress.recording import PendingReads, ReadRecorder
     from image_service.server.http.head import Request
     from image_service.server.serving.digests import Digests
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.versions import ComposedVersion
 
 BEGINNING_BYTES = 64 * 1024
@@ -62,7 +62,7 @@ class ImageAccess:
 class ImageResponses:
     """Prepares the responses to requests for images, and records what their clients read."""
 
-    _images: BootImages
+    _images: ImageFinder
     _digests: Digests
     _reads: ReadRecorder
 
@@ -97,7 +97,7 @@ class ImageResponses:
             return PreparedResponse(response, access.subject)
         reads = self._find_reads(request, reader, composed, response.length)
         if request.method == "HEAD":
-            self._images.retain(image_request, composed)
+            self._images.retention.retain(image_request, composed)
             repeated = RepeatedHead(
                 self._images, self._digests, image_request, ref(image), digest, access.is_allowed
             )

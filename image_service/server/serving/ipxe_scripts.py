@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from image_service.core.images.reference import Reader
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
 
 _PARAMETERS = {CredentialScheme.API_KEY: "api_key", CredentialScheme.IMAGE_TOKEN: "image_token"}
 """Of credentials that a URL can hold; iPXE sends no ``Authorization``."""
@@ -32,7 +32,7 @@ class IpxeScripts:
             client has reached it.
     """
 
-    _images: BootImages
+    _images: ImageFinder
     _base_url: str
     _base_path: str
     _uses_host: bool

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.core.images.reference import Reader
     from image_service.server.boot_progress.recording import PendingReads
     from image_service.server.serving.digests import Digests
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.lookups import CachedLookup, NewestLookup
     from image_service.server.snapshots.mounts import Mount
     from image_service.server.snapshots.versions import ImageRequest
@@ -47,7 +47,7 @@ class RangeStream:
         is_allowed: returns False once the reader's short link has ended.
     """
 
-    _images: BootImages
+    _images: ImageFinder
     _reader: Reader
     _mount: Mount
     _size: int
@@ -103,7 +103,7 @@ class RepeatedHead:
         is_allowed: returns False once the reader's short link has ended.
     """
 
-    _images: BootImages
+    _images: ImageFinder
     _digests: Digests
     _request: ImageRequest
     _image: ref[BootImage]

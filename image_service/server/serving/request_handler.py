@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from image_service.server.serving.image_responses import ImageResponses
     from image_service.server.serving.ipxe_scripts import IpxeScripts
     from image_service.server.serving.pages import Pages
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
 
 _log = Logger()
 
@@ -98,7 +98,7 @@ class ImageRequestHandler:
         mirror: returns a published file of a stream.
     """
 
-    _images: BootImages
+    _images: ImageFinder
     _responses: ImageResponses
     _pages: Pages
     _base_path: str = ""

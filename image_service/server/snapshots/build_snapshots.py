@@ -16,8 +16,8 @@ from image_service.common.database.monitor import CHECK_SECONDS, CLOCK_ERROR_SEC
 from image_service.common.database.sqlite import SqliteDatabase
 from image_service.core.errors import ConfigurationError, StoreFailed
 from image_service.server.assisted.customizations import fetch_customization
-from image_service.server.snapshots.boot_images import BootImages
 from image_service.server.snapshots.image_cache import BootImageCache
+from image_service.server.snapshots.image_finder import ImageFinder
 from image_service.server.snapshots.mounts import Mounts, save_seconds
 from image_service.server.snapshots.replicas.build_replicas import start_replica_coordination
 from image_service.server.snapshots.replicas.data_key import open_data_key
@@ -80,7 +80,7 @@ class BootImageParts:
         monitor: of the database that replicas share; None: they share none.
     """
 
-    images: BootImages
+    images: ImageFinder
     sealed: SealedRepository
     repository: SqlRepository
     coordination: Coordination
@@ -151,7 +151,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         count=count,
     )
     parts.call_every(images.mounts.save_seconds, images.mounts.save)
-    parts.call_every(images.mounts.save_seconds, images.release_superseded)
+    parts.call_every(images.mounts.save_seconds, images.retention.release_superseded)
     if is_leader:
         parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(UNUSED_SECONDS))
     parts.push_async_callback(images.mounts.save)
@@ -167,14 +167,14 @@ def connect_boot_images(  # noqa: PLR0913 - same
     *,
     coordination: Coordination,
     count: Callable[[SnapshotEvent], None] = lambda _: None,
-) -> BootImages:
+) -> ImageFinder:
     """Return boot images over an open repository (see `build_boot_images`)."""
     fetch = partial(fetch_customization, assisted)
     snapshots = Snapshots(fetch, sealed, clock, coordination, settings, count=count)
     resolver = Resolver(assisted.fetch_infra_env, sealed, clock, coordination, settings)
     mounts = Mounts(sealed, clock, settings.mount_window_seconds, coordination)
     cache = BootImageCache(builder, snapshots, settings.cache_bytes, count)
-    return BootImages(VersionFinder(builder, resolver, snapshots), snapshots, mounts, cache, clock)
+    return ImageFinder(VersionFinder(builder, resolver, snapshots), snapshots, mounts, cache, clock)
 
 
 def open_repository(

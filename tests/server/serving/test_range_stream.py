@@ -161,7 +161,7 @@ def _the_mounts_window_passes(service: Service) -> None:
 
 def _the_base_image_is_superseded(service: Service) -> None:
     for base in set(service.world.catalog.images.values()):
-        service.world.images.supersede(base)
+        service.world.images.retention.supersede(base)
 
 
 def _other_images_take_its_memory(service: Service) -> None:

@@ -174,7 +174,7 @@ async def test_superseded_base_image_is_not_served_again(reactor: EPollReactor, 
         client = await server.client()
         await head(client)
         for base in set(asked.world.catalog.images.values()):
-            asked.world.images.supersede(base)
+            asked.world.images.retention.supersede(base)
         await head(client)
         assert len(asked.ranges) == 2
 

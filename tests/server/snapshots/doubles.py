@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from image_service.core.images.base import BaseImage, NmstateImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.reference import Credentials
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.storage.snapshot import SnapshotEvent
 
     InThread = Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
@@ -240,7 +240,7 @@ class World:
     wall_offset: float = 0.0
     clock_error_seconds: float | None = None
     archive: SealedRepository = attrs.field(init=False)
-    images: BootImages = attrs.field(init=False)
+    images: ImageFinder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.images = self.make_images()
@@ -254,7 +254,7 @@ class World:
         in_thread: InThread | None = None,
         coordination: Coordination | None = None,
         count: Callable[[SnapshotEvent], None] = lambda _: None,
-    ) -> BootImages:
+    ) -> ImageFinder:
         """Boot images of this world that nobody has asked for yet."""
         self.archive = SealedRepository(
             self.store,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.core.images.reference import Credentials, Ref
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from tests.server.snapshots.memory import MemoryRepository
 
 _SIGNER = TokenSigner()
@@ -69,7 +69,7 @@ def restart(world: World) -> None:
 class PendingRequest:
     """A request that may have to wait; when its image is there, the answer begins and ends at once."""
 
-    def __init__(self, images: BootImages, want: ImageRequest, *, moves: bool) -> None:
+    def __init__(self, images: ImageFinder, want: ImageRequest, *, moves: bool) -> None:
         self._results: list[ComposedVersion | BaseException] = []
         self.was_cached = False
         composed = images.get_cached_image(want)
@@ -85,12 +85,12 @@ class PendingRequest:
         self._results.append(cast("BaseException", failure.value))
 
     def _read(
-        self, composed: ComposedVersion, images: BootImages, want: ImageRequest, *, moves: bool
+        self, composed: ComposedVersion, images: ImageFinder, want: ImageRequest, *, moves: bool
     ) -> None:
         if moves:
             images.mounts.end_response(images.record_mount(want, composed))
         else:
-            images.retain(want, composed)
+            images.retention.retain(want, composed)
         self._results.append(composed)
 
     @property

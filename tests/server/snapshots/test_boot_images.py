@@ -22,8 +22,8 @@ from image_service.core.images.reference import (
     ImageRef,
     Kind,
 )
-from image_service.server.snapshots.boot_images import TIMEOUT_SECONDS
 from image_service.server.snapshots.cache.validation import REVALIDATION_TIMEOUT_SECONDS
+from image_service.server.snapshots.image_finder import TIMEOUT_SECONDS
 from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.formats.filesystems.iso_builder import KERNEL_ARGUMENTS, build_live_iso, live_files

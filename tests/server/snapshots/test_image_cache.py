@@ -18,7 +18,7 @@ from image_service.core.errors import (
     IgnitionTooLarge,
     KernelArgumentInvalid,
 )
-from image_service.server.snapshots import boot_images, image_cache
+from image_service.server.snapshots import image_cache, retention
 from image_service.server.snapshots.image_builder import THREAD_BYTES, ImageBuilder
 from image_service.server.snapshots.versions import ImageRequest
 from tests.pytwisted import ensure_deferred
@@ -174,7 +174,7 @@ def test_held_bytes_are_bounded_and_exact(picks: list[int], limit_bytes: int) ->
 
 def test_cached_refusals_and_etags_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_cache, "MAX_REFUSED", 2)
-    monkeypatch.setattr(boot_images, "MAX_RETAINED", 2)
+    monkeypatch.setattr(retention, "MAX_RETAINED", 2)
     restart(world)
     clients = clients_of(world, 4)
     first = [client.range() for client in clients]

@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 from image_service.common.concurrency.coordination import SIZE_BYTES, SharedMemoryCoordination
 from image_service.core.errors import Forbidden, NotFound, UpstreamTimeout
 from image_service.core.images.reference import ImageRef, Kind
-from image_service.server.snapshots.boot_images import TIMEOUT_SECONDS
 from image_service.server.snapshots.image_builder import THREAD_BYTES
+from image_service.server.snapshots.image_finder import TIMEOUT_SECONDS
 from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from image_service.server.snapshots.versions import ImageRequest, ReadMode
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.coordination import Coordination
     from image_service.core.images.reference import Reader
-    from image_service.server.snapshots.boot_images import BootImages
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.storage.sql_repository import SqlRepository
     from image_service.server.snapshots.versions import ComposedVersion
     from tests.server.snapshots.conftest import Coordinating
@@ -58,7 +58,7 @@ def coordination_in(world: World, directory: Path) -> SharedMemoryCoordination:
     return SharedMemoryCoordination(memoryview(bytearray(SIZE_BYTES)), directory / "locks", world.clock)
 
 
-def sharing(world: World, coordinations: Sequence[Coordination]) -> list[BootImages]:
+def sharing(world: World, coordinations: Sequence[Coordination]) -> list[ImageFinder]:
     """Processes of a world."""
     return [world.make_images(coordination=coordination) for coordination in coordinations]
 
@@ -81,25 +81,25 @@ def coordination(coordinating: Coordinating) -> Coordination:
 
 
 @pytest.fixture
-def processes(world: World, store: FaultyRepository, coordinating: Coordinating) -> list[BootImages]:
+def processes(world: World, store: FaultyRepository, coordinating: Coordinating) -> list[ImageFinder]:
     assert store is cast("object", world.store)
     return sharing(world, coordinating.processes)
 
 
-def ask(images: BootImages, reading: ReadMode, *etags: str, reader: Reader = READER) -> PendingRequest:
+def ask(images: ImageFinder, reading: ReadMode, *etags: str, reader: Reader = READER) -> PendingRequest:
     return PendingRequest(images, ImageRequest(reader, reading, etags), moves=True)
 
 
-def part(images: BootImages) -> ComposedVersion:
+def part(images: ImageFinder) -> ComposedVersion:
     """A range without a validator."""
     return ask(images, ReadMode.RESUME).composed
 
 
-def whole(images: BootImages) -> ComposedVersion:
+def whole(images: ImageFinder) -> ComposedVersion:
     return ask(images, ReadMode.NEWEST).composed
 
 
-def change(world: World, processes: list[BootImages]) -> None:
+def change(world: World, processes: list[ImageFinder]) -> None:
     """Have the newest version be another, in all processes."""
     world.clock.advance(TTL_SECONDS - 1)
     for images in processes:
@@ -111,7 +111,7 @@ def change(world: World, processes: list[BootImages]) -> None:
 
 
 def test_mount_is_the_same_in_all_processes_from_its_first_range(
-    world: World, processes: list[BootImages]
+    world: World, processes: list[ImageFinder]
 ) -> None:
     first = bytes_of(part(processes[0]))
     change(world, processes)
@@ -121,7 +121,7 @@ def test_mount_is_the_same_in_all_processes_from_its_first_range(
 
 
 def test_further_range_of_a_known_mount_reads_no_repository(
-    processes: list[BootImages], store: FaultyRepository
+    processes: list[ImageFinder], store: FaultyRepository
 ) -> None:
     for images in processes:
         part(images)
@@ -133,7 +133,7 @@ def test_further_range_of_a_known_mount_reads_no_repository(
     assert not store.called
 
 
-def test_whole_get_moves_a_mount_in_all_processes(world: World, processes: list[BootImages]) -> None:
+def test_whole_get_moves_a_mount_in_all_processes(world: World, processes: list[ImageFinder]) -> None:
     old = bytes_of(part(processes[0]))
     change(world, processes)
     assert {bytes_of(part(images)) for images in processes} == {old}
@@ -142,7 +142,9 @@ def test_whole_get_moves_a_mount_in_all_processes(world: World, processes: list[
     assert {bytes_of(part(images)) for images in processes} == {new}
 
 
-def test_mount_of_a_short_url_is_the_same_in_all_processes(world: World, processes: list[BootImages]) -> None:
+def test_mount_of_a_short_url_is_the_same_in_all_processes(
+    world: World, processes: list[ImageFinder]
+) -> None:
     """Its infra-env is edited in the midst of it, and the others have never heard of what it was before."""
     reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, None))
     world.assisted.reported = infra_env_of((), VERSION, FULL)
@@ -152,7 +154,7 @@ def test_mount_of_a_short_url_is_the_same_in_all_processes(world: World, process
         assert bytes_of(ask(images, ReadMode.RESUME, reader=reader).composed) == first
 
 
-def test_short_url_is_resolved_once_for_all_processes(world: World, processes: list[BootImages]) -> None:
+def test_short_url_is_resolved_once_for_all_processes(world: World, processes: list[ImageFinder]) -> None:
     reader = attrs.evolve(READER, ref=ImageRef(ID, None, None, Kind.PXE_INITRD))
     for version, architecture in enumerate(("x86_64", "aarch64", "aarch64"), 1):
         world.assisted.reported = infra_env_of((), VERSION, None, architecture)
@@ -165,7 +167,9 @@ def test_short_url_is_resolved_once_for_all_processes(world: World, processes: l
         assert world.assisted.asked.count("infra-env") == version
 
 
-def test_range_with_an_etag_moves_a_mount_in_all_processes(world: World, processes: list[BootImages]) -> None:
+def test_range_with_an_etag_moves_a_mount_in_all_processes(
+    world: World, processes: list[ImageFinder]
+) -> None:
     old = part(processes[0])
     change(world, processes)
     assert bytes_of(whole(processes[0])) != bytes_of(old)
@@ -173,7 +177,7 @@ def test_range_with_an_etag_moves_a_mount_in_all_processes(world: World, process
     assert {bytes_of(part(images)) for images in processes} == {bytes_of(old)}
 
 
-def test_superseded_mount_is_not_saved_over_the_newer_one(world: World, processes: list[BootImages]) -> None:
+def test_superseded_mount_is_not_saved_over_the_newer_one(world: World, processes: list[ImageFinder]) -> None:
     """A process still sends of the older version while another has begun the newer one."""
     one, other, third = processes
     mount = one.record_mount(ImageRequest(READER, ReadMode.RESUME), part(one))
@@ -188,7 +192,7 @@ def test_superseded_mount_is_not_saved_over_the_newer_one(world: World, processe
 
 
 def test_first_stored_of_two_concurrent_mounts_wins(
-    world: World, processes: list[BootImages], store: FaultyRepository
+    world: World, processes: list[ImageFinder], store: FaultyRepository
 ) -> None:
     """Two connections' first ranges, one of them just before a change and the other just after it."""
     one, other, third = processes
@@ -203,7 +207,7 @@ def test_first_stored_of_two_concurrent_mounts_wins(
 
 
 def test_slow_process_serves_the_version_that_another_has_started(
-    world: World, processes: list[BootImages], coordination: Coordination
+    world: World, processes: list[ImageFinder], coordination: Coordination
 ) -> None:
     threads = ManualThreads()
     slow, other = world.make_images(threads.run, coordination), processes[1]
@@ -221,7 +225,7 @@ def test_slow_process_serves_the_version_that_another_has_started(
 
 
 def test_mount_read_during_a_write_is_read_again(
-    world: World, processes: list[BootImages], store: FaultyRepository, coordination: Coordination
+    world: World, processes: list[ImageFinder], store: FaultyRepository, coordination: Coordination
 ) -> None:
     world.store = cast("MemoryRepository", FaultyRepository(store.store))
     slow = world.make_images(coordination=coordination)
@@ -239,7 +243,7 @@ def test_mount_read_during_a_write_is_read_again(
 
 
 def test_response_waits_until_other_processes_can_see_its_mount(
-    processes: list[BootImages], store: FaultyRepository
+    processes: list[ImageFinder], store: FaultyRepository
 ) -> None:
     images = processes[0]
     whole(images)
@@ -272,7 +276,7 @@ def test_single_process_does_not_wait_for_the_repository(world: World, store: Fa
 @pytest.mark.parametrize("broken", [{"save_mounts"}, {"find_mount"}, {"save_mounts", "find_mount"}])
 def test_failing_repository_loses_only_the_coordination(
     world: World,
-    processes: list[BootImages],
+    processes: list[ImageFinder],
     store: FaultyRepository,
     coordinating: Coordinating,
     broken: set[str],
@@ -286,7 +290,7 @@ def test_failing_repository_loses_only_the_coordination(
 
 
 def test_mount_that_began_while_the_repository_failed_goes_on_in_each_process(
-    processes: list[BootImages], store: FaultyRepository
+    processes: list[ImageFinder], store: FaultyRepository
 ) -> None:
     store.broken = {"add", "save_mounts", "find_mount"}
     first = [bytes_of(part(images)) for images in processes]
@@ -296,7 +300,7 @@ def test_mount_that_began_while_the_repository_failed_goes_on_in_each_process(
     assert [bytes_of(part(images)) for images in processes] == first
 
 
-def test_pausing_mount_stays_in_progress_in_all_processes(world: World, processes: list[BootImages]) -> None:
+def test_pausing_mount_stays_in_progress_in_all_processes(world: World, processes: list[ImageFinder]) -> None:
     """Its last range came a moment ago to another process, which would note that only later."""
     one, other, _ = processes
     first = bytes_of(part(one))
@@ -311,7 +315,7 @@ def test_pausing_mount_stays_in_progress_in_all_processes(world: World, processe
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_refusal_stops_mounts_in_all_processes_until_the_same_answer(
-    world: World, processes: list[BootImages], *, changes: bool
+    world: World, processes: list[ImageFinder], *, changes: bool
 ) -> None:
     first = [part(images) for images in processes]
     world.clock.advance(TTL_SECONDS - 1)
@@ -334,7 +338,7 @@ def test_refusal_stops_mounts_in_all_processes_until_the_same_answer(
 
 @pytest.mark.parametrize("reading", [ReadMode.NEWEST, ReadMode.RESUME])
 def test_reader_whose_version_is_lost_starts_over_in_any_process(
-    world: World, processes: list[BootImages], reading: ReadMode
+    world: World, processes: list[ImageFinder], reading: ReadMode
 ) -> None:
     one, *others = processes
     first = part(one)
@@ -354,7 +358,7 @@ def test_reader_whose_version_is_lost_starts_over_in_any_process(
 
 
 def test_request_that_is_answered_too_late_starts_nothing_over(
-    world: World, processes: list[BootImages]
+    world: World, processes: list[ImageFinder]
 ) -> None:
     """Its client has only bytes of the lost version, and may go on reading in the middle."""
     one, other, _ = processes

@@ -43,14 +43,14 @@ class Superseding:
         )
         self.world.catalog.images[KEY] = attrs.evolve(base, file=copy(base.file))  # ours alone
         if before is not None:
-            self.world.images.supersede(before)
+            self.world.images.retention.supersede(before)
         return weakref.ref(self.world.catalog.images[KEY].file)
 
     def pass_time(self, seconds: float) -> None:
         """Let time go by, and do what is done regularly."""
         self.world.clock.advance(seconds)
         self.world.images.mounts.unsaved()
-        self.world.images.release_superseded()
+        self.world.images.retention.release_superseded()
         gc.collect()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.server.snapshots.replicas.tables import CHANGES
+from image_service.server.snapshots.replicas.database import CHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
+from image_service.server.snapshots.replicas.database import CLAIMS
 from image_service.server.snapshots.replicas.observer import ClaimOutcome
-from image_service.server.snapshots.replicas.tables import CLAIMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from image_service.server.snapshots.replicas.database import DATA_KEYS
 from image_service.server.snapshots.storage.encryption import (
     is_wrapped_by,
     new_data_key,
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
     from image_service.common.database.postgresql import PostgresqlDatabase
 
-DATA_KEYS = sa.Table(
-    "data_keys",
-    sa.MetaData(),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("wrapped", sa.LargeBinary, nullable=False),
-)
 _NUMBER = 1
 """Of the only row."""
 _LOAD = sa.select(DATA_KEYS.c.wrapped).where(DATA_KEYS.c.number == _NUMBER)
@@ -36,7 +31,6 @@ def open_data_key(database: PostgresqlDatabase, secrets: Sequence[bytes]) -> byt
     """Return the data key; the first replica makes it. Waits for the database.
 
     Args:
-        database: with the table.
         secrets: of the instance. If another than the first has encrypted the row, the first does so again.
 
     Raises:

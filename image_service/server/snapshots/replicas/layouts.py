@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from image_service.core.errors import StoreFailed
 from image_service.core.images.layouts import newest_layout, oldest_layout
-from image_service.server.snapshots.replicas.tables import REPLICAS
+from image_service.server.snapshots.replicas.database import REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.server.snapshots.replicas import changes
 from image_service.server.snapshots.replicas.claims import Claims
 from image_service.server.snapshots.replicas.coordination import ReplicaCoordination
+from image_service.server.snapshots.replicas.database import CLAIMS, REPLICA_TABLES
 from image_service.server.snapshots.replicas.listener import Listener
 from image_service.server.snapshots.replicas.outbox import Outbox
-from image_service.server.snapshots.replicas.tables import CLAIMS, REPLICA_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed
 from image_service.core.images.layouts import LAYOUTS
+from image_service.server.snapshots.replicas.database import REPLICAS
 from image_service.server.snapshots.replicas.layouts import SEEN_SECONDS, LayoutExchange
-from image_service.server.snapshots.replicas.tables import REPLICAS
 from image_service.server.snapshots.storage.shared_layouts import SharedLayouts
 from tests.core.images.later_layout import LATER as NEW
 from tests.core.images.later_layout import LATER_LAYOUT

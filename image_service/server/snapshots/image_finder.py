@@ -1,4 +1,4 @@
-"""Boot images for requests: of the newest version, or of the one that the reader is in the middle of.
+"""Finds boot images for requests: of the newest version, or of the one that the reader is in the middle of.
 
     no validator, one range      a mount: the version that this reader is reading, if it is reading any
     If-Match, If-Range           the version that they name, if it is retained
@@ -19,13 +19,12 @@ from weakref import ref
 
 from twisted.internet.defer import Deferred
 
-from image_service.common.concurrency.lru import LruCache
 from image_service.common.concurrency.single_flight import shielded
 from image_service.core.errors import UpstreamTimeout
-from image_service.core.images.reference import Reader, Ref, digest_of
 from image_service.server.assisted.caller import CALLER, Caller
 from image_service.server.snapshots.lookups import CachedLookup, NewestLookup
 from image_service.server.snapshots.mounts import Mount, Mounts, is_of
+from image_service.server.snapshots.retention import Retention
 from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.versions import ComposedVersion, ImageRequest, ReadMode, Version
 from image_service.server.transport.admission.addresses import address_group
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from image_service.core.images.base import BaseImage
     from image_service.core.images.customization import Customization
-    from image_service.core.images.reference import Credentials
+    from image_service.core.images.reference import Credentials, Reader
     from image_service.server.snapshots.image_cache import BootImageCache
     from image_service.server.snapshots.resolver import VersionFinder
     from image_service.server.snapshots.snapshots import Snapshots
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 2.5
 """How long a request waits for its image: firmware gives up after 5 s, and must be answered before 3."""
-MAX_RETAINED = 4096
-"""Versions that can be found by their entity tags."""
 MAX_LOOKUP_SECONDS = 1.0
 """How long a lookup is used. Meanwhile a range does not count its reader among the latest ones, and a HEAD
 does not notice that a version or an infra-env now names another base image."""
@@ -56,12 +53,10 @@ CACHES = ("images", "answers", "snapshots", "mounts", "versions", "infra-envs", 
 
 CustomizedBase: TypeAlias = "tuple[BaseImage, Customization]"
 """A base image, and what assisted-service says about an infra-env."""
-_Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
-"""A reference, the digest of the credentials, and an entity tag."""
 
 
-class BootImages:
-    """Finds and makes images."""
+class ImageFinder:
+    """Finds images, and has them made."""
 
     def __init__(
         self,
@@ -76,8 +71,7 @@ class BootImages:
         self.mounts = mounts
         self.cache = cache
         self._clock = clock
-        self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
-        self._superseded: list[tuple[float, BaseImage]] = []
+        self.retention = Retention(mounts, cache, clock)
 
     def cache_bytes(self) -> Mapping[str, int]:
         """Return what each of `CACHES` takes in memory."""
@@ -87,7 +81,7 @@ class BootImages:
             snapshots.answers_bytes,
             snapshots.cache.held_bytes,
             self.mounts.cache.held_bytes,
-            self._retained.held_bytes,
+            self.retention.held_bytes,
             resolver.held_bytes,
             snapshots.refusals.held_bytes + resolver.refusals.held_bytes + self.cache.refused_bytes,
         )
@@ -126,14 +120,8 @@ class BootImages:
         Returns:
             the reader's mount, for ``mounts.end_response``. Nothing may be sent before its ``saving`` fires.
         """
-        self.retain(request, composed)
+        self.retention.retain(request, composed)
         return self.mounts.start_response(request.reader, composed.version)
-
-    def retain(self, request: ImageRequest, composed: ComposedVersion) -> None:
-        """Make a version findable by its entity tag, which a client is about to get."""
-        reader = request.reader
-        tag = (reader.ref, digest_of(reader.credentials), composed.representation.image.etag)
-        self._retained[tag] = composed.version
 
     def look_up(self, reader: Reader, mount: Mount, now: float) -> CachedLookup | None:
         """Record that a reader reads on, and look up what, if nothing has to be waited for.
@@ -169,29 +157,13 @@ class BootImages:
         composed = self.get_cached_image(request)
         if composed is None:
             return None
-        self.retain(request, composed)
+        self.retention.retain(request, composed)
         snapshot, until = composed.version.snapshot, now + MAX_LOOKUP_SECONDS
         if snapshot is None:
             return NewestLookup(ref(composed), now, until, lambda: True, None)
         is_unchanged = self.snapshots.watch(snapshot)  # first: it sees what changes from here on
         until = min(until, self.snapshots.newest_until(snapshot))
         return NewestLookup(ref(composed), now, until, is_unchanged, snapshot)
-
-    def supersede(self, base: BaseImage) -> None:
-        """Record that the catalog has replaced a base image: it stays for clients that are reading it."""
-        self.cache.forget(base)
-        self._superseded.append((self._clock.seconds(), base))
-
-    def release_superseded(self) -> None:
-        """Drop superseded base images that no client has read for a mount's window."""
-        started_before = self._clock.seconds() - self.mounts.window_seconds
-        read = [version.base for version in self.mounts.versions()]
-        for since, base in list(self._superseded):
-            if since < started_before and not any(base is other for other in read):
-                self._superseded.remove((since, base))
-                self.cache.forget(base)
-                for tag in [tag for tag, version in self._retained.items() if version.base is base]:
-                    self._retained.pop(tag)
 
     async def _get_for_caller(self, request: ImageRequest, request_id: str) -> ComposedVersion:
         now = self._clock.seconds()
@@ -277,9 +249,7 @@ class BootImages:
         """Return the version that validators name: the one that is being read, or one that is retained."""
         composed = None if version is None else self.cache.get_cached_composed(version)
         if composed is None or not composed.is_named_by(request):
-            reader = request.reader
-            tags = ((reader.ref, digest_of(reader.credentials), etag) for etag in request.etags)
-            version = next((found for tag in tags if (found := self._retained.peek(tag))), None)
+            version = self.retention.find(request)
         is_ended = version is not None and version.snapshot is not None and version.snapshot.is_ended
         return None if is_ended else version
 

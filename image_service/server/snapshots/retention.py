@@ -1,0 +1,66 @@
+"""Versions that clients may ask for again: by entity tags, or over a base image that was replaced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from image_service.common.concurrency.lru import LruCache
+from image_service.core.images.reference import Ref, digest_of
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from image_service.core.images.base import BaseImage
+    from image_service.server.snapshots.image_cache import BootImageCache
+    from image_service.server.snapshots.mounts import Mounts
+    from image_service.server.snapshots.versions import ComposedVersion, ImageRequest, Version
+
+MAX_RETAINED = 4096
+"""Versions that can be found by their entity tags."""
+
+_Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
+"""A reference, the digest of the credentials, and an entity tag."""
+
+
+class Retention:
+    """Retained versions, and superseded base images."""
+
+    def __init__(self, mounts: Mounts, cache: BootImageCache, clock: IReactorTime) -> None:
+        self._mounts = mounts
+        self._cache = cache
+        self._clock = clock
+        self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
+        self._superseded: list[tuple[float, BaseImage]] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """What retained versions take in memory, about."""
+        return self._retained.held_bytes
+
+    def retain(self, request: ImageRequest, composed: ComposedVersion) -> None:
+        """Make a version findable by its entity tag, which a client is about to get."""
+        reader = request.reader
+        tag = (reader.ref, digest_of(reader.credentials), composed.representation.image.etag)
+        self._retained[tag] = composed.version
+
+    def find(self, request: ImageRequest) -> Version | None:
+        """Return the version that an entity tag of the request names."""
+        reader = request.reader
+        tags = ((reader.ref, digest_of(reader.credentials), etag) for etag in request.etags)
+        return next((found for tag in tags if (found := self._retained.peek(tag))), None)
+
+    def supersede(self, base: BaseImage) -> None:
+        """Record that the catalog has replaced a base image: it stays for clients that are reading it."""
+        self._cache.forget(base)
+        self._superseded.append((self._clock.seconds(), base))
+
+    def release_superseded(self) -> None:
+        """Drop superseded base images that no client has read for a mount's window."""
+        started_before = self._clock.seconds() - self._mounts.window_seconds
+        read = [version.base for version in self._mounts.versions()]
+        for since, base in list(self._superseded):
+            if since < started_before and not any(base is other for other in read):
+                self._superseded.remove((since, base))
+                self._cache.forget(base)
+                for tag in [tag for tag, version in self._retained.items() if version.base is base]:
+                    self._retained.pop(tag)
