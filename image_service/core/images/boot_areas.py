@@ -42,7 +42,6 @@ def find_boot_areas(
     """Return the areas of an ISO, by ascending offset; none of them overlap.
 
     Args:
-        iso: of a base image.
         translate: returns the offset, in the ISO, of so many bytes at an offset of the base image. Raises
             FormatError if the ISO lacks them.
     """

@@ -46,7 +46,6 @@ def make_etag(identity: str, overlays: Iterable[Overlay], layout_version: int = 
     Args:
         identity: of the bytes below: digests of files, and how they are combined.
         overlays: the bytes above, in a fixed order.
-        layout_version: of the layout that made them.
     """
     digest = sha256(f"{layout_version} {identity}".encode())
     for overlay in overlays:

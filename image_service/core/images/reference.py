@@ -136,7 +136,6 @@ class PinnedVersion:
     """The one version of an image that a pinned link names.
 
     Args:
-        generation: of the snapshot.
         base_sha256: of the base image, lower-case hex.
     """
 

@@ -109,14 +109,9 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     The parts stack saves mounts and closes the repository; the leader's also removes unused snapshots.
 
     Args:
-        parts: of the process.
-        settings: all.
-        assisted: assisted-service.
         coordination: of the processes of this host.
         make_builder: gets the thread pool for long compositions.
         is_leader: True in one process of this host.
-        count: is called with each event.
-        observer: of the coordination of replicas.
         fail: is called if a database that could not be reached at the start has another instance's data.
 
     Raises:

@@ -21,8 +21,6 @@ class _Lookup:
     """A composed version and how long it is valid; a weak reference, so that it can still be evicted.
 
     Args:
-        composed: the version.
-        since: when this was looked up, the clock's seconds.
         until: when to look it up again at the latest.
         is_unchanged: False if another process has changed the mount or its snapshot.
     """

@@ -44,7 +44,6 @@ class Mount:
 
     Args:
         reader: stands for the reader in the repository.
-        version: what it reads.
         read_at: when it last read.
         started_at: when this process learned of the mount.
         reader_counter: of the reader's key then; another one now: another process has moved the reader on.

@@ -46,7 +46,7 @@ MAX_ASKING = 4096
 TIMEOUT_SECONDS = 1.0
 """How long a request waits for an answer if there is an older one."""
 
-_Question: TypeAlias = "tuple[ImageRef, bytes | None]"
+_RefKey: TypeAlias = "tuple[ImageRef, bytes | None]"
 """A reference, and the digest of the credentials."""
 
 
@@ -84,9 +84,9 @@ class Resolver:
         self._clock = clock
         self._coordination = coordination
         self._settings = settings
-        self._resolved: LruCache[_Question, _Resolved] = LruCache(MAX_KNOWN)
+        self._resolved: LruCache[_RefKey, _Resolved] = LruCache(MAX_KNOWN)
         self.refusals: NegativeCache[tuple[str, bytes | None]] = NegativeCache(clock)  # of infra-envs
-        self._asking: SingleFlight[_Question, ImageRef] = SingleFlight(MAX_ASKING)
+        self._asking: SingleFlight[_RefKey, ImageRef] = SingleFlight(MAX_ASKING)
 
     @property
     def held_bytes(self) -> int:
@@ -112,25 +112,25 @@ class Resolver:
         found = self.get_cached_ref(ref, credentials)
         if found is not None or not ref.needs_customization:
             return found or ref
-        question = (ref, digest_of(credentials))
+        key = (ref, digest_of(credentials))
         self.refusals.check((ref.infra_env_id, digest_of(credentials)))
-        asking = self._asking.join(question, lambda: self._resolve(question, credentials))
-        older = self._find_older(question)
+        asking = self._asking.join(key, lambda: self._resolve(key, credentials))
+        older = self._find_older(key)
         if older is None:
             return await asking
         return await asking.addTimeout(TIMEOUT_SECONDS, self._clock, lambda *_: older.ref)
 
-    def _find_older(self, question: _Question) -> _Resolved | None:
+    def _find_older(self, key: _RefKey) -> _Resolved | None:
         """Return an answer that may be used while there is no other."""
-        resolved = self._resolved.peek(question)
+        resolved = self._resolved.peek(key)
         limit_seconds = self._settings.ttl_seconds + self._settings.grace_seconds
         if resolved is None or self._clock.seconds() >= resolved.answered_at + limit_seconds:
             return None
         return resolved
 
-    async def _resolve(self, question: _Question, credentials: Credentials | None) -> ImageRef:
-        ref, credentials_digest = question
-        is_known = self._resolved.peek(question) is not None
+    async def _resolve(self, key: _RefKey, credentials: Credentials | None) -> ImageRef:
+        ref, credentials_digest = key
+        is_known = self._resolved.peek(key) is not None
         try:
             infra_env, answered_at = await self._get_infra_env(
                 ref.infra_env_id, credentials, is_known=is_known
@@ -138,19 +138,19 @@ class Resolver:
         except UpstreamQueueFull:
             raise  # nothing was asked, so nothing is known to fail
         except FAILURES:
-            older = self._find_older(question)
+            older = self._find_older(key)
             if older is None:
                 raise
             older.retry_at = self._clock.seconds() + RETRY_SECONDS
             return older.ref
         except ImageServiceError as error:
             self.refusals.add((ref.infra_env_id, credentials_digest), error)
-            self._resolved.pop(question)
+            self._resolved.pop(key)
             raise
         except Exception:
-            self._resolved.pop(question)
+            self._resolved.pop(key)
             raise
-        resolved = self._resolved[question] = _Resolved(_complete(ref, infra_env), answered_at)
+        resolved = self._resolved[key] = _Resolved(_complete(ref, infra_env), answered_at)
         return resolved.ref
 
     async def _get_infra_env(

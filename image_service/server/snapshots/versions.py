@@ -50,7 +50,6 @@ class Version:
 
     Args:
         ref: which image; complete.
-        base: the base image.
         snapshot: laid over it; None for a boot artifact.
     """
 

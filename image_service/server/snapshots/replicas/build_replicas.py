@@ -44,12 +44,10 @@ def start_replica_coordination(  # noqa: PLR0913 - what the coordination is made
     """Return the coordination of this process with all of all replicas; it ends with the parts.
 
     Args:
-        parts: of the process.
         database: with `REPLICA_TABLES`.
         listen_url: ``DATABASE_LISTEN_URL``, or ``DATABASE_URL``.
         local: with the other processes of this host.
         data_dir: in which they lock.
-        observer: of claims and changes.
     """
     if not isinstance(local, SharedMemoryCoordination):
         local = SharedMemoryCoordination.of_one_process(data_dir / LOCKS_FILE, parts.reactor)

@@ -41,7 +41,6 @@ class Claim:
     """One attempt to claim a key.
 
     Args:
-        key: what is claimed.
         holder: stands for this attempt.
     """
 

@@ -59,7 +59,6 @@ class ReplicaCoordination(Coordination):
     Args:
         local: of the processes of this host.
         in_thread: for transactions; raises StoreFailed in time also if the database hangs.
-        observer: of claims.
     """
 
     def __init__(  # noqa: PLR0913 - its parts

@@ -39,8 +39,6 @@ class LayoutExchange:
     Until it has read the table once, new snapshots get this release's oldest layout.
 
     Args:
-        database: with the table.
-        in_thread: for transactions.
         layouts: set by what is read.
         is_leader: of the processes of the replica; the others only read.
     """

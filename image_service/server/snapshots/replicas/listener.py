@@ -50,7 +50,6 @@ class Listener:
 
     Args:
         url: to listen at; the database's own if it has no pooler before it.
-        database: to poll.
         local: its counters are changed.
         received: is called with the number of changes, in the thread.
     """

@@ -242,7 +242,6 @@ def load_or_create_secret(
     Args:
         data_dir: an existing directory; the file in it is for its owner alone.
         instance_secrets: the file is encrypted with the first of them; none: it is in clear.
-        name: of the file.
 
     Raises:
         ConfigurationError: none of the instance's secrets opens it.

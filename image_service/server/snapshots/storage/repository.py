@@ -47,12 +47,7 @@ class StoredSnapshot:
 
 @attrs.frozen
 class Owner:
-    """Whose a snapshot is, as keyed digests.
-
-    Args:
-        infra_env: of the infra-env.
-        credentials: of the infra-env and the credentials.
-    """
+    """Whose a snapshot is, as keyed digests."""
 
     infra_env: bytes
     credentials: bytes
@@ -63,7 +58,6 @@ class StoredMount:
     """A client that reads an image, and the version that it reads.
 
     Args:
-        reader: the reader key.
         key: of its snapshot.
         generation: of its snapshot.
         base_sha256: of its base image, lower-case hex.
@@ -117,12 +111,9 @@ class SnapshotRepository(Protocol):
         """Store a new generation, and remove those beyond `KEPT_GENERATIONS` and `KEPT_CREDENTIALS`.
 
         Args:
-            key: of the snapshot.
             generation: one more than that of ``find_newest``, or a random number.
-            sealed: its payload.
             taken_at: when assisted-service answered; counts as validated and used then.
             owner: of the key; None: is not counted.
-            layout: of its images.
 
         Returns:
             False: another writer has stored this generation, or a newer one; nothing was stored.

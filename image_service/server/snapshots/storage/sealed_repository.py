@@ -161,7 +161,6 @@ class SealedRepository:
         """Store a new generation, unless another process has just stored an equal or a later answer.
 
         Args:
-            customization: the answer.
             after: the newest generation that is known.
             at: when it was answered.
 

@@ -75,7 +75,6 @@ class SqlRepository:
     Nothing is opened before the first call, and one that failed may succeed the next time.
 
     Args:
-        database: with the tables of `sql_statements`.
         in_thread_to_read: runs what reads from the disk; no reader need wait for a writer.
         in_thread_to_write: runs what writes to it.
         limits: are checked at each write; ``remove_unused`` applies lower ones than before.
