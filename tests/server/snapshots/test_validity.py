@@ -146,12 +146,18 @@ def test_every_state_can_be_reached_and_ends() -> None:
     assert not TRANSITIONS[ValidityState.ENDED]
 
 
-def test_one_module_alone_writes_a_validity() -> None:
+def writers(fields: set[str]) -> set[str]:
+    """The modules of the package that assign to attributes of these names."""
+    return {
+        path.name
+        for path in Path(storage.__file__).parents[1].rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in fields
+    }
+
+
+def test_one_module_alone_writes_each_part_of_a_cached_version() -> None:
     fields = {field.name for field in attrs.fields(Validity)}
-    package = Path(storage.__file__).parents[1]
-    writers = set()
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in fields:
-                writers.add(path.name)
-    assert writers - {"resolver.py"} == {"validity.py"}  # the resolver's is a field of another class
+    assert writers(fields) - {"resolver.py"} == {"validity.py"}  # the resolver's is a field of another class
+    assert writers({"generation", "taken_at", "is_newest"}) == {"snapshot.py"}
+    assert writers({"key_counter", "older"}) == {"cache_entry.py"}

@@ -179,7 +179,9 @@ class SnapshotCache:
             return cached
         snapshot, stored = found
         if has_ended:  # in between
-            self._remove(entry)
+            entry.validity.end()
+            self._repository.forget(older)
+            self._entries.pop(older.key)
             return self._add(CacheEntry(snapshot, stored.validated_at, version, is_refused=stored.is_refused))
         entry.replace(snapshot, version)
         entry.validity.record_answer(stored.validated_at, is_refused=stored.is_refused)
@@ -188,10 +190,3 @@ class SnapshotCache:
     def _add(self, entry: CacheEntry) -> CacheEntry:
         self._entries[entry.snapshot.key] = entry
         return entry
-
-    def _remove(self, entry: CacheEntry) -> None:
-        """Drop what another process has seen the end of."""
-        entry.validity.end()
-        self._repository.forget(entry.snapshot)
-        if self._entries.peek(entry.snapshot.key) is entry:
-            self._entries.pop(entry.snapshot.key)

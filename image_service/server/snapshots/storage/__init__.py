@@ -1,1 +1,1 @@
-"""Snapshots at rest: rows, encryption, encoding."""
+"""Snapshots: what is known of each, and how they are stored: rows, encryption, encoding."""
