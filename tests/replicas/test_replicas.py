@@ -36,7 +36,7 @@ PROMISED_SECONDS = 2
 """After its TTL, a changed answer is served to newcomers by all replicas within this."""
 REFUSAL_SECONDS = 3
 CLAIM_SECONDS = 40
-RELEASE_BEFORE = (sys.executable, "-m", "tests.replicas.release_before", "serve")
+LATER_RELEASE = (sys.executable, "-m", "tests.replicas.later_release", "serve")
 _TIMEOUT_SECONDS = 60
 _AT_ONCE = threading.Event()
 _AT_ONCE.set()
@@ -161,9 +161,9 @@ def kill_and_restart(site: Site, meanwhile: Reading) -> None:
 
 
 def update_and_return(site: Site, meanwhile: Reading) -> None:
-    """Replace a replica by the release before, and that by this release."""
+    """Replace a replica by a later release, and that by this release."""
     replaced = site.replicas[1]
-    for command in (RELEASE_BEFORE, SERVE):
+    for command in (LATER_RELEASE, SERVE):
         site.balancer.drain(replaced.number)
         meanwhile.wait_for_progress()
         meanwhile.count_unclaimed(replaced)
