@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from image_service.server.assisted.failure_log import UpstreamHealth
     from image_service.server.catalog.build_catalog import BaseImages
     from image_service.server.observability.metrics import Metrics
-    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.build_snapshots import BootImageParts
+    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.settings.settings import Settings
 
 _log = Logger()

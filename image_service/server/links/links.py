@@ -183,9 +183,7 @@ class Links:
     async def list_usable(self) -> Sequence[LinkBody]:
         """Return the links that have neither expired nor been revoked, the next to expire first."""
         cipher, found = self._cipher(), await self._repository.list_usable(self._wall_clock())
-        return [
-            LinkBody(**json.loads(cipher.unseal(link.digest, 0, link.description))) for link in found
-        ]
+        return [LinkBody(**json.loads(cipher.unseal(link.digest, 0, link.description))) for link in found]
 
     async def revoke(self, link_id: str) -> None:
         """End a link at once, in all processes; raises NotFound if there is none of this id."""
