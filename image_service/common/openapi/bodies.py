@@ -6,8 +6,8 @@ whose field has a default may be absent; if that default is None it is never nul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Mapping
+from enum import Enum, EnumType
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -46,14 +46,7 @@ Count: TypeAlias = Annotated[int, Keywords(minimum=0)]
 _Class = TypeVar("_Class", bound=type)
 _Body = TypeVar("_Body")
 
-_TYPES: Mapping[object, Json] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    list[object]: {"type": "array"},
-    object: {},
-}
+_TYPES: Mapping[object, str] = {str: "string", int: "integer", bool: "boolean", list[object]: "array"}
 _UNIONS = {Union, UnionType}
 _KEYWORDS: dict[type, dict[str, Any]] = {}  # of each body
 
@@ -81,7 +74,7 @@ def reference(name: str) -> Json:
 
 
 def schemas_of(*bodies: type) -> Schemas:
-    """Return the schemas of bodies, of those that they extend, and of those in their fields."""
+    """Return the schemas of bodies, and of those in their fields."""
     found: dict[str, Json] = {}
     for each in bodies:
         _refer(each, found)
@@ -108,22 +101,17 @@ def _refer(cls: type, found: dict[str, Json]) -> Json:
     """Return a reference to the schema of a body, and add that to those found."""
     name = cls.__name__.removesuffix("Body")
     if name not in found:
-        found[name] = {}  # a body may contain itself
         found[name] = _body_schema(cls, found)
     return reference(name)
 
 
 def _body_schema(cls: type, found: dict[str, Json]) -> Json:
-    types, keywords = get_type_hints(cls, include_extras=True), dict(_KEYWORDS[cls])
-    further = keywords.pop("properties", {})
-    bases = [each for each in cls.__bases__ if each in _KEYWORDS]
-    if "additionalProperties" in keywords:
-        bases = []  # it would refuse the members of the other
-    fields = [field for field in attrs.fields(cls) if not (bases and field.inherited)]
+    types, fields = get_type_hints(cls, include_extras=True), attrs.fields(cls)
     properties = {field.name: _member_schema(types[field.name], field.default, found) for field in fields}
     required = [field.name for field in fields if field.default is attrs.NOTHING]
-    own = {"type": "object", **keywords, "required": required, "properties": {**properties, **further}}
-    return {"allOf": [*(_refer(base, found) for base in bases), own]} if bases else own
+    keywords = dict(_KEYWORDS[cls])
+    further = keywords.pop("properties", {})
+    return {"type": "object", **keywords, "required": required, "properties": {**properties, **further}}
 
 
 def _member_schema(type_: Any, default: object, found: dict[str, Json]) -> Json:  # noqa: ANN401 - an annotation
@@ -142,33 +130,24 @@ def _schema(type_: Any, found: dict[str, Json], *, is_nullable: bool = True) -> 
         return schema
     if origin in _UNIONS:
         schema = {**_schema(arguments[0], found)}
-        return _or_null(schema) if is_nullable else schema
+        return {**schema, "type": [schema["type"], "null"]} if is_nullable else schema
     if origin is Mapping:
         values = {} if arguments[1] is object else {"additionalProperties": _schema(arguments[1], found)}
         return {"type": "object", **values}
-    if origin in {tuple, Sequence}:
+    if origin is tuple:
         return {"type": "array", "items": _schema(arguments[0], found)}
     if type_ in _KEYWORDS:
         return _refer(type_, found)
-    plain = _TYPES.get(type_)
-    return {"enum": [getattr(each, "value", each) for each in arguments or type_]} if plain is None else plain
-
-
-def _or_null(schema: Json) -> Json:
-    match schema:
-        case {"type": name}:
-            return {**schema, "type": [name, "null"]}
-        case {"enum": [*values]}:
-            return {"enum": [*values, None]}
-    return {"oneOf": [schema, {"type": "null"}]}
+    return {"type": _TYPES[type_]} if type_ in _TYPES else {"enum": [each.value for each in type_]}
 
 
 def _parse(type_: Any, value: Any) -> Any:  # noqa: ANN401 - JSON
     origin, arguments = get_origin(type_), get_args(type_)
     if origin is Annotated or (origin in _UNIONS and value is not None):
         return _parse(arguments[0], value)
-    if origin in {tuple, Sequence}:
+    if origin is tuple:
         return tuple(_parse(arguments[0], each) for each in value)
     if type_ in _KEYWORDS:
         return parse_body(type_, value)
-    return int(value) if type_ is int else value  # 1024.0 is an integer of JSON Schema, too
+    # 1024.0 is an integer of JSON Schema, too
+    return type_(value) if type_ is int or isinstance(type_, EnumType) else value

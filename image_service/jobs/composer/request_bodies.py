@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, TypeAlias
 
+import attrs
+
 from image_service.common.openapi.bodies import Json, Keywords, body, reference, schemas_of
 from image_service.jobs.model import ImageType
 from image_service.jobs.plans.plan import LOCAL, S3
@@ -25,14 +27,14 @@ def _refused(names: str, description: str = REFUSED) -> dict[str, dict[str, str]
 class EmbeddedConfig:
     """A config in the request."""
 
-    config: Annotated[str, "an Ignition config, base64", SECRET]
+    config: Annotated[str, "an Ignition config, base64", SECRET] = attrs.field(repr=False)
 
 
 @body()
 class FirstbootConfig:
     """A config elsewhere."""
 
-    url: Annotated[str, "from which the machine fetches its config", SECRET]
+    url: Annotated[str, "from which the machine fetches its config", SECRET] = attrs.field(repr=False)
 
 
 @body(description="embedded or firstboot, not both")
@@ -47,7 +49,9 @@ class Ignition:
 class KernelBody:
     """The kernel arguments of an image."""
 
-    append: Annotated[str | None, "kernel arguments, separated by blanks", SECRET] = None
+    append: Annotated[str | None, "kernel arguments, separated by blanks", SECRET] = attrs.field(
+        default=None, repr=False
+    )
 
 
 @body(

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import attrs
@@ -44,7 +44,7 @@ _IMAGE_TYPE: Json = {"enum": [Kind.FULL_ISO.value, Kind.MINIMAL_ISO.value]}
 class InfraEnvBody:
     """An infra-env in a reply."""
 
-    kind: Literal["InfraEnv"]
+    kind: Annotated[str, Keywords(const="InfraEnv")]
     id: Annotated[str, Keywords(format="uuid")]
     href: str
     name: str

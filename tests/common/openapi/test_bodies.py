@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -31,8 +31,8 @@ class Color(Enum):
 
 @body()
 class Leaf:
-    color: Color | None
-    weight: Annotated[float, "in grams"] = 1.0
+    color: Color
+    weight: Annotated[int | None, "in grams"]
 
 
 @body(description="of leaves", properties={"bark": {"description": "refused"}})
@@ -40,25 +40,19 @@ class TreeBody:
     name: Annotated[str, Keywords(maxLength=3)]
     size: Count
     born: Time | None
-    state: Literal["alive", "dead"] = "alive"
+    state: str = "alive"
     is_old: bool = False
     leaves: Annotated[tuple[Leaf, ...], Keywords(maxItems=2)] = ()
     top: Leaf | None = None
-    twin: TreeBody | None = None
+    fruit: Leaf | None = None
     notes: Json = NOTHING
     by_name: Mapping[str, Leaf] = NOTHING
     further: list[object] | None = None
-    anything: object = None
 
 
 @body(is_open=True)
 class Thing:
     id: str
-
-
-@body(is_open=True)
-class ThingWithLeaf(Thing):
-    leaf: Leaf | None
 
 
 SCHEMAS = schemas_of(TreeBody)
@@ -74,10 +68,10 @@ def test_schema_has_the_members_and_what_is_required() -> None:
     assert SCHEMAS["Leaf"] == {
         "type": "object",
         "additionalProperties": False,
-        "required": ["color"],
+        "required": ["color", "weight"],
         "properties": {
-            "color": {"enum": ["red", "blue", None]},
-            "weight": {"type": "number", "description": "in grams"},
+            "color": {"enum": ["red", "blue"]},
+            "weight": {"type": ["integer", "null"], "description": "in grams"},
         },
     }
     tree: Any = SCHEMAS["Tree"]
@@ -87,15 +81,14 @@ def test_schema_has_the_members_and_what_is_required() -> None:
         "name": {"type": "string", "maxLength": 3},
         "size": {"type": "integer", "minimum": 0},
         "born": {"type": ["string", "null"], "format": "date-time"},
-        "state": {"enum": ["alive", "dead"], "default": "alive"},
+        "state": {"type": "string", "default": "alive"},
         "is_old": {"type": "boolean", "default": False},
         "leaves": {"type": "array", "maxItems": 2, "items": reference("Leaf")},
         "top": reference("Leaf"),
-        "twin": reference("Tree"),
+        "fruit": reference("Leaf"),
         "notes": {"type": "object"},
         "by_name": {"type": "object", "additionalProperties": reference("Leaf")},
         "further": {"type": "array"},
-        "anything": {},
         "bark": {"description": "refused"},
     }
 
@@ -104,16 +97,9 @@ def test_number_of_items_is_checked_before_them() -> None:
     assert list(SCHEMAS["Tree"]["properties"]["leaves"]) == ["type", "maxItems", "items"]  # type: ignore[index]
 
 
-def test_open_body_extends_another() -> None:
-    schemas = schemas_of(ThingWithLeaf)
-    own = {
-        "type": "object",
-        "required": ["leaf"],
-        "properties": {"leaf": {"oneOf": [reference("Leaf"), {"type": "null"}]}},
-    }
-    assert schemas.keys() == {"ThingWithLeaf", "Thing", "Leaf"}
-    assert schemas["ThingWithLeaf"] == {"allOf": [reference("Thing"), own]}
-    assert parse_body(ThingWithLeaf, {"id": "a", "leaf": None, "more": 1}) == ThingWithLeaf(id="a", leaf=None)
+def test_open_body_may_have_other_members() -> None:
+    assert "additionalProperties" not in schemas_of(Thing)["Thing"]
+    assert parse_body(Thing, {"id": "a", "more": 1}) == Thing(id="a")
 
 
 @pytest.mark.parametrize(
@@ -135,24 +121,19 @@ def test_body_is_rendered_as_it_is_parsed() -> None:
         name="oak",
         size=3,
         born="2026-01-01T00:00:00Z",
-        leaves=(Leaf(color=None),),
-        twin=TreeBody(name="elm", size=1, born=None),
+        leaves=(Leaf(color=Color.RED, weight=None),),
+        fruit=Leaf(color=Color.BLUE, weight=2),
         notes={"a": {"b": [1]}},
     )
     document = json.loads(json.dumps(tree, default=render_body))
     assert is_valid(document)
     assert "top" not in document
-    assert document["twin"]["born"] is None
-    assert document["leaves"] == [{"color": None, "weight": 1.0}]
+    assert document["leaves"] == [{"color": "red", "weight": None}]
     parsed = parse_body(TreeBody, document)
-    assert (parsed.leaves, parsed.twin, parsed.notes) == (tree.leaves, tree.twin, tree.notes)
+    assert parsed == tree
 
 
 def test_whole_number_may_be_written_as_a_fraction() -> None:
     document = {"name": "a", "size": 3.0, "born": None, "bark": 1}
     assert is_valid(document)
     assert repr(parse_body(TreeBody, document).size) == "3"
-
-
-def test_enumeration_is_rendered_as_its_value() -> None:
-    assert json.dumps(Leaf(color=Color.RED), default=render_body) == '{"color": "red", "weight": 1.0}'

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_service.common.openapi.bodies import parse_body
 from image_service.jobs.api.api_error import ApiError
-from image_service.jobs.composer.request_bodies import REQUEST_SCHEMAS
+from image_service.jobs.composer.request_bodies import REQUEST_SCHEMAS, ComposeRequestBody
 from image_service.jobs.composer.requests import check_available, parse_request
 from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
 
@@ -65,6 +66,8 @@ def test_customizations_of_both_forms_mean_the_same(document: dict[str, Any]) ->
     assert "s3cr3t" not in json.dumps(request.document)
     assert EMBEDDED["embedded"]["config"] not in json.dumps(request.document)
     assert "s3cr3t" not in repr(request)
+    body = repr(parse_body(ComposeRequestBody, document))
+    assert not any(secret in body for secret in ("s3cr3t", EMBEDDED["embedded"]["config"]))
 
 
 def test_plain_request() -> None:
