@@ -22,7 +22,7 @@ from image_service.core.images.reference import (
     Ref,
     digest_of,
 )
-from image_service.server.snapshots.storage.snapshot import Question, VersionLost
+from image_service.server.snapshots.storage.snapshot import Question, SnapshotKey, VersionLost
 from image_service.server.snapshots.storage.validity import FAILURES, RETRY_SECONDS
 from image_service.server.snapshots.versions import Version
 
@@ -205,7 +205,8 @@ class VersionFinder:
             return None
         snapshot = None
         if ref.needs_customization:
-            snapshot = self._snapshots.get_cached_snapshot(_question_of(ref, reader.credentials).key)
+            key = SnapshotKey(ref.infra_env_id, _kind_of(ref), digest_of(reader.credentials))
+            snapshot = self._snapshots.get_cached_snapshot(key)
             if snapshot is None:
                 return None
         try:
@@ -244,6 +245,9 @@ class VersionFinder:
         return await self._find(reader.ref, reader.credentials, pin)
 
     async def _find(self, ref: Ref, credentials: Credentials | None, pin: PinnedVersion) -> Version:
+        if not ref.needs_customization:
+            msg = f"{ref} has no snapshot"
+            raise TypeError(msg)
         base = self._builder.find_base(ref)
         snapshot = await self._snapshots.find_generation(_question_of(ref, credentials), pin.generation)
         if snapshot is None or base.sha256 != pin.base_sha256:
@@ -264,8 +268,13 @@ class VersionFinder:
         raise VersionLost
 
 
-def _question_of(ref: Ref, credentials: Credentials | None) -> Question:
-    if not ref.needs_customization or ref.kind is None:
-        msg = f"{ref} has no snapshot"
+def _question_of(ref: ImageRef, credentials: Credentials | None) -> Question:
+    return Question(ref.infra_env_id, _kind_of(ref), credentials)
+
+
+def _kind_of(ref: ImageRef) -> Kind:
+    """Return the kind that a complete reference's customization is asked for."""
+    if ref.kind is None:
+        msg = f"{ref} is not complete"
         raise TypeError(msg)
-    return Question(ref.infra_env_id, ref.kind.customization_kind, credentials)
+    return ref.kind.customization_kind
