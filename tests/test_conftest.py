@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+from twisted.logger import Logger
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -64,6 +66,17 @@ def test_leftovers_in_reactor_or_log_fail_the_test(told: str, name: str) -> None
 @pytest.mark.parametrize("name", TIDY)
 def test_expected_failures_and_settling_reactor_pass(told: str, name: str) -> None:
     assert re.findall(rf"^(\w+) \S+::test_{name}\b", told, re.MULTILINE) == ["PASSED"]
+
+
+def test_logged_object_is_freed() -> None:
+    class Thing:
+        pass
+
+    thing = Thing()
+    reference = weakref.ref(thing)
+    Logger().info("a thing", thing=thing)
+    del thing
+    assert reference() is None
 
 
 @pytest.mark.parametrize(
