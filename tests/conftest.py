@@ -95,7 +95,7 @@ def _signals_of_a_terminal() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _log_without_history() -> None:
-    """Let Twisted forget what was logged: until logging begins, it keeps 65,536 events and all that they name.
+    """Let Twisted forget what was logged: it keeps 65,536 events and all that they name until logging begins.
 
     Fixtures and failures were among these: 1 GB in each process at the end.
     """
