@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.settings.proxies import Proxy
+from image_service.common.http.origins import Proxy
 from image_service.settings.settings import groups
 from image_service.settings.stream_sources import StreamSource
 from image_service.settings.variables import variables_of

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
+from image_service.common.http.origins import DEFAULT_PORTS, Proxy
 from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.variables import read_group, setting
@@ -19,33 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _Address: TypeAlias = IPv4Address | IPv6Address
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _FAULT = "must be http://[user:password@]host[:port], with / @ and % in user and password percent-encoded"
 # host, and after a colon the port; an IPv6 address with a port stands in brackets
 _EXEMPT = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
-
-
-@attrs.frozen
-class Proxy:
-    """An HTTP proxy.
-
-    Args:
-        host: name or IP address, without brackets.
-        authorization: the value of Proxy-Authorization; empty: none.
-    """
-
-    host: str
-    port: int
-    authorization: str = attrs.field(default="", repr=False)
-
-    @property
-    def netloc(self) -> str:
-        """Host and port, as in a URL."""
-        return parsers.Address(self.host, self.port).netloc
-
-    def __str__(self) -> str:
-        """Return its URL without user and password."""
-        return f"http://{self.netloc}"
 
 
 @attrs.frozen
@@ -98,7 +75,7 @@ def parse_proxy(text: str) -> Proxy:
         raise ValueError(_FAULT)
     name, _, password = user.partition(":")
     credentials = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
-    port = _DEFAULT_PORTS["http"] if address.port is None else address.port
+    port = DEFAULT_PORTS["http"] if address.port is None else address.port
     return Proxy(address.host, port, f"Basic {credentials}" if at else "")
 
 
@@ -158,7 +135,7 @@ class ProxySettings:
         """Return the proxy for requests to an http or https URL; None: they are sent directly."""
         split = urlsplit(url)
         proxy = self.https if split.scheme == "https" else self.http
-        port = split.port or _DEFAULT_PORTS[split.scheme]
+        port = split.port or DEFAULT_PORTS[split.scheme]
         return None if proxy is None or self.exempt.include(split.hostname or "", port) else proxy
 
 

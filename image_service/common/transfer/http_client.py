@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.common.transfer.origins import public_url
+from image_service.common.http.origins import public_url
 from image_service.core.errors import FormatError, TransferFailed, TransferRefused
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from image_service.common.transfer.origins import AllowedOrigins, UrlOrigin
+    from image_service.common.http.origins import AllowedOrigins, UrlOrigin
 
 _Result = TypeVar("_Result")
 

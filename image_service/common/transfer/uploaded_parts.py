@@ -8,8 +8,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin
 
+from image_service.common.http.origins import public_url
 from image_service.common.transfer.http_client import TransientFailure
-from image_service.common.transfer.origins import public_url
 from image_service.common.transfer.xml_values import MAX_MANIFEST_BYTES
 from image_service.core.errors import FormatError, ImageServiceError
 

@@ -20,7 +20,7 @@ from image_service.jobs.task_model import ImportSource
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from image_service.common.transfer.origins import AllowedOrigins
+    from image_service.common.http.origins import AllowedOrigins
     from image_service.jobs.model import Json
 
 MAX_DISKS = 16

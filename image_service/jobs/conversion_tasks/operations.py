@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from image_service.common.concurrency.parts import InThread
-    from image_service.common.transfer.origins import AllowedOrigins
+    from image_service.common.http.origins import AllowedOrigins
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.conversion_tasks.import_requests import ImportRequest
     from image_service.jobs.dispatch.compose_plans import ComposePlans

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.concurrency.parts import InThread
-    from image_service.common.transfer.origins import AllowedOrigins
+    from image_service.common.http.origins import AllowedOrigins
     from image_service.jobs.artifacts.actions import ServerAction
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose, Step

@@ -15,9 +15,9 @@ from image_service.core.formats.disk.model import DiskFormat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from image_service.common.http.origins import AllowedOrigins
     from image_service.common.transfer.bundle_manifest import BundleManifest
     from image_service.common.transfer.manifest import ImportManifest
-    from image_service.common.transfer.origins import AllowedOrigins
 
 
 @attrs.frozen

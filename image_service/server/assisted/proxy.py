@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twisted.internet.posixbase import PosixReactorBase
     from twisted.python.failure import Failure
 
-    from image_service.settings.proxies import Proxy
+    from image_service.common.http.origins import Proxy
 
 _MAX_HEAD_BYTES = 16 * 1024
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from twisted.internet.protocol import Factory
     from twisted.web.iweb import IPolicyForHTTPS
 
-    from image_service.settings.proxies import Proxy, ProxySettings
+    from image_service.common.http.origins import Proxy
+    from image_service.settings.proxies import ProxySettings
 
 
 class _AsciiUrl(EncodedURL):

@@ -140,7 +140,7 @@ def fetch_document(
         if response.status == HTTPStatus.NOT_MODIFIED and preconditions:
             return None
         text = response.read_all(MAX_DOCUMENT_BYTES)
-        validators = (response.headers.get("ETag"), response.headers.get("Last-Modified"))
+        validators = (response.field("ETag") or None, response.field("Last-Modified") or None)
     document = parse_stream(text)
     if not select_releases(document, source.architectures):
         raise StreamMetadataInvalid(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
+from image_service.common.http.origins import AllowedOrigins, origin_of_url, public_url
 from image_service.common.transfer.bundle_manifest import is_bundle
 from image_service.common.transfer.http_client import TransferClient, TransferTimes
-from image_service.common.transfer.origins import AllowedOrigins, origin_of_url, public_url
 from image_service.common.transfer.uploaded_parts import check_part, read_manifest_text
 from image_service.common.transfer.xml_values import MAX_MANIFEST_BYTES
 from image_service.core.errors import NoRoom, TransferFailed, UnsafeImage
@@ -28,8 +28,8 @@ from image_service.toolkit.transfer.resume import KeptParts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from image_service.common.http.origins import UrlOrigin
     from image_service.common.transfer.manifest import ImportManifest, ManifestPart
-    from image_service.common.transfer.origins import UrlOrigin
     from image_service.core.formats.disk.model import DiskFormat
     from image_service.toolkit.workspace.workspace import Workspace
 

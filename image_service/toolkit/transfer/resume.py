@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from image_service.common.transfer.origins import public_url
+from image_service.common.http.origins import public_url
 from image_service.core.errors import TransferFailed
 from image_service.toolkit.transfer.parts import VerifiedPart
 

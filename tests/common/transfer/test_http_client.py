@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from image_service.common.http.origins import AllowedOrigins
 from image_service.common.transfer.http_client import (
     ServerAway,
     TransferClient,
     TransferTimes,
     TransientFailure,
 )
-from image_service.common.transfer.origins import AllowedOrigins
 from image_service.core.errors import TransferFailed
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.common.transfer.origins import AllowedOrigins, parse_origin
+from image_service.common.http.origins import AllowedOrigins, parse_origin
 from image_service.jobs.artifacts.image_catalog import ImageCatalog
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.dispatch.compose_plans import ComposePlans

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from image_service.common.http.origins import public_url
 from image_service.core.errors import Unavailable
-from image_service.server.catalog.download.fetch_guard import public_url
 from image_service.server.catalog.download.partial_file import OriginFile, PartialFile
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def download_file(
                 return
             with client.fetch(url, _range_headers(file), interruption) as response:
                 if response.status == HTTPStatus.OK:
-                    file.restart(OriginFile.from_headers(response.headers, response.length))
+                    file.restart(OriginFile.from_fields(response.field, response.length))
                     _append_body(response, file, report_progress)
                 elif _continues(response, file):
                     _append_body(response, file, report_progress)
@@ -83,7 +83,7 @@ def _range_headers(file: PartialFile) -> Mapping[str, str]:
 
 def _continues(response: OriginResponse, file: PartialFile) -> bool:
     """True if the response starts where the file ends, in the same representation; its size is recorded."""
-    content_range = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    content_range = _RANGE.fullmatch(response.field("Content-Range"))
     if response.status != HTTPStatus.PARTIAL_CONTENT or not content_range or not file.length:
         return False
     first, last = int(content_range[1]), int(content_range[2])
@@ -93,9 +93,9 @@ def _continues(response: OriginResponse, file: PartialFile) -> bool:
     if total is None or last >= total or not fits or known.total not in {None, total}:
         return False
     if known.etag is not None:
-        is_same = response.headers.get("ETag") == known.etag
+        is_same = response.field("ETag") == known.etag
     else:
-        is_same = response.headers.get("Last-Modified", known.last_modified) == known.last_modified
+        is_same = response.field("Last-Modified") in {"", known.last_modified}
     if is_same:
         file.origin_file = attrs.evolve(known, total=total)
     return is_same
@@ -103,10 +103,10 @@ def _continues(response: OriginResponse, file: PartialFile) -> bool:
 
 def _is_at_end(response: OriginResponse, file: PartialFile) -> bool:
     """True if nothing follows the file because it is complete."""
-    unsatisfied = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", ""))
+    unsatisfied = _UNSATISFIED.fullmatch(response.field("Content-Range"))
     if response.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not unsatisfied:
         return False
-    tag = response.headers.get("ETag", file.origin_file.etag)  # which an error need not have
+    tag = response.field("ETag") or file.origin_file.etag  # which an error need not have
     return 0 < file.length == int(unsatisfied[1]) and tag == file.origin_file.etag
 
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
+from image_service.common.http.origins import public_url
 from image_service.core.errors import ImageServiceError
-from image_service.server.catalog.download.fetch_guard import public_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

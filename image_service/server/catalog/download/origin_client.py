@@ -1,4 +1,4 @@
-"""HTTP client for base images and stream metadata, for use in threads; proxies and TLS are urllib's.
+"""HTTP client for base images and stream metadata, for use in threads.
 
 The header fields and query parameters of the configuration are credentials: they go to origins of configured
 URLs only, wherever a stream's metadata or a redirect leads.
@@ -6,30 +6,44 @@ URLs only, wherever a stream's metadata or a redirect leads.
 
 from __future__ import annotations
 
-import ssl
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import attrs
 
 from image_service.common.files.reloaded import Reloaded
-from image_service.core.errors import ConfigurationError
-from image_service.server.catalog.download.fetch_guard import FetchGuard, InvalidResponse, origin_of
-from image_service.server.catalog.download.urllib_handlers import Redirects, open_url
+from image_service.common.http.client import HttpClient
+from image_service.common.http.errors import HttpError, UntrustedCertificate
+from image_service.common.http.origins import origin_of, public_url
+from image_service.common.http.tls import client_context
+from image_service.common.http.watch import RequestLimits
+from image_service.core.errors import Unavailable
+from image_service.server.catalog.download.redirects import REDIRECTS, Redirects
+from image_service.server.http.retry_after import parse_retry_after
 from image_service.settings.proxies import NO_PROXIES
 
 if TYPE_CHECKING:
-    import http.client
-    from collections.abc import Iterable, Iterator, Mapping
-    from email.message import Message
+    import ssl
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
+    from image_service.common.http.response import HttpResponse
     from image_service.settings.base_images import DownloadSettings
     from image_service.settings.proxies import ProxySettings
 
-_BLOCK_BYTES = 256 * 1024
+MIN_BYTES_PER_SECOND = 1024  # at which a base image would take days
+
+# Those that say something about the resource; every other status is a failure.
+_EXPECTED_STATUSES = {
+    HTTPStatus.OK,
+    HTTPStatus.PARTIAL_CONTENT,
+    HTTPStatus.NOT_MODIFIED,
+    HTTPStatus.PRECONDITION_FAILED,
+    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+}
 
 
 @attrs.define
@@ -38,7 +52,7 @@ class OriginClient:
 
     Args:
         trust: the authorities, as a TLS context; read for each fetch.
-        stall_seconds: see ``FetchGuard``.
+        stall_seconds: a fetch slower than the minimal rate for so long is given up.
         headers: fields that are credentials.
         parameters: query parameters that are credentials.
         credential_origins: origins that get the credentials, as ``origin_of`` returns them.
@@ -70,6 +84,11 @@ class OriginClient:
         """From now on send the configured credentials to the origins of these URLs only."""
         self.credential_origins = frozenset(map(origin_of, urls))
 
+    def redirects(self, url: str) -> Redirects:
+        """Return the requests of a fetch, with the credentials that they carry."""
+        is_trusted = origin_of(url) in self.credential_origins
+        return Redirects(url, self.headers, self.parameters, is_trusted=is_trusted)
+
     @contextmanager
     def fetch(
         self, url: str, headers: Mapping[str, str], interruption: Interruption
@@ -80,56 +99,65 @@ class OriginClient:
             a response with status 200, 206, 304, 412 or 416.
 
         Raises:
-            Unavailable: no such response; the message names the URL without its query, and the origin's
-                ``Retry-After`` is kept.
+            Unavailable: no such response, or not all of it; the message names the URL without its query, and
+                the origin's ``Retry-After`` is kept.
             Interrupted: the service stops.
         """
-        with FetchGuard(url, interruption, self.stall_seconds) as guard:
-            with guard.translate_errors():
-                origin = origin_of(url)
-                redirects = Redirects(
-                    origin if origin in self.credential_origins else None, self.headers, self.parameters
-                )
-                response = open_url(url, headers, guard, self.trust.get(), redirects, self.proxies)
-            with response:
-                yield OriginResponse(response, guard)
+        client = HttpClient(self.trust.get, self._limits(), find_proxy=self.proxies.find)
+        redirects = self.redirects(url)
+        unavailable = partial(self._unavailable, url, redirects)
+        try:
+            while True:
+                fields = {**headers, **redirects.fields_for(redirects.url)}
+                with client.send("GET", redirects.url, fields, interruption=interruption) as response:
+                    if response.status not in REDIRECTS:
+                        if response.status not in _EXPECTED_STATUSES:
+                            retry_after = parse_retry_after(response.field("Retry-After"))
+                            raise unavailable(f"answered with status {response.status}", retry_after)
+                        yield OriginResponse(response, unavailable)
+                        return
+                redirects.follow(response)
+        except HttpError as error:
+            raise unavailable(describe_failure(error)) from None
+
+    def _limits(self) -> RequestLimits:
+        seconds = self.stall_seconds
+        return RequestLimits(
+            stall_seconds=seconds,
+            stall_bytes=int(MIN_BYTES_PER_SECOND * seconds) + 1,
+            slow=f"stalled: less than {MIN_BYTES_PER_SECOND} bytes per second for {seconds:g} s",
+        )
+
+    def _unavailable(
+        self, url: str, redirects: Redirects, reason: str, retry_after_seconds: int | None = None
+    ) -> Unavailable:
+        """Return the error that says what cannot be fetched from where, and why."""
+        where, current = public_url(url), public_url(redirects.url)
+        if current != where:
+            where += f", redirected to {current}"
+        proxy = self.proxies.find(redirects.url)
+        if proxy is not None:
+            where += f", through the proxy {proxy.netloc}"
+        return Unavailable(f"cannot fetch {where}: {reason}", retry_after_seconds=retry_after_seconds)
 
 
 class OriginResponse:
-    """A response of an origin, whose body can be read once; the caller closes it."""
+    """A response of an origin, whose body can be read once, within the block of its fetch."""
 
-    def __init__(self, response: http.client.HTTPResponse, guard: FetchGuard) -> None:
+    def __init__(self, response: HttpResponse, unavailable: Callable[[str], Unavailable]) -> None:
         self._response = response
-        self._guard = guard
         self.status = response.status
-        self.headers: Message = response.headers
+        self.field = response.field
         self.length = response.length
-        """Bytes of the body; None: the end of the stream marks the end of the body."""
-        self.unavailable = guard.unavailable
+        """Bytes of the body; None: it is chunked, or ends with the connection."""
+        self.unavailable = unavailable
+        """Returns the error that names the origin and a reason."""
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the body as it arrives.
-
-        Raises:
-            Unavailable: it is encoded, or shorter than promised.
-            Interrupted: the service stops.
-        """
-        coding = self.headers.get("Content-Encoding", "identity")
-        received = 0
-        while True:
-            left = _BLOCK_BYTES if self.length is None else self.length - received
-            with self._guard.translate_errors():
-                if coding != "identity":
-                    raise InvalidResponse(f"answered with content coding {coding!r:.20}; must be uncoded")
-                block = self._response.read1(min(_BLOCK_BYTES, left)) if left else b""
-                if left and not block and self.length is not None:
-                    raise InvalidResponse(f"sent {received} of {self.length} bytes")
-                self._guard.raise_if_aborted()
-                self._guard.received_bytes += len(block)
-            if not block:
-                return
-            received += len(block)
-            yield block
+        """Yield the body as it arrives; the block of the fetch ends if it is coded, or incomplete."""
+        if self._response.coding:
+            raise self.unavailable(describe_coding(self._response))
+        return self._response.blocks()
 
     def read_all(self, max_bytes: int) -> bytes:
         """Return the body of a response with status 200.
@@ -147,25 +175,22 @@ class OriginResponse:
         return bytes(body)
 
 
+def describe_failure(error: HttpError) -> str:
+    """Return the reason, with a hint for an authority that is not trusted."""
+    if isinstance(error, UntrustedCertificate):
+        return f"{error}; OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE, or --ca-file, has authorities to trust"
+    return str(error)
+
+
+def describe_coding(response: HttpResponse) -> str:
+    """Return why a coded body cannot be used."""
+    return f"answered with content coding {response.coding!r:.20}; must be uncoded"
+
+
 def trusted_authorities(ca_file: Path | None = None, *, insecure: bool = False) -> Reloaded[ssl.SSLContext]:
     """Return a TLS context that trusts the system's authorities and those of a PEM file, and is reloaded.
 
     Raises:
         ConfigurationError: ``ca_file`` cannot be read.
     """
-
-    def make_context() -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        context.set_alpn_protocols(["http/1.1"])
-        if ca_file is not None:
-            try:
-                context.load_verify_locations(ca_file)
-            except OSError as error:  # SSLError is one
-                reason = getattr(error, "reason", None) or error.strerror
-                raise ConfigurationError(f"the CA file {ca_file} cannot be read: {reason}") from None
-        if insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
-
-    return Reloaded([] if ca_file is None else [ca_file], make_context)
+    return Reloaded([] if ca_file is None else [ca_file], partial(client_context, ca_file, insecure=insecure))

@@ -28,7 +28,7 @@ from image_service.common.files.private_files import open_no_follow
 from image_service.server.http.dates import parse_http_date
 
 if TYPE_CHECKING:
-    from email.message import Message
+    from collections.abc import Callable
     from pathlib import Path
 
 SYNC_SECONDS = 2.0  # of work that a crash of the machine, or of this process, may cost
@@ -48,10 +48,10 @@ class OriginFile:
     total: int | None = None
 
     @classmethod
-    def from_headers(cls, headers: Message, total: int | None) -> OriginFile:
+    def from_fields(cls, field: Callable[[str], str], total: int | None) -> OriginFile:
         """Return `total` and those validators of a response that are strong."""
-        tag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
-        then, now = parse_http_date(modified), parse_http_date(headers.get("Date", ""))
+        tag, modified = field("ETag"), field("Last-Modified")
+        then, now = parse_http_date(modified), parse_http_date(field("Date"))
         # The file cannot have changed twice within the second of its date.
         is_strong = then is not None and now is not None and now - then >= _STRONG_DATE
         return cls(tag if _STRONG_ETAG.fullmatch(tag) else None, modified if is_strong else None, total)

@@ -18,9 +18,9 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.common.concurrency.interruption import Interruption
+from image_service.common.http.origins import public_url
 from image_service.core.errors import BaseImageError, Unavailable
 from image_service.server.catalog.download.downloader import ReportProgress
-from image_service.server.catalog.download.fetch_guard import public_url
 from image_service.server.catalog.lifecycle.opening import open_base_image, signature_path
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
 from image_service.server.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time

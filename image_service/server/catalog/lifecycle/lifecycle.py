@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger, LogLevel
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
+from image_service.common.http.origins import public_url
 from image_service.core.errors import BaseImageError, Unavailable, describe_os_error
 from image_service.core.images.reference import Kind
-from image_service.server.catalog.download.fetch_guard import public_url
 from image_service.server.catalog.lifecycle.status import BaseImageState, ImageStatus
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import attrs
 
+from image_service.common.http.origins import public_url
 from image_service.common.openapi.bodies import Count, Keywords, Time, body, render_body, schemas_of
-from image_service.server.catalog.download.fetch_guard import public_url
 from image_service.server.http.dates import format_rfc3339
 from image_service.server.http.redaction import redact_detail
 

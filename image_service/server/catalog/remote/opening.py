@@ -16,12 +16,12 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.common.files.block_cache.source import CacheIdentity, OriginFailed
+from image_service.common.http.origins import public_url
 from image_service.core.errors import BaseImageError, FormatError, Unavailable, describe_os_error
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
 from image_service.core.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
 from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from image_service.core.images.canvas import drop_unusable_minimal
-from image_service.server.catalog.download.fetch_guard import public_url
 from image_service.server.catalog.lifecycle.opening import make_base_image, read_layout
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.catalog.remote.origin import Origin
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.files.block_cache.block_cache import BlockCache
+    from image_service.common.http.client import HttpClient
     from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.base import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.server.catalog.remote.origin import Pin, SignUrl
-    from image_service.server.catalog.remote.range_client import RangeClient
     from image_service.settings.os_images import OsImage
 
 BOOT_DIRECTORIES = ("boot", "coreos", "efi", "images", "isolinux")
@@ -90,7 +90,7 @@ class RemoteImages:
 
     make_cache: Callable[[], BlockCache]
     directory: Path
-    client: RangeClient
+    client: HttpClient
     interruption: Interruption
     downloads: OriginClient
     sign: SignUrl

@@ -8,33 +8,35 @@ redirects are not followed.
 
 from __future__ import annotations
 
-import http.client
 import re
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import attrs
 
 from image_service.common.files.block_cache.source import OriginChanged, OriginFailed
+from image_service.common.http.client import HttpClient
+from image_service.common.http.errors import HttpError
+from image_service.common.http.origins import public_url
+from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import BaseImageError
-from image_service.server.catalog.download.fetch_guard import (
-    InvalidResponse,
-    describe_fault,
-    origin_of,
-    public_url,
-)
-from image_service.server.catalog.download.urllib_handlers import MAX_REDIRECTS
+from image_service.server.catalog.download.origin_client import describe_coding, describe_failure
+from image_service.server.catalog.download.redirects import REDIRECTS
 from image_service.server.http.retry_after import parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from image_service.common.concurrency.interruption import Interruption
+    from image_service.common.http.response import HttpResponse
     from image_service.server.catalog.download.origin_client import OriginClient
-    from image_service.server.catalog.remote.range_client import RangeClient
 
-_REDIRECTS = {301, 302, 303, 307, 308}
+STALL_SECONDS = 10.0
+"""A response is given up if it brings less than `_STALL_BYTES` in this time, and is not complete."""
+_STALL_BYTES = 64 * 1024
+_MAX_IDLE = 16  # connections per origin
 _EXPIRED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 _MAX_RETRY_AFTER = 300  # seconds
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
@@ -77,7 +79,7 @@ class Origin:
         sign: signs URLs of S3.
     """
 
-    def __init__(self, url: str, client: RangeClient, downloads: OriginClient, sign: SignUrl) -> None:
+    def __init__(self, url: str, client: HttpClient, downloads: OriginClient, sign: SignUrl) -> None:
         self.url = url
         self._client = client
         self._downloads = downloads
@@ -95,11 +97,11 @@ class Origin:
             if response.status == HTTPStatus.OK:
                 raise BaseImageError("its origin does not serve ranges: it answered with status 200 to one")
             size = _check_part(response, 0, 1)
-            etag = response.headers.get("ETag", "")
-            version = response.headers.get("x-amz-version-id") if self._is_s3 else None
-            response.read()
+            etag = response.field("ETag")
+            version = response.field("x-amz-version-id") if self._is_s3 else ""
+            response.read(1)
         return Pin(
-            etag if _STRONG_ETAG.fullmatch(etag) else None, size, None if version == "null" else version
+            etag if _STRONG_ETAG.fullmatch(etag) else None, size, None if version in {"", "null"} else version
         )
 
     def fetch(self, pin: Pin, offset: int, target: memoryview) -> None:
@@ -128,12 +130,14 @@ class Origin:
             size = _check_part(response, offset, len(target))
             if size != pin.size:
                 raise OriginChanged(f"it has another version, of {size} bytes instead of {pin.size}")
-            etag = response.headers.get("ETag")
-            if pin.etag is not None and etag is None:
+            etag = response.field("ETag")
+            if pin.etag is not None and not etag:
                 raise OriginFailed("it answered without an ETag")
             if pin.etag not in {None, etag}:
                 raise OriginChanged("it has another version: it answered with another ETag")
-            _read_into(response, target)
+            response.read_into(target)
+            if not response.is_at_end():
+                raise OriginFailed(f"it sent more than the {len(target)} bytes of the range")
 
     def read_all(self, max_bytes: int) -> bytes:
         """Return the content of a small file, whole.
@@ -147,8 +151,6 @@ class Origin:
             if response.status != HTTPStatus.OK:
                 raise _status_error(response)
             content = response.read(max_bytes + 1)
-            if response.length:
-                response.close()
         if len(content) > max_bytes:
             raise BaseImageError(f"{public_url(self.url)} has more than {max_bytes} bytes")
         return content
@@ -158,7 +160,7 @@ class Origin:
         return urlsplit(self.url).scheme == "s3"
 
     @contextmanager
-    def _send(self, fields: Mapping[str, str], version: str | None) -> Iterator[http.client.HTTPResponse]:
+    def _send(self, fields: Mapping[str, str], version: str | None) -> Iterator[HttpResponse]:
         """Yield the response of where the URL leads; translate the errors of connections."""
         try:
             with self._follow(fields, version) as response:
@@ -166,74 +168,61 @@ class Origin:
         except OriginFailed:
             self._resolved = None
             raise
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except HttpError as error:
             self._resolved = None
-            raise OriginFailed(describe_fault(error)) from None
+            raise OriginFailed(describe_failure(error)) from None
 
     @contextmanager
-    def _follow(self, fields: Mapping[str, str], version: str | None) -> Iterator[http.client.HTTPResponse]:
+    def _follow(self, fields: Mapping[str, str], version: str | None) -> Iterator[HttpResponse]:
         if self._is_s3:
-            with self._client.get(self._sign(self.url, version), _identity(fields)) as response:
+            with self._client.send("GET", self._sign(self.url, version), fields) as response:
                 yield response
             return
+        redirects = self._downloads.redirects(self.url)
         if (resolved := self._resolved) is not None:
-            with self._client.get(resolved, self._with_credentials(resolved, fields)) as response:
-                if response.status not in {*_REDIRECTS, *_EXPIRED}:
+            with self._client.send("GET", resolved, {**fields, **redirects.fields_for(resolved)}) as response:
+                if response.status not in {*REDIRECTS, *_EXPIRED}:
                     yield response
                     return
-        url = self._with_parameters(self.url)
-        for _ in range(MAX_REDIRECTS + 1):
-            with self._client.get(url, self._with_credentials(url, fields)) as response:
-                if response.status not in _REDIRECTS:
+        while True:
+            url = redirects.url
+            with self._client.send("GET", url, {**fields, **redirects.fields_for(url)}) as response:
+                if response.status not in REDIRECTS:
                     self._resolved = url
                     yield response
                     return
-                url = self._next_url(url, response.headers.get("Location", ""))
-        raise InvalidResponse(f"more than {MAX_REDIRECTS} redirects, the last one to {public_url(url)}")
-
-    def _next_url(self, url: str, location: str) -> str:
-        found = urljoin(url, location)
-        schemes = (urlsplit(url).scheme, urlsplit(found).scheme)
-        if not location or schemes not in {("http", "http"), ("http", "https"), ("https", "https")}:
-            raise InvalidResponse(f"redirects from {schemes[0]} to {schemes[1]}, to {public_url(found)}")
-        return found if self._gets_credentials(found) else self._without_parameters(found)
-
-    def _gets_credentials(self, url: str) -> bool:
-        origin = origin_of(self.url)
-        return origin_of(url) == origin and origin in self._downloads.credential_origins
-
-    def _with_credentials(self, url: str, fields: Mapping[str, str]) -> dict[str, str]:
-        secret = self._downloads.headers if self._gets_credentials(url) else {}
-        return {**_identity(fields), **secret}
-
-    def _with_parameters(self, url: str) -> str:
-        query = urlencode(self._downloads.parameters) if self._gets_credentials(url) else ""
-        return f"{url}{'&' if urlsplit(url).query else '?'}{query}" if query else url
-
-    def _without_parameters(self, url: str) -> str:
-        """Remove what a Location may repeat."""
-        split, ours = urlsplit(url), urlencode(self._downloads.parameters).split("&")
-        return split._replace(
-            query="&".join(part for part in split.query.split("&") if part not in ours)
-        ).geturl()
+            redirects.follow(response)
 
 
-def _identity(fields: Mapping[str, str]) -> dict[str, str]:
-    return {"User-Agent": "image-service", "Accept-Encoding": "identity", **fields}
+def build_range_client(
+    downloads: OriginClient, interruption: Interruption, stall_seconds: float = STALL_SECONDS
+) -> HttpClient:
+    """Return a client that keeps connections; the interruption shuts them down."""
+    limits = RequestLimits(
+        stall_seconds=stall_seconds,
+        stall_bytes=_STALL_BYTES,
+        slow=f"stalled: less than {_STALL_BYTES // 1024} KiB in {stall_seconds:g} s",
+    )
+    return HttpClient(
+        downloads.trust.get,
+        limits,
+        find_proxy=downloads.proxies.find,
+        interruption=interruption,
+        max_idle=_MAX_IDLE,
+    )
 
 
-def _check_coding(response: http.client.HTTPResponse) -> None:
-    coding = response.headers.get("Content-Encoding", "identity")
-    if coding != "identity":
-        raise OriginFailed(f"it answered with content coding {coding!r:.20}; must be uncoded")
+def _check_coding(response: HttpResponse) -> None:
+    if response.coding:
+        raise OriginFailed(f"it {describe_coding(response)}")
 
 
-def _check_part(response: http.client.HTTPResponse, offset: int, length: int) -> int:
+def _check_part(response: HttpResponse, offset: int, length: int) -> int:
     """Check the head of an answer to a range; return the size of the whole."""
     if response.status != HTTPStatus.PARTIAL_CONTENT:
         raise _status_error(response)
     _check_coding(response)
-    content_range = response.headers.get("Content-Range", "")
+    content_range = response.field("Content-Range")
     match = _CONTENT_RANGE.fullmatch(content_range)
     if match is None or (int(match[1]), int(match[2])) != (offset, offset + length - 1):
         raise OriginFailed(
@@ -244,20 +233,9 @@ def _check_part(response: http.client.HTTPResponse, offset: int, length: int) ->
     return int(match[3])
 
 
-def _read_into(response: http.client.HTTPResponse, target: memoryview) -> None:
-    done = 0
-    while done < len(target):
-        count = response.readinto(target[done:])
-        if not count:
-            raise OriginFailed(f"it sent {done} of {len(target)} bytes")
-        done += count
-    if not response.isclosed() and response.read(1):
-        raise OriginFailed(f"it sent more than the {len(target)} bytes of the range")
-
-
-def _status_error(response: http.client.HTTPResponse) -> OriginFailed:
+def _status_error(response: HttpResponse) -> OriginFailed:
     detail = f"it answered with status {response.status}"
-    asked = parse_retry_after(response.headers.get("Retry-After", ""))
+    asked = parse_retry_after(response.field("Retry-After"))
     return (
         OriginFailed(detail)
         if asked is None

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.files.block_cache.source import OriginChanged, OriginFailed
+from image_service.common.http import client as http_client
+from image_service.common.http import connection
 from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import BaseImageError
 from image_service.server.catalog.download.origin_client import OriginClient
-from image_service.server.catalog.remote import range_client
-from image_service.server.catalog.remote.origin import Origin, Pin
-from image_service.server.catalog.remote.range_client import RangeClient
+from image_service.server.catalog.remote.origin import STALL_SECONDS, Origin, Pin, build_range_client
 from image_service.server.catalog.remote.s3 import S3Signer
 from image_service.server.catalog.remote.source import ATTEMPTS, PinnedSource
 from image_service.settings.base_images import DownloadSettings
@@ -26,7 +26,10 @@ from tests.server.catalog.origin import Origin as Server
 from tests.server.catalog.origin import Reply, Resource, running
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
+
+    from image_service.common.http.client import HttpClient
 
 BODY = noise(300_000)
 SECRET = "top-secret"
@@ -34,7 +37,7 @@ LENGTH = 100_000
 CHANGES = {"other size", "other ETag", "weak ETag"}
 
 
-_clients: list[RangeClient] = []
+_clients: list[HttpClient] = []
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +49,17 @@ def closed_clients() -> Iterator[None]:
 
 
 def origin_at(
-    url: str, *configured: str, environ: dict[str, str] | None = None, s3: S3Options | None = None
+    url: str,
+    *configured: str,
+    environ: dict[str, str] | None = None,
+    s3: S3Options | None = None,
+    stall_seconds: float = STALL_SECONDS,
 ) -> Origin:
     """Return the origin of a URL; those of `configured` get credentials."""
     settings = DownloadSettings(headers={"X-Key": SECRET}, query_params={"token": SECRET})
     proxies = ProxySettings.from_environment(environ or {})
     downloads = OriginClient.from_settings(settings, configured, proxies)
-    client = RangeClient(downloads.trust, downloads.proxies, Interruption())
+    client = build_range_client(downloads, Interruption(), stall_seconds)
     _clients.append(client)
     return Origin(url, client, downloads, S3Signer(s3 or S3Options()))
 
@@ -103,19 +110,15 @@ def test_change_at_the_origin_is_noticed(origin: Server) -> None:
 
 
 @pytest.mark.parametrize(("name", "fault"), FAULTS.items(), ids=list(FAULTS))
-def test_faulty_answer_is_refused(
-    origin: Server, monkeypatch: pytest.MonkeyPatch, name: str, fault: Fault
-) -> None:
+def test_faulty_answer_is_refused(origin: Server, name: str, fault: Fault) -> None:
     resource = FaultyResource(Resource(BODY))
     origin.serve(EXPIRED_PATH, Reply(status=403))
-    remote = origin_at(origin.serve("/base.iso", resource))
+    stall_seconds = 0.3 if fault is drip else STALL_SECONDS
+    remote = origin_at(origin.serve("/base.iso", resource), stall_seconds=stall_seconds)
     pin = remote.find_version()
     resource.fault = fault
-    with monkeypatch.context() as patched:
-        if fault is drip:
-            patched.setattr(range_client, "STALL_SECONDS", 0.3)
-        with pytest.raises(OriginFailed) as refusal:
-            fetch(remote, pin, 7, LENGTH)
+    with pytest.raises(OriginFailed) as refusal:
+        fetch(remote, pin, 7, LENGTH)
     assert isinstance(refusal.value, OriginChanged) == (name in CHANGES), refusal.value
     resource.fault = None
     assert fetch(remote, pin, 7, LENGTH) == BODY[7 : 7 + LENGTH]
@@ -141,9 +144,9 @@ def test_retry_after_of_an_origin_is_kept(origin: Server) -> None:
     assert len(origin.requests) == 1
 
 
-def test_head_that_drips_is_given_up(origin: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_client, "STALL_SECONDS", 0.2)
-    remote = origin_at(origin.serve("/base.iso", Reply(BODY, 206, hold_head=True)))
+def test_head_that_drips_is_given_up(origin: Server) -> None:
+    url = origin.serve("/base.iso", Reply(BODY, 206, hold_head=True))
+    remote = origin_at(url, stall_seconds=0.2)
     with pytest.raises(OriginFailed, match="stalled"):
         remote.find_version()
 
@@ -162,14 +165,13 @@ class _KeepsConnections(BaseHTTPRequestHandler):
 
 
 def test_connection_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect = range_client._Connection.connect
-    connected: list[range_client._Connection] = []
+    connected: list[int] = []
 
-    def record_and_connect(connection: range_client._Connection) -> None:
-        connected.append(connection)
-        connect(connection)
+    def record_and_open(host: str, port: int, *arguments: Any) -> socket.socket:
+        connected.append(port)
+        return connection.open_tcp(host, port, *arguments)
 
-    monkeypatch.setattr(range_client._Connection, "connect", record_and_connect)
+    monkeypatch.setattr(http_client, "open_tcp", record_and_open)
     with ThreadingHTTPServer(("127.0.0.1", 0), _KeepsConnections) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         try:
@@ -177,7 +179,7 @@ def test_connection_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None
             for _ in range(3):
                 remote.find_version()
             assert len(connected) == 1
-            monkeypatch.setattr(range_client, "MAX_IDLE_SECONDS", 0.0)
+            monkeypatch.setattr(http_client, "MAX_IDLE_SECONDS", 0.0)
             remote.find_version()
             assert len(connected) == 2
         finally:

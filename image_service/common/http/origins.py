@@ -1,4 +1,4 @@
-"""Which servers a manifest may name: origins on a list, and the addresses behind them."""
+"""Origins of URLs: which of them may get requests, at which addresses, and proxies before them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_URL_BYTES = 8192
 _URL = re.compile(r"https?://[!-~]{1,8192}")  # printable ASCII without spaces
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @attrs.frozen
@@ -30,11 +30,48 @@ class UrlOrigin:
     @property
     def authority(self) -> str:
         """Host and port as the field Host has them."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+        host = bracketed(self.host)
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}"
+
+
+@attrs.frozen
+class Proxy:
+    """An HTTP proxy.
+
+    Args:
+        host: name or IP address, without brackets.
+        port: of the proxy.
+        authorization: the value of Proxy-Authorization; empty: none.
+    """
+
+    host: str
+    port: int
+    authorization: str = attrs.field(default="", repr=False)
+
+    @property
+    def netloc(self) -> str:
+        """Host and port, as in a URL."""
+        return f"{bracketed(self.host)}:{self.port}"
+
+    def __str__(self) -> str:
+        """Return its URL without user and password."""
+        return f"http://{self.netloc}"
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it is in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def origin_of(url: str) -> str:
+    """Return the origin of a URL of any scheme, as text; ValueError if its port is not a number."""
+    split = urlsplit(url)
+    default = DEFAULT_PORTS.get(split.scheme)
+    port = "" if split.port in {None, default} else f":{split.port}"
+    return f"{split.scheme}://{bracketed(split.hostname or '')}{port}"
 
 
 def origin_of_url(url: str, name: str) -> UrlOrigin:
@@ -56,7 +93,7 @@ def origin_of_url(url: str, name: str) -> UrlOrigin:
         raise FormatError(f"{name} is no http or https URL of at most {_MAX_URL_BYTES} bytes")
     if "@" in split.netloc or "#" in url or "\\" in split.netloc:
         raise FormatError(f"{name} contains user information or a fragment, which a URL here must not have")
-    return UrlOrigin(split.scheme, split.hostname.lower(), port or _DEFAULT_PORTS[split.scheme])
+    return UrlOrigin(split.scheme, split.hostname.lower(), port or DEFAULT_PORTS[split.scheme])
 
 
 def parse_origin(text: str) -> UrlOrigin:

@@ -1,0 +1,1 @@
+"""One blocking HTTP client, with its TLS, for threads."""

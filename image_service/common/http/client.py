@@ -1,0 +1,216 @@
+"""A blocking HTTP/1.1 client, for several threads."""
+
+from __future__ import annotations
+
+import string
+import threading
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import quote, urlsplit
+
+import attrs
+
+from image_service.common.concurrency.interruption import Interruption
+from image_service.common.http.connection import (
+    HttpConnection,
+    open_tcp,
+    open_tunnel,
+    open_unix,
+    secure,
+)
+from image_service.common.http.errors import Disconnected, HttpError
+from image_service.common.http.origins import DEFAULT_PORTS, UrlOrigin
+from image_service.common.http.watch import Watch
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from image_service.common.http.origins import Proxy
+    from image_service.common.http.response import HttpResponse
+    from image_service.common.http.watch import RequestLimits
+
+MAX_IDLE_SECONDS = 30.0
+"""A firewall may have forgotten a connection that was idle for longer, and answers are waited for in vain."""
+
+
+@attrs.frozen
+class _Route:
+    """Where a connection leads."""
+
+    origin: UrlOrigin
+    proxy: Proxy | None
+    context: ssl.SSLContext | None = attrs.field(eq=False)
+
+
+@attrs.frozen
+class _IdleConnection:
+    connection: HttpConnection
+    context: ssl.SSLContext | None
+    since: float
+
+
+class HttpClient:
+    """Sends requests; follows no redirects, stores nothing, and adds no credentials.
+
+    Args:
+        context: returns the TLS context, for each request.
+        limits: of requests that have none of their own.
+        find_proxy: returns the proxy for a URL, if there is one.
+        check_address: called with an origin and an address before it is connected to; raises if that is not
+            allowed.
+        interruption: ends requests that have none of their own.
+        unix_socket: all requests go there; None: to the hosts of their URLs.
+        max_idle: connections that are kept for each origin.
+    """
+
+    def __init__(  # noqa: PLR0913 - independent abilities
+        self,
+        context: Callable[[], ssl.SSLContext],
+        limits: RequestLimits,
+        *,
+        find_proxy: Callable[[str], Proxy | None] = lambda _: None,
+        check_address: Callable[[UrlOrigin, str], None] | None = None,
+        interruption: Interruption | None = None,
+        unix_socket: Path | None = None,
+        max_idle: int = 0,
+    ) -> None:
+        self._context = context
+        self._limits = limits
+        self._find_proxy = find_proxy
+        self._check_address = check_address
+        self._interruption = interruption or Interruption()
+        self._unix_socket = unix_socket
+        self._max_idle = max_idle
+        self._lock = threading.Lock()
+        self._idle: defaultdict[_Route, list[_IdleConnection]] = defaultdict(list)
+
+    @contextmanager
+    def send(  # noqa: PLR0913 - properties of a request
+        self,
+        method: str,
+        url: str,
+        fields: Mapping[str, str],
+        body: bytes | BinaryIO | None = None,
+        *,
+        limits: RequestLimits | None = None,
+        interruption: Interruption | None = None,
+    ) -> Iterator[HttpResponse]:
+        """Send a request, and yield its response; the connection is closed, or kept, when the block ends.
+
+        Args:
+            method: in capitals.
+            url: http or https; user and fragment are not sent, and what is not ASCII is percent-encoded.
+            fields: take the place of those of the client.
+            body: the content; a file needs Content-Length, and is sent from where it is to its end.
+            limits: in the place of the client's.
+            interruption: ends the request.
+
+        Raises:
+            HttpError: no response, or not all of it; also from methods of the response.
+            Interrupted: the work is abandoned.
+        """
+        watch = Watch(limits or self._limits, interruption or self._interruption)
+        origin = _origin_to_connect(url)
+        proxy = self._find_proxy(url)
+        route = _Route(origin, proxy, self._context() if origin.scheme == "https" else None)
+        split = urlsplit(url)
+        target = quote(split.path or "/", safe=string.punctuation)
+        if split.query:
+            target += f"?{quote(split.query, safe=string.punctuation)}"
+        sent = {"Host": origin.authority, "User-Agent": "image-service", "Accept-Encoding": "identity"}
+        if not self._max_idle:
+            sent["Connection"] = "close"
+        if proxy and route.context is None:
+            target = f"{origin}{target}"
+            if proxy.authorization:
+                sent["Proxy-Authorization"] = proxy.authorization
+        sent |= fields
+        send = partial(HttpConnection.send, method=method, target=target, fields=sent, body=body, watch=watch)
+        connection, response = self._exchange(route, send, watch, may_repeat=body is None)
+        try:
+            yield response
+        except BaseException:
+            connection.close()
+            raise
+        self._keep(route, connection, is_free=response.is_connection_free)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        with self._lock:
+            for connections in self._idle.values():
+                while connections:
+                    connections.pop().connection.close()
+
+    def _exchange(
+        self, route: _Route, send: Callable[[HttpConnection], HttpResponse], watch: Watch, *, may_repeat: bool
+    ) -> tuple[HttpConnection, HttpResponse]:
+        """Send a request on an idle connection; on a new one if there is none, or the peer has closed it."""
+        while may_repeat and (idle := self._take_idle(route)) is not None:
+            try:
+                return idle, _exchange(idle, send)
+            except Disconnected:
+                watch.interruption.raise_if_interrupted()
+        connection = HttpConnection(self._open(route, watch))
+        return connection, _exchange(connection, send)
+
+    def _take_idle(self, route: _Route) -> HttpConnection | None:
+        with self._lock:
+            while self._idle[route]:
+                idle = self._idle[route].pop()
+                if idle.context is route.context and time.monotonic() <= idle.since + MAX_IDLE_SECONDS:
+                    return idle.connection
+                idle.connection.close()
+        return None
+
+    def _keep(self, route: _Route, connection: HttpConnection, *, is_free: bool) -> None:
+        with self._lock:
+            if is_free and len(self._idle[route]) < self._max_idle:
+                self._idle[route].append(_IdleConnection(connection, route.context, time.monotonic()))
+                return
+        connection.close()
+
+    def _open(self, route: _Route, watch: Watch) -> socket.socket:
+        if self._unix_socket:
+            return open_unix(self._unix_socket, watch)
+        origin, proxy = route.origin, route.proxy
+        check = partial(self._check_address, origin) if self._check_address else None
+        host, port = (proxy.host, proxy.port) if proxy else (origin.host, origin.port)
+        opened = open_tcp(host, port, watch, check)
+        if route.context is None:
+            return opened
+        if proxy:
+            try:
+                open_tunnel(opened, origin, proxy, watch)
+            except BaseException:
+                opened.close()
+                raise
+        return secure(opened, route.context, origin.host, watch)
+
+
+def _exchange(connection: HttpConnection, send: Callable[[HttpConnection], HttpResponse]) -> HttpResponse:
+    try:
+        return send(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _origin_to_connect(url: str) -> UrlOrigin:
+    try:
+        split = urlsplit(url)
+        port = split.port or DEFAULT_PORTS[split.scheme]
+    except (ValueError, KeyError):
+        raise HttpError("its URL is not a valid http or https URL", is_connected=False) from None
+    try:
+        host = (split.hostname or "").encode("idna").decode()
+    except UnicodeError:
+        host = ""
+    if not host:
+        raise HttpError("its name does not resolve: it is not a host name", is_connected=False)
+    return UrlOrigin(split.scheme, host, port)

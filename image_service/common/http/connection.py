@@ -1,0 +1,179 @@
+"""Connections of the HTTP client: how they are opened, and the requests on one, one after another."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, BinaryIO
+
+import h11
+
+from image_service.common.http.errors import Disconnected, HttpError, TooSlow, failure_of
+from image_service.common.http.origins import bracketed
+from image_service.common.http.response import BLOCK_BYTES, MAX_HEAD_BYTES, receive_response
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from image_service.common.http.origins import Proxy, UrlOrigin
+    from image_service.common.http.response import HttpResponse
+    from image_service.common.http.watch import Watch
+
+_UPLOADS = {"POST", "PUT", "PATCH"}
+
+
+class HttpConnection:
+    """A connection that is open; used by one thread at a time."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+
+    def send(
+        self,
+        method: str,
+        target: str,
+        fields: Mapping[str, str],
+        body: bytes | BinaryIO | None,
+        watch: Watch,
+    ) -> HttpResponse:
+        """Send a request, and return the response, whose body is still to be read.
+
+        Args:
+            method: in capitals.
+            target: in ASCII.
+            fields: with Host; with Content-Length if `body` is a file.
+            body: the content.
+            watch: of this request and its response.
+
+        Raises:
+            HttpError: there is no response.
+            Interrupted: the work is abandoned.
+        """
+        protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        watch.interruption.watch_socket(self._socket)
+        if not hasattr(body, "read") and (body is not None or method in _UPLOADS):
+            fields = {**fields, "Content-Length": str(len(body or b""))}
+        try:
+            head = protocol.send(h11.Request(method=method, target=target, headers=list(fields.items())))
+            watch.send(self._socket, head or b"")
+            for block in _blocks(body):
+                watch.send(self._socket, protocol.send(h11.Data(block)) or b"")
+            protocol.send(h11.EndOfMessage())
+        except (h11.LocalProtocolError, UnicodeError):
+            raise HttpError("the request cannot be written as HTTP") from None
+        except Disconnected:
+            if body is None:
+                raise
+            # A server may refuse a body before it has read all of it.
+        return receive_response(protocol, self._socket, watch, is_head=method == "HEAD")
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+
+def _blocks(body: bytes | BinaryIO | None) -> Iterable[bytes]:
+    if body is None or isinstance(body, bytes):
+        return [body] if body else []
+    return iter(lambda: body.read(BLOCK_BYTES), b"")
+
+
+def open_tcp(
+    host: str, port: int, watch: Watch, check_address: Callable[[str], None] | None
+) -> socket.socket:
+    """Return a socket that is connected to the first address of a host that accepts it.
+
+    The addresses that were checked are those that are connected to; the name is resolved once.
+
+    Args:
+        host: name or address.
+        port: of TCP.
+        watch: of the request.
+        check_address: called with each address of the host before one is connected to; raises if that is not
+            allowed.
+
+    Raises:
+        HttpError: there is no connection.
+        Interrupted: the work is abandoned.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise HttpError("its name does not resolve: it is not a host name", is_connected=False) from None
+    except OSError as error:
+        raise failure_of(error, is_connected=False) from None
+    if check_address:
+        for *_, address in found:
+            check_address(str(address[0]))
+    failure = HttpError("its name has no address", is_connected=False)
+    for family, kind, protocol, _, address in found:
+        opened = socket.socket(family, kind, protocol)
+        try:
+            opened.settimeout(watch.connect_seconds())
+            opened.connect(address)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except TimeoutError:
+            opened.close()
+            text = f"no connection in {watch.limits.connect_seconds:g} s"
+            failure = TooSlow(text, is_connected=False)
+        except OSError as error:
+            opened.close()
+            failure = failure_of(error, is_connected=False)
+        except BaseException:
+            opened.close()
+            raise
+        else:
+            return opened
+    raise failure
+
+
+def open_unix(path: Path, watch: Watch) -> socket.socket:
+    """Return a socket that is connected to a unix socket; raises as `open_tcp` does."""
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(watch.connect_seconds())
+        opened.connect(str(path))
+    except OSError as error:
+        opened.close()
+        raise failure_of(error, is_connected=False) from None
+    return opened
+
+
+def secure(opened: socket.socket, context: ssl.SSLContext, host: str, watch: Watch) -> socket.socket:
+    """Return a socket with TLS over one that is open, which is closed on failure.
+
+    Raises:
+        UntrustedCertificate: the peer's certificate is not verified.
+        HttpError: there is no TLS.
+        Interrupted: the work is abandoned.
+    """
+    secured = None
+    try:
+        secured = context.wrap_socket(opened, server_hostname=host, do_handshake_on_connect=False)
+        watch.interruption.watch_socket(secured)
+        secured.settimeout(watch.connect_seconds())
+        secured.do_handshake()
+    except BaseException as error:
+        (secured or opened).close()
+        watch.interruption.raise_if_interrupted()
+        if isinstance(error, TimeoutError):
+            text = f"no connection in {watch.limits.connect_seconds:g} s; the port may not speak HTTPS"
+            raise TooSlow(text, is_connected=False, in_handshake=True) from None
+        if isinstance(error, OSError):
+            raise failure_of(error, is_connected=False) from None
+        if isinstance(error, ValueError):  # of ssl: no certificate can have this name
+            raise HttpError("TLS failed: its name is not valid", is_connected=False) from None
+        raise
+    return secured
+
+
+def open_tunnel(opened: socket.socket, origin: UrlOrigin, proxy: Proxy, watch: Watch) -> None:
+    """Let a proxy connect a socket to an origin; HttpError if it does not."""
+    authority = f"{bracketed(origin.host)}:{origin.port}"
+    fields = {"Host": authority}
+    if proxy.authorization:
+        fields["Proxy-Authorization"] = proxy.authorization
+    status = HttpConnection(opened).send("CONNECT", authority, fields, None, watch).status
+    if not 200 <= status < 300:  # noqa: PLR2004 - RFC 9110 section 9.3.6
+        raise HttpError(f"Tunnel connection failed: {status}", is_connected=False)
