@@ -15,7 +15,7 @@ from bench.ports import free_port
 from bench.results import Target
 from bench.servers import SERVICE, image_path, start
 from bench.study import Figure
-from image_service.tools.loadtest.traffic.tls import ssl_context
+from image_service.common.http.tls import client_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,7 +93,7 @@ def connect(url: str) -> http.client.HTTPConnection:
     """Return a client with one kept-alive connection; it trusts any certificate."""
     parts = urlsplit(url)
     if parts.scheme == "https":
-        return http.client.HTTPSConnection(parts.netloc, timeout=60, context=ssl_context(insecure=True))
+        return http.client.HTTPSConnection(parts.netloc, timeout=60, context=client_context(insecure=True))
     return http.client.HTTPConnection(parts.netloc, timeout=60)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.backends.openssl import backend
 
 from bench.servers import program
-from image_service.tools.loadtest.traffic.tls import ssl_context
+from image_service.common.http.tls import client_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ def negotiated(servers: Sequence[Server]) -> str:
 def _agreed(url: str) -> str:
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 443)
-    context = ssl_context(insecure=True)
+    context = client_context(insecure=True)
     with socket.create_connection(address) as plain, context.wrap_socket(plain) as secure:
         cipher, version, _bits = secure.cipher() or ("", "", 0)
         return f"{version} {cipher}"

@@ -22,8 +22,8 @@ import attrs
 
 from bench import processes
 from bench.ports import free_port
+from image_service.common.http.tls import client_context
 from image_service.server.standalone.sample import SAMPLE_OPENSHIFT_VERSION
-from image_service.tools.loadtest.traffic.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -237,7 +237,7 @@ def head(url: str) -> dict[str, str]:
     parts = urlsplit(url)
     connection = HTTPConnection(parts.netloc, timeout=60)
     if parts.scheme == "https":
-        connection = HTTPSConnection(parts.netloc, timeout=60, context=ssl_context(insecure=True))
+        connection = HTTPSConnection(parts.netloc, timeout=60, context=client_context(insecure=True))
     try:
         connection.request("HEAD", url.partition(parts.netloc)[2])
         response = connection.getresponse()

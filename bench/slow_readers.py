@@ -22,7 +22,7 @@ from bench.replay import discard, request
 from bench.results import Target
 from bench.servers import OPEN_FILES, SERVICE
 from bench.study import Figure
-from image_service.tools.loadtest.traffic.tls import ssl_context
+from image_service.common.http.tls import client_context
 
 if TYPE_CHECKING:
     import ssl
@@ -184,4 +184,4 @@ def _at_most(limit: float, *, applies: bool) -> Target:
 @cache
 def _tls_context() -> ssl.SSLContext:
     """Return the context of all readers: making one takes longer than a handshake."""
-    return ssl_context(insecure=True)
+    return client_context(insecure=True)

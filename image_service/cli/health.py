@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
-from contextlib import closing, suppress
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING
 
+from image_service.common.http.client import HttpClient
+from image_service.common.http.errors import HttpError
+from image_service.common.http.origins import UrlOrigin
+from image_service.common.http.tls import client_context
+from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.settings.network import ListenSettings, TlsSettings
 from image_service.settings.variables import read_group
@@ -40,26 +44,24 @@ def add(add_parser: AddParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the response if it is 200."""
-    connection = _connection()
+    origin = _own_origin()
     path = "/live" if options.live else "/health"
+    limits = RequestLimits(connect_seconds=TIMEOUT_SECONDS, stall_seconds=TIMEOUT_SECONDS)
+    # The certificate names the host by which clients know the service.
+    http = HttpClient(partial(client_context, insecure=True), limits)
     try:
-        with closing(connection):
-            connection.request("GET", path)
-            with connection.getresponse() as response:
-                status, body = response.status, response.read(_MAX_BODY_BYTES)
-    except (OSError, HTTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise Unavailable(
-            f"no response to {path} from {connection.host}:{connection.port}: {reason}"
-        ) from None
+        with http.send("GET", f"{origin}{path}", {}) as response:
+            status, body = response.status, response.read(_MAX_BODY_BYTES)
+    except HttpError as error:
+        raise Unavailable(f"no response to {path} from {origin.host}:{origin.port}: {error}") from None
     if status != HTTPStatus.OK:
         raise Unavailable(f"{path}: status {status}, {_describe(body)}")
     print(_describe(body))  # noqa: T201 - the command's output
     return 0
 
 
-def _connection() -> HTTPConnection:
-    """Return a connection to the listener of `LISTEN_PORT`; raise ConfigurationError if it is not known."""
+def _own_origin() -> UrlOrigin:
+    """Return the origin of the listener of `LISTEN_PORT`; raise ConfigurationError if it is not known."""
     faults: list[str] = []
     listen = read_group(ListenSettings, os.environ, faults)
     tls = read_group(TlsSettings, os.environ, faults)
@@ -69,12 +71,7 @@ def _connection() -> HTTPConnection:
         raise ConfigurationError("\n".join(faults))
     is_any = listen.address is None or listen.address.is_unspecified
     host = "127.0.0.1" if is_any else str(listen.address)  # not a name, which a container may not resolve
-    if not tls.is_enabled:
-        return HTTPConnection(host, listen.port, timeout=TIMEOUT_SECONDS)
-    context = ssl.create_default_context()
-    context.check_hostname = False  # the certificate names the host by which clients know the service
-    context.verify_mode = ssl.CERT_NONE
-    return HTTPSConnection(host, listen.port, timeout=TIMEOUT_SECONDS, context=context)
+    return UrlOrigin("https" if tls.is_enabled else "http", host, listen.port)
 
 
 def _describe(body: bytes) -> str:

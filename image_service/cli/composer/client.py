@@ -6,7 +6,6 @@ import hashlib
 import re
 import time
 from base64 import b64decode
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -14,12 +13,13 @@ import attrs
 
 from image_service.common.command_line.progress_bar import ProgressBar
 from image_service.common.concurrency.interruption import Interruption
+from image_service.common.http.errors import HttpError
 from image_service.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from http.client import HTTPResponse
 
+    from image_service.common.http.response import HttpResponse
     from image_service.jobs.worker.requests import ServerRequests
 
 _API = "/api/image-builder-composer/v2"
@@ -27,7 +27,6 @@ _SECONDS = 60.0  # between two reads of a response
 _OUTAGE_SECONDS = 300.0  # for which requests are repeated while the server restarts
 _PAUSES_SECONDS = (1.0, 1.0, 2.0, 5.0)  # between two requests; then the last one
 _RANGE_BYTES = 32 * 1024 * 1024
-_BLOCK_BYTES = 256 * 1024
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 _SHA256 = re.compile(r"sha-256=:([A-Za-z0-9+/]+=*):")
 
@@ -100,11 +99,11 @@ class ComposerClient:
         ) as answer:
             image.read_head(answer)
             try:
-                while block := answer.read(_BLOCK_BYTES):
+                for block in answer.blocks():
                     image.add(block)
                     progress.report(image.offset, image.size)
-            except (OSError, HTTPException) as error:
-                raise Unavailable(f"the download broke off at byte {image.offset}: {error!r}") from None
+            except HttpError as error:
+                raise Unavailable(f"the download broke off at byte {image.offset}: {error}") from None
 
     def _retry(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - of any type
         """Return the value of `ask`, repeated until the server answers."""
@@ -147,14 +146,14 @@ class _PartialImage:
         """True if all bytes were downloaded."""
         return self.offset == self.size
 
-    def read_head(self, answer: HTTPResponse) -> None:
+    def read_head(self, answer: HttpResponse) -> None:
         """Record size, version and digest of the image; raise Unavailable for another range."""
-        match = _CONTENT_RANGE.fullmatch(answer.getheader("Content-Range", ""))
+        match = _CONTENT_RANGE.fullmatch(answer.field("Content-Range"))
         if match is None or int(match[1]) != self.offset:
             raise Unavailable(f"the server has not sent the range from byte {self.offset} on")
         self.size = int(match[2])
-        self.etag = answer.getheader("ETag", "")
-        digest = _SHA256.search(answer.getheader("Repr-Digest", ""))
+        self.etag = answer.field("ETag")
+        digest = _SHA256.search(answer.field("Repr-Digest"))
         self.sha256 = b64decode(digest[1]) if digest else None
 
     def add(self, block: bytes) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote, urlsplit
 
@@ -116,14 +116,10 @@ class HttpClient:
             Interrupted: the work is abandoned.
         """
         watch = Watch(limits or self._limits, interruption or self._interruption)
-        origin = _origin_to_connect(url)
+        origin, target = _parse_url(url)
         proxy = self._find_proxy(url)
         route = _Route(origin, proxy, self._context() if origin.scheme == "https" else None)
-        split = urlsplit(url)
-        target = quote(split.path or "/", safe=string.punctuation)
-        if split.query:
-            target += f"?{quote(split.query, safe=string.punctuation)}"
-        sent = {"Host": origin.authority, "User-Agent": "image-service", "Accept-Encoding": "identity"}
+        sent = {"Host": origin.authority, "Accept-Encoding": "identity"}
         if not self._max_idle:
             sent["Connection"] = "close"
         if proxy and route.context is None:
@@ -201,7 +197,9 @@ def _exchange(connection: HttpConnection, send: Callable[[HttpConnection], HttpR
         raise
 
 
-def _origin_to_connect(url: str) -> UrlOrigin:
+@lru_cache
+def _parse_url(url: str) -> tuple[UrlOrigin, str]:
+    """Return the origin of a URL, and what the request line has of it."""
     try:
         split = urlsplit(url)
         port = split.port or DEFAULT_PORTS[split.scheme]
@@ -213,4 +211,5 @@ def _origin_to_connect(url: str) -> UrlOrigin:
         host = ""
     if not host:
         raise HttpError("its name does not resolve: it is not a host name", is_connected=False)
-    return UrlOrigin(split.scheme, host, port)
+    target = (split.path or "/") + (f"?{split.query}" if split.query else "")
+    return UrlOrigin(split.scheme, host, port), quote(target, safe=string.punctuation)

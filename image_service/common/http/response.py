@@ -106,9 +106,11 @@ class HttpResponse:
     @property
     def is_connection_free(self) -> bool:
         """True if another request may be sent on the connection."""
-        is_complete = not self._left if self._left is not None else self._protocol.their_state is h11.DONE
-        has_more = self._pending or (self._left is None and self._protocol.trailing_data[0])
-        return self._is_persistent and is_complete and not has_more
+        if self._left is not None:
+            return self._is_persistent and not self._left and not self._pending
+        is_chunked = bool(self.field("Transfer-Encoding"))
+        is_complete = self._protocol.their_state is h11.DONE and not self._protocol.trailing_data[0]
+        return self._is_persistent and is_chunked and is_complete and not self._pending
 
     def _find_length(self, *, is_head: bool) -> int | None:
         if is_head or self.status in _BODILESS:

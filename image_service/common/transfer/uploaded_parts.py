@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin
 
 from image_service.common.http.origins import public_url
-from image_service.common.transfer.http_client import TransientFailure
+from image_service.common.transfer.client import TransientFailure
 from image_service.common.transfer.xml_values import MAX_MANIFEST_BYTES
 from image_service.core.errors import FormatError, ImageServiceError
 
 if TYPE_CHECKING:
     from image_service.common.transfer.bundle_manifest import BundlePart
-    from image_service.common.transfer.http_client import TransferClient
+    from image_service.common.transfer.client import TransferClient
     from image_service.common.transfer.manifest import ImportManifest, ManifestPart
 
 _DELETED = {HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}

@@ -11,7 +11,7 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.common.transfer.bundle_manifest import BundleManifest, is_bundle
-from image_service.common.transfer.http_client import RedirectRefused, TransferClient, TransferTimes
+from image_service.common.transfer.client import RedirectRefused, TransferClient, TransferTimes
 from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.common.transfer.uploaded_parts import (
     check_bundle_part,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.common.http.origins import AllowedOrigins, parse_origin
-from image_service.common.transfer.http_client import TransferClient
+from image_service.common.transfer.client import TransferClient
 from image_service.jobs.imports.actions import THREADS, TIMES, ImportActions
 
 if TYPE_CHECKING:

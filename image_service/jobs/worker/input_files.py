@@ -6,17 +6,16 @@ import hashlib
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from http.client import HTTPException
 from typing import TYPE_CHECKING, BinaryIO
 
 import attrs
 
+from image_service.common.http.errors import HttpError
 from image_service.core.errors import NoRoom, TransferFailed, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from http.client import HTTPResponse
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
@@ -84,18 +83,12 @@ class InputFiles:
             if answer.status != HTTPStatus.PARTIAL_CONTENT:
                 download.restart()
             end = None if answer.length is None else download.done + answer.length
-            while block := _read(answer):
-                download.add(block)
-                self.link.set_progress({"phase": "fetch", "done": download.done, "total": end or 0})
-        if end is not None and download.done < end:
-            raise Unavailable(f"input {wanted.name} ended after {download.done} of {end} bytes")
-
-
-def _read(answer: HTTPResponse) -> bytes:
-    try:
-        return answer.read(_BLOCK_BYTES)
-    except (OSError, HTTPException) as error:
-        raise Unavailable(f"the connection ended during an input: {error!r}") from None
+            try:
+                for block in answer.blocks():
+                    download.add(block)
+                    self.link.set_progress({"phase": "fetch", "done": download.done, "total": end or 0})
+            except HttpError as error:
+                raise Unavailable(f"the connection ended during an input: {error}") from None
 
 
 class _Download:

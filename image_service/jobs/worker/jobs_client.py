@@ -15,10 +15,10 @@ from image_service.jobs.worker.requests import ServerRefusal
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
-    from http.client import HTTPResponse
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
+    from image_service.common.http.response import HttpResponse
     from image_service.jobs.worker.requests import ServerRequests
 
 API = "/api/image-builder-worker/v1"
@@ -128,7 +128,7 @@ class JobsClient:
 
     def open_input(
         self, job: ReceivedJob, name: str, offset: int, interruption: Interruption
-    ) -> AbstractContextManager[HTTPResponse]:
+    ) -> AbstractContextManager[HttpResponse]:
         """Return the answer with an input, from an offset on; status 200: from its begin."""
         fields = {"Range": f"bytes={offset}-"} if offset else {}
         path = f"{job.location}/inputs/{quote(name)}"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
-import ssl
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -15,15 +12,20 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service import __version__
+from image_service.common.http.client import HttpClient
+from image_service.common.http.errors import HttpError
+from image_service.common.http.origins import DEFAULT_PORTS, bracketed
+from image_service.common.http.tls import client_context
+from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import InvalidRequest, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from image_service.common.concurrency.interruption import Interruption
+    from image_service.common.http.response import HttpResponse
 
-_CONNECT_SECONDS = 10.0
-_BLOCK_BYTES = 256 * 1024
+_MAX_ERROR_BYTES = 256 * 1024
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _UNIX = "unix:"
 # A repeated request may succeed after these: tokens are renewed, and servers restarted.
@@ -58,6 +60,12 @@ class ServerAddress:
         """Return the address for people."""
         return f"{_UNIX}{self.socket_path}" if self.socket_path else f"{self.host}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        """The URL before the paths."""
+        port = f":{self.port}" if self.port else ""
+        return f"{'https' if self.is_tls else 'http'}://{bracketed(self.host)}{port}"
+
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
         """Return the address that a URL, or ``unix:PATH``, names; ValueError if it is none."""
@@ -69,9 +77,8 @@ class ServerAddress:
         url = urlsplit(text)
         if url.scheme not in {"http", "https"} or not url.hostname or url.username or url.query:
             raise ValueError(f"{text} is neither http://HOST:PORT, https://HOST:PORT nor unix:PATH")
-        is_tls = url.scheme == "https"
-        port = url.port or (http.client.HTTPS_PORT if is_tls else http.client.HTTP_PORT)
-        return cls(url.hostname, port, is_tls, prefix=url.path.rstrip("/"))
+        port = url.port or DEFAULT_PORTS[url.scheme]
+        return cls(url.hostname, port, url.scheme == "https", prefix=url.path.rstrip("/"))
 
 
 class ServerRefusal(InvalidRequest):
@@ -96,15 +103,14 @@ class ServerRequests:
         ca_file: authorities to trust beside the system's.
 
     Raises:
-        OSError, ssl.SSLError: `ca_file` cannot be read.
+        ConfigurationError: `ca_file` cannot be read.
     """
 
     def __init__(self, address: ServerAddress, token_file: Path | None, ca_file: Path | None) -> None:
         self._address = address
         self._token_file = token_file
-        self._tls = ssl.create_default_context() if address.is_tls else None
-        if self._tls and ca_file:
-            self._tls.load_verify_locations(ca_file)
+        context = client_context(ca_file)
+        self._http = HttpClient(lambda: context, RequestLimits(), unix_socket=address.socket_path)
 
     @property
     def prefix(self) -> str:
@@ -141,8 +147,10 @@ class ServerRequests:
             try:
                 content = answer.read(_MAX_ANSWER_BYTES)
                 return json.loads(content) if content else None
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                raise Unavailable(f"the answer to {method} is incomplete: {error!r}") from None
+            except HttpError as error:
+                raise Unavailable(f"the answer to {method} is incomplete: {error}") from None
+            except ValueError:
+                raise Unavailable(f"the answer to {method} is incomplete, or is not JSON") from None
 
     @contextmanager
     def open(  # noqa: PLR0913 - properties of a request
@@ -154,7 +162,7 @@ class ServerRequests:
         *,
         seconds: float,
         interruption: Interruption,
-    ) -> Iterator[http.client.HTTPResponse]:
+    ) -> Iterator[HttpResponse]:
         """Send a request, and yield the answer, whose status is 2xx; its content is read in the block.
 
         Args:
@@ -168,69 +176,38 @@ class ServerRequests:
         Raises:
             Unavailable, NotFound, ServerRefusal, Interrupted: as `ask`.
         """
-        with closing(self._connect(interruption)) as connection:
-            try:
-                if connection.sock is not None:
-                    connection.sock.settimeout(seconds)
-                connection.request(method, path, body, {**fields, **self._identity()})
-                answer = connection.getresponse()
+        url, limits = f"{self._address.url}{path}", RequestLimits(stall_seconds=seconds)
+        fields = {**fields, **self._identity()}
+        try:
+            with self._http.send(
+                method, url, fields, body, limits=limits, interruption=interruption
+            ) as answer:
                 if answer.status >= HTTPStatus.BAD_REQUEST:
                     raise _error_of(answer)
-            except (OSError, http.client.HTTPException) as error:
-                interruption.raise_if_interrupted()
-                raise Unavailable(f"no answer from the server: {error!r}") from None
-            yield answer
+                yield answer
+        except HttpError as error:
+            if error.is_connected:
+                raise Unavailable(f"no answer from the server: {error}") from None
+            raise Unavailable(f"cannot connect to {self._address}: {error}") from None
 
     def _identity(self) -> dict[str, str]:
-        fields = {"User-Agent": f"image-service-worker/{__version__}", "Connection": "close"}
+        fields = {"User-Agent": f"image-service-worker/{__version__}"}
         if self._token_file:
             fields["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
         return fields
 
-    def _connect(self, interruption: Interruption) -> http.client.HTTPConnection:
-        """Return an open connection, which the interruption shuts down."""
-        address = self._address
-        try:
-            opened = self._open_socket()
-        except OSError as error:
-            raise Unavailable(f"cannot connect to {address}: {error.strerror or error}") from None
-        interruption.watch_socket(opened)
-        connection = http.client.HTTPConnection(address.host, address.port or None, blocksize=_BLOCK_BYTES)
-        connection.sock = opened
-        return connection
 
-    def _open_socket(self) -> socket.socket:
-        address = self._address
-        if address.socket_path:
-            opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            opened.settimeout(_CONNECT_SECONDS)
-            try:
-                opened.connect(str(address.socket_path))
-            except OSError:
-                opened.close()
-                raise
-            return opened
-        opened = socket.create_connection((address.host, address.port), _CONNECT_SECONDS)
-        if self._tls is None:
-            return opened
-        try:
-            return self._tls.wrap_socket(opened, server_hostname=address.host)
-        except OSError:
-            opened.close()
-            raise
-
-
-def _error_of(answer: http.client.HTTPResponse) -> Unavailable | NotFound | ServerRefusal:
+def _error_of(answer: HttpResponse) -> Unavailable | NotFound | ServerRefusal:
     """Return the error of a status and the API's error object."""
     try:
-        error = json.loads(answer.read(_BLOCK_BYTES))
+        error = json.loads(answer.read(_MAX_ERROR_BYTES))
         number = int(str(error["code"]).rpartition("-")[2])
         reason = ": ".join(str(error[name]) for name in ("reason", "details") if error.get(name))
     except (ValueError, TypeError, KeyError):
         number, reason = 0, answer.reason
     detail = f"the server answers {answer.status}: {reason}"
     if answer.status in _PASSING or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        seconds = answer.getheader("Retry-After", "")
+        seconds = answer.field("Retry-After")
         return Unavailable(detail, retry_after_seconds=int(seconds) if seconds.isdecimal() else None)
     if answer.status == HTTPStatus.NOT_FOUND:
         return NotFound(detail)

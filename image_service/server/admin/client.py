@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import ssl
-from contextlib import closing, suppress
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, RemoteDisconnected
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import attrs
 
+from image_service.common.http.client import HttpClient
+from image_service.common.http.errors import Disconnected, HttpError, TooSlow, UntrustedCertificate
+from image_service.common.http.tls import client_context
+from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.settings.admin import read_token
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 10
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
-_NO_HTTPS = "; the port may not speak HTTPS"
 
 
 @attrs.frozen
@@ -51,33 +52,20 @@ class AdminClient:
         return self._request("POST", path, json.dumps(document).encode())
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        split = urlsplit(f"{self.url.rstrip('/')}{path}")
-        failed = f"cannot {'fetch' if method == 'GET' else 'post to'} {split.geturl()}"
-        connection = self._connection(split.scheme, split.netloc)
+        url = f"{self.url.rstrip('/')}{path}"
+        failed = f"cannot {'fetch' if method == 'GET' else 'post to'} {url}"
+        limits = RequestLimits(connect_seconds=TIMEOUT_SECONDS, stall_seconds=TIMEOUT_SECONDS)
+        http = HttpClient(partial(client_context, self.ca_file), limits)
         try:
-            with closing(connection):
-                connection.request(method, split.path, body, self._headers(body))
-                response = connection.getresponse()
-                status, body = response.status, response.read(MAX_RESPONSE_BYTES + 1)
-        except (OSError, HTTPException) as error:
+            with http.send(method, url, self._headers(body), body) as response:
+                status, content = response.status, response.read(MAX_RESPONSE_BYTES + 1)
+        except HttpError as error:
             raise Unavailable(f"{failed}: {_reason(error)}") from None
         if status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
-            raise Unavailable(f"{failed}: {self._refusal(status, body)}")
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise Unavailable(f"{split.geturl()} has more than {MAX_RESPONSE_BYTES} bytes")
-        return body
-
-    def _connection(self, scheme: str, netloc: str) -> HTTPConnection:
-        if scheme == "http":
-            return HTTPConnection(netloc, timeout=TIMEOUT_SECONDS)
-        context = ssl.create_default_context()
-        if self.ca_file is not None:
-            try:
-                context.load_verify_locations(self.ca_file)
-            except OSError as error:  # SSLError is one
-                reason = getattr(error, "reason", None) or error.strerror
-                raise ConfigurationError(f"the CA file {self.ca_file} cannot be read: {reason}") from None
-        return HTTPSConnection(netloc, timeout=TIMEOUT_SECONDS, context=context)
+            raise Unavailable(f"{failed}: {self._refusal(status, content)}")
+        if len(content) > MAX_RESPONSE_BYTES:
+            raise Unavailable(f"{url} has more than {MAX_RESPONSE_BYTES} bytes")
+        return content
 
     def _headers(self, body: bytes | None) -> dict[str, str]:
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -98,15 +86,12 @@ class AdminClient:
         return f"status {status}"
 
 
-def _reason(error: OSError | HTTPException) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate: {error.verify_message}; --ca-file names authorities to trust"
-    if isinstance(error, ssl.SSLError):
-        hint = _NO_HTTPS if error.reason == "WRONG_VERSION_NUMBER" else ""
-        return f"TLS failed: {error.reason or error.strerror}{hint}"
-    if isinstance(error, RemoteDisconnected):
-        return "the connection ended without a response; if the port speaks HTTPS, write https://"
-    if isinstance(error, TimeoutError):
-        hint = _NO_HTTPS if "handshake" in str(error) else ""
+def _reason(error: HttpError) -> str:
+    if isinstance(error, UntrustedCertificate):
+        return f"{error}; --ca-file names authorities to trust"
+    if isinstance(error, TooSlow):
+        hint = "; the port may not speak HTTPS" if error.in_handshake else ""
         return f"no response in {TIMEOUT_SECONDS} s{hint}"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, Disconnected):
+        return f"{error}; if the port speaks HTTPS, write https://"
+    return str(error)

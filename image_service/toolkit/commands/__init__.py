@@ -26,6 +26,7 @@ from image_service.common.command_line.parser import (
 )
 from image_service.core.errors import (
     BaseImageError,
+    ConfigurationError,
     ConversionFailed,
     ImageServiceError,
     InvalidArguments,
@@ -69,6 +70,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (TransferFailed, 4),
     (ConversionFailed, 5),
     (BaseImageError, _EXIT_INPUT),
+    (ConfigurationError, _EXIT_INPUT),  # of a file
     (Unprocessable, _EXIT_INPUT),
     (NoRoom, _EXIT_NO_ROOM),
     (TimedOut, 8),

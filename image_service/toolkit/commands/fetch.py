@@ -10,7 +10,7 @@ from image_service.common.command_line.values import parse_bytes, parse_seconds
 from image_service.common.http.origins import UrlOrigin, origin_of_url, parse_origin
 from image_service.common.programs.dependencies import require
 from image_service.common.transfer.bundle_manifest import is_bundle
-from image_service.common.transfer.http_client import TransferTimes
+from image_service.common.transfer.client import TransferTimes
 from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.common.transfer.uploaded_parts import delete_parts
 from image_service.core.errors import FormatError, Unprocessable

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CBC
 from cryptography.hazmat.primitives.padding import PKCS7
 
 from image_service.common.transfer.bundle_manifest import parse_bundle_manifest
-from image_service.common.transfer.http_client import TransientFailure
+from image_service.common.transfer.client import TransientFailure
 from image_service.common.transfer.uploaded_parts import bundle_part_url
 from image_service.core.errors import FormatError, TransferFailed, Unprocessable
 from image_service.core.formats.disk.model import DiskFormat

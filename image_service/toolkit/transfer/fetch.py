@@ -15,7 +15,7 @@ import attrs
 
 from image_service.common.http.origins import AllowedOrigins, origin_of_url, public_url
 from image_service.common.transfer.bundle_manifest import is_bundle
-from image_service.common.transfer.http_client import TransferClient, TransferTimes
+from image_service.common.transfer.client import TransferClient, TransferTimes
 from image_service.common.transfer.uploaded_parts import check_part, read_manifest_text
 from image_service.common.transfer.xml_values import MAX_MANIFEST_BYTES
 from image_service.core.errors import NoRoom, TransferFailed, UnsafeImage

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.common.transfer.http_client import TransientFailure
+from image_service.common.transfer.client import TransientFailure
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from image_service.common.transfer.http_client import ReceivedResponse, TransferClient
+    from image_service.common.transfer.client import ReceivedResponse, TransferClient
     from image_service.common.transfer.manifest import ManifestPart
     from image_service.toolkit.transfer.parallel import TransferMeter
 
@@ -89,7 +89,7 @@ class _PartDownload:
     def _check_whole(self, response: ReceivedResponse) -> None:
         if response.status != HTTPStatus.OK:
             raise response.failure()
-        if not _is_identity(response):
+        if response.is_coded:
             raise TransientFailure(f"{response.url} is encoded, which was not asked for")
         if response.length not in {None, self.part.length}:
             raise TransientFailure(
@@ -106,7 +106,7 @@ class _PartDownload:
             f"bytes {self.received}-{length - 1}/{length}",
             self.etag,
         )
-        fits = response.length in {None, length - self.received} and _is_identity(response)
+        fits = response.length in {None, length - self.received} and not response.is_coded
         if found != wanted or not fits:
             self._start_over()
             raise TransientFailure(f"{response.url} did not continue at the byte that was asked for")
@@ -163,10 +163,6 @@ def md5_of(descriptor: int, part: ManifestPart) -> str:
     for offset in range(part.offset, end, 1 << 20):
         digest.update(os.pread(descriptor, min(1 << 20, end - offset), offset))
     return digest.hexdigest()
-
-
-def _is_identity(response: ReceivedResponse) -> bool:
-    return response.field("Content-Encoding") in {"", "identity"}
 
 
 def _promised_md5(response: ReceivedResponse) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from twisted.internet.defer import Deferred
 
+from image_service.common.http.tls import client_context
 from image_service.tools.loadtest.infra_envs import RegistrationError, registered
 from image_service.tools.loadtest.options import OptionsError, parse_options
 from image_service.tools.loadtest.reports.page import render_page
@@ -20,7 +21,7 @@ from image_service.tools.loadtest.reports.report import Report
 from image_service.tools.loadtest.reports.text import render_interval, render_text
 from image_service.tools.loadtest.traffic.dialer import Dialer, find_addresses
 from image_service.tools.loadtest.traffic.run import Run
-from image_service.tools.loadtest.traffic.tls import https_policy, ssl_context
+from image_service.tools.loadtest.traffic.tls import https_policy
 
 if TYPE_CHECKING:
     import argparse
@@ -83,7 +84,7 @@ def _raise_descriptor_limit(count: int) -> None:
 def _infra_envs(options: LoadTestOptions, token: str | None) -> AbstractContextManager[Any]:
     if options.api is None or options.build is None:
         return nullcontext(options.infra_envs)
-    context = ssl_context(options.ca_file, insecure=options.insecure)
+    context = client_context(options.ca_file, insecure=options.insecure)
     return registered(options.api, options.register, options.build, token, context)
 
 

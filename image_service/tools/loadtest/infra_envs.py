@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from image_service.common.http.client import HttpClient
+from image_service.common.http.errors import HttpError
+from image_service.common.http.watch import RequestLimits
 
 if TYPE_CHECKING:
     import ssl
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
 
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
 _TIMEOUT_SECONDS = 30.0
+_MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _MAX_DETAIL_BYTES = 300
 
 
@@ -48,50 +53,40 @@ def registered(
         "cpu_architecture": architecture,
         "ignition_config_override": '{"ignition": {"version": "3.2.0"}}',
     }
-    parts = urlsplit(api)
-    connection: http.client.HTTPConnection
-    if parts.scheme == "https":
-        connection = http.client.HTTPSConnection(parts.netloc, timeout=_TIMEOUT_SECONDS, context=context)
-    else:
-        connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT_SECONDS)
-    with closing(connection):
-        client = _InfraEnvApi(connection, {"Authorization": f"Bearer {token}"} if token else {})
-        identifiers: list[str] = []
-        try:
-            for number in range(count):
-                infra_env = client.register({"name": f"loadtest-{number + 1}", **fields})
-                identifiers.append(infra_env)  # at once: those registered before an error are deregistered
-            yield identifiers
-        finally:
-            connection.close()  # the server may have closed it during the test; a request reconnects
-            for identifier in identifiers:
-                client.deregister(identifier)
+    client = _InfraEnvApi(api, context, {"Authorization": f"Bearer {token}"} if token else {})
+    identifiers: list[str] = []
+    try:
+        for number in range(count):
+            infra_env = client.register({"name": f"loadtest-{number + 1}", **fields})
+            identifiers.append(infra_env)  # at once: those registered before an error are deregistered
+        yield identifiers
+    finally:
+        for identifier in identifiers:
+            client.deregister(identifier)
 
 
 class _InfraEnvApi:
-    """The API's client, over a connection that reconnects when it was closed."""
-
-    def __init__(self, connection: http.client.HTTPConnection, credentials: Mapping[str, str]) -> None:
-        self._connection = connection
+    def __init__(self, api: str, context: ssl.SSLContext, credentials: Mapping[str, str]) -> None:
+        split = urlsplit(api)
+        self._url = f"{split.scheme}://{split.netloc}{_COLLECTION}"
+        self._http = HttpClient(lambda: context, RequestLimits(_TIMEOUT_SECONDS, _TIMEOUT_SECONDS))
         self._headers = {"Content-Type": "application/json", **credentials}
 
     def register(self, fields: Mapping[str, str]) -> str:
-        status, body = self._request("POST", _COLLECTION, json.dumps(fields))
+        status, body = self._request("POST", "", json.dumps(fields).encode())
         with suppress(ValueError, TypeError, KeyError):
-            if status == http.client.CREATED:
+            if status == HTTPStatus.CREATED:
                 return str(json.loads(body)["id"])
         detail = body[:_MAX_DETAIL_BYTES].decode(errors="replace")
         raise RegistrationError(f"the API refused to register an infra-env: status {status}, {detail!a}")
 
     def deregister(self, infra_env: str) -> None:
         with suppress(RegistrationError):  # the result of the test does not depend on it
-            self._request("DELETE", f"{_COLLECTION}/{infra_env}", None)
+            self._request("DELETE", f"/{infra_env}", None)
 
-    def _request(self, method: str, path: str, body: str | None) -> tuple[int, bytes]:
+    def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         try:
-            self._connection.request(method, path, body, self._headers)
-            response = self._connection.getresponse()
-            return response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise RegistrationError(f"the API is unreachable: {str(error) or type(error).__name__}") from None
+            with self._http.send(method, f"{self._url}{path}", self._headers, body) as response:
+                return response.status, response.read(_MAX_ANSWER_BYTES)
+        except HttpError as error:
+            raise RegistrationError(f"the API is unreachable: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from image_service.common.http.origins import AllowedOrigins, parse_origin
-from image_service.common.transfer.http_client import TransferClient
+from image_service.common.transfer.client import TransferClient
 from image_service.common.transfer.uploaded_parts import delete_parts
 from tests.common.transfer.manifests import SECRET, make_manifest
 from tests.server.catalog.origin import Reply, running

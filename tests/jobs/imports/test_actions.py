@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from image_service.common.http.origins import AllowedOrigins, parse_origin
-from image_service.common.transfer.http_client import TransferClient
+from image_service.common.transfer.client import TransferClient
 from image_service.common.transfer.manifest import render_import_manifest
 from image_service.core.errors import NotFound, Unavailable
 from image_service.jobs.imports.actions import MOST_OF_TENANT, THREADS, TIMES, ImportActions

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from image_service.common.http.origins import parse_origin
-from image_service.common.transfer.http_client import TransferTimes
+from image_service.common.transfer.client import TransferTimes
 from image_service.common.transfer.manifest import parse_import_manifest, render_import_manifest
 from image_service.core.errors import FormatError, ImageServiceError, TransferFailed, UnsafeImage
 from image_service.toolkit.transfer.fetch import (

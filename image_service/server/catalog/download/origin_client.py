@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 MIN_BYTES_PER_SECOND = 1024  # at which a base image would take days
 
+IDENTITY = {"User-Agent": "image-service"}
+"""Fields of all requests to origins."""
+
 # Those that say something about the resource; every other status is a failure.
 _EXPECTED_STATUSES = {
     HTTPStatus.OK,
@@ -108,7 +111,7 @@ class OriginClient:
         unavailable = partial(self._unavailable, url, redirects)
         try:
             while True:
-                fields = {**headers, **redirects.fields_for(redirects.url)}
+                fields = {**IDENTITY, **headers, **redirects.fields_for(redirects.url)}
                 with client.send("GET", redirects.url, fields, interruption=interruption) as response:
                     if response.status not in REDIRECTS:
                         if response.status not in _EXPECTED_STATUSES:

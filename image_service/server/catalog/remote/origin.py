@@ -22,7 +22,7 @@ from image_service.common.http.errors import HttpError
 from image_service.common.http.origins import public_url
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import BaseImageError
-from image_service.server.catalog.download.origin_client import describe_coding, describe_failure
+from image_service.server.catalog.download.origin_client import IDENTITY, describe_coding, describe_failure
 from image_service.server.catalog.download.redirects import REDIRECTS
 from image_service.server.http.retry_after import parse_retry_after
 
@@ -175,10 +175,11 @@ class Origin:
     @contextmanager
     def _follow(self, fields: Mapping[str, str], version: str | None) -> Iterator[HttpResponse]:
         if self._is_s3:
-            with self._client.send("GET", self._sign(self.url, version), fields) as response:
+            with self._client.send("GET", self._sign(self.url, version), {**IDENTITY, **fields}) as response:
                 yield response
             return
         redirects = self._downloads.redirects(self.url)
+        fields = {**IDENTITY, **fields}
         if (resolved := self._resolved) is not None:
             with self._client.send("GET", resolved, {**fields, **redirects.fields_for(resolved)}) as response:
                 if response.status not in {*REDIRECTS, *_EXPIRED}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING
 
 import attrs
@@ -45,17 +44,6 @@ _KINDS = {
 def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
     """Return the policy that trusts the system's authorities and those of a PEM file; insecure: any."""
     return _AnyCertificate() if insecure else BrowserLikePolicyForHTTPS(_SystemAndFile(ca_file))
-
-
-def ssl_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
-    """Return the same trust as `https_policy`, for clients of the standard library."""
-    context = ssl.create_default_context()
-    if ca_file is not None:
-        context.load_verify_locations(ca_file)
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def tls_error_kind(error: BaseException | None, connection: SSL.Connection) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from image_service.common.http.origins import AllowedOrigins
-from image_service.common.transfer.http_client import (
+from image_service.common.transfer.client import (
     ServerAway,
     TransferClient,
     TransferTimes,
