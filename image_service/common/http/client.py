@@ -109,7 +109,6 @@ class HttpClient:
             fields: take the place of those of the client.
             body: the content; a file needs Content-Length, and is sent from where it is to its end.
             limits: in the place of the client's.
-            interruption: ends the request.
 
         Raises:
             HttpError: no response, or not all of it; also from methods of the response.

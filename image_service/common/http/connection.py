@@ -43,7 +43,6 @@ class HttpConnection:
             method: in capitals.
             target: in ASCII.
             fields: with Host; with Content-Length if `body` is a file.
-            body: the content.
             watch: of this request and its response.
 
         Raises:
@@ -88,8 +87,6 @@ def open_tcp(
 
     Args:
         host: name or address.
-        port: of TCP.
-        watch: of the request.
         check_address: called with each address of the host before one is connected to; raises if that is not
             allowed.
 

@@ -10,7 +10,6 @@ class HttpError(Exception):
     """No response, or not all of it; the text names the cause.
 
     Args:
-        reason: the text.
         is_connected: False: there was no connection, or no TLS on it.
     """
 
@@ -27,7 +26,6 @@ class TooSlow(HttpError):
     """The peer took longer than it may.
 
     Args:
-        reason: the text.
         is_connected: False: there was no connection yet, or no TLS on it.
         in_handshake: it did not answer TLS.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -43,7 +44,6 @@ class Proxy:
 
     Args:
         host: name or IP address, without brackets.
-        port: of the proxy.
         authorization: the value of Proxy-Authorization; empty: none.
     """
 
@@ -66,6 +66,7 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+@lru_cache
 def origin_of(url: str) -> str:
     """Return the origin of a URL of any scheme, as text; ValueError if its port is not a number."""
     split = urlsplit(url)

@@ -42,8 +42,8 @@ class HttpResponse:
         self._socket = opened
         self._watch = watch
         self._fields: dict[str, str] = {}
-        for name, value in head.headers:
-            self._fields.setdefault(name.decode("ascii"), value.decode("latin-1"))
+        for name, value in head.headers.raw_items():  # quicker than the object itself
+            self._fields.setdefault(name.decode("ascii").lower(), value.decode("latin-1"))
         self.status = head.status_code
         self.reason = head.reason.decode("latin-1")
         self.length = self._find_length(is_head=is_head)
@@ -162,19 +162,20 @@ def receive_response(
         HttpError: it stalls, or what it sends is not HTTP.
         Interrupted: the work is abandoned.
     """
+    event: object = h11.NEED_DATA
     interim = 0
-    while interim <= _MAX_INTERIM_RESPONSES:
-        event = _next_event(protocol)
-        if isinstance(event, h11.Response):
-            return HttpResponse(protocol, event, opened, watch, is_head=is_head)
+    while not isinstance(event, h11.Response):
         if event is h11.NEED_DATA:
             block = watch.receive(opened, _HEAD_READ_BYTES)
             if not block:
                 raise Disconnected("the connection ended without a response")
             protocol.receive_data(block)
+        elif interim == _MAX_INTERIM_RESPONSES:
+            raise HttpError(f"sent more than {_MAX_INTERIM_RESPONSES} interim responses")
         else:
             interim += 1
-    raise HttpError(f"sent more than {_MAX_INTERIM_RESPONSES} interim responses")
+        event = _next_event(protocol)
+    return HttpResponse(protocol, event, opened, watch, is_head=is_head)
 
 
 def _next_event(protocol: h11.Connection) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:

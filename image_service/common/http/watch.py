@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -16,9 +15,12 @@ from image_service.common.http.errors import TooSlow, failure_of
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from image_service.common.concurrency.interruption import Interruption
+
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 
 @attrs.frozen
@@ -59,21 +61,18 @@ class Watch:
 
     def send(self, opened: socket.socket, data: bytes) -> None:
         """Send all of it."""
-        with self._waiting(opened):
-            opened.sendall(data)
+        self._wait(opened, opened.sendall, data)
         self._begin_window()
 
     def receive(self, opened: socket.socket, size: int) -> bytes:
         """Return the next bytes, at most `size`; none: the peer has closed the connection."""
-        with self._waiting(opened):
-            block = opened.recv(size)
+        block = self._wait(opened, opened.recv, size)
         self._count(len(block))
         return block
 
     def receive_into(self, opened: socket.socket, target: memoryview) -> int:
         """Fill the begin of `target` with the next bytes; return how many, 0: as `receive`."""
-        with self._waiting(opened):
-            count = opened.recv_into(target)
+        count = self._wait(opened, opened.recv_into, target)
         self._count(count)
         return count
 
@@ -88,8 +87,9 @@ class Watch:
         if self._left_bytes <= 0:
             self._begin_window()
 
-    @contextmanager
-    def _waiting(self, opened: socket.socket) -> Iterator[None]:
+    def _wait(
+        self, opened: socket.socket, operation: Callable[[_Argument], _Result], argument: _Argument
+    ) -> _Result:
         self.interruption.raise_if_interrupted()
         started = time.monotonic()
         left = min(self._left_seconds, self._deadline - started)
@@ -97,10 +97,11 @@ class Watch:
             raise TooSlow(self.limits.slow)
         try:
             opened.settimeout(left)
-            yield
+            result = operation(argument)
         except TimeoutError:
             raise TooSlow(self.limits.slow) from None
         except OSError as error:
             self.interruption.raise_if_interrupted()  # a socket that was shut down fails in many ways
             raise failure_of(error) from None
         self._left_seconds -= time.monotonic() - started
+        return result

@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
-from OpenSSL import SSL, crypto
-from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
-from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
+from OpenSSL import crypto
+from twisted.internet.ssl import Certificate, trustRootFromCertificates
 from twisted.web.client import BrowserLikePolicyForHTTPS
 from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
 from image_service.common.files.reloaded import Reloaded
+from image_service.common.http.unverified_tls import UnverifiedTls
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from twisted.protocols.tls import TLSMemoryBIOProtocol
+    from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
 _PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _HASH_LINK = "[0-9a-f]" * 8 + ".[0-9]*"  # the links that c_rehash makes and OpenSSL looks up
@@ -45,7 +44,7 @@ def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPol
         ConfigurationError: ``ca_file`` cannot be read, or contains no certificate.
     """
     if insecure:
-        return _UnverifiedTls()
+        return UnverifiedTls()
     system = list(_system_certificates())
     if ca_file is None:
         return _trust(system)
@@ -102,23 +101,3 @@ class _ReloadedPolicy:
 
     def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
         return self._policy.get().creatorForNetloc(hostname, port)
-
-
-@implementer(IPolicyForHTTPS, IOpenSSLClientConnectionCreator)
-@attrs.frozen
-class _UnverifiedTls:
-    """TLS connections that name their server but do not verify it."""
-
-    _hostname: bytes = b""
-
-    def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
-        del port  # part of the interface
-        return _UnverifiedTls(hostname)
-
-    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        del tlsProtocol  # part of the interface
-        connection = SSL.Connection(CertificateOptions().getContext(), None)
-        name = self._hostname.decode("ascii")
-        if not (isIPAddress(name) or isIPv6Address(name)):  # RFC 6066 section 3: never an address
-            connection.set_tlsext_host_name(self._hostname)
-        return connection

@@ -9,17 +9,15 @@ from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreContext, X509StoreContextError
 from service_identity import VerificationError as IdentityError
 from twisted.internet._sslverify import IOpenSSLTrustRoot  # exported nowhere else
-from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
-from twisted.internet.ssl import CertificateOptions
 from twisted.web.client import BrowserLikePolicyForHTTPS
-from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
+
+from image_service.common.http.unverified_tls import UnverifiedTls
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twisted.protocols.tls import TLSMemoryBIOProtocol
+    from twisted.web.iweb import IPolicyForHTTPS
 
 ADVICE = {
     "tls-untrusted": "no trusted authority issued the certificate; --cacert FILE adds one",
@@ -43,7 +41,7 @@ _KINDS = {
 
 def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
     """Return the policy that trusts the system's authorities and those of a PEM file; insecure: any."""
-    return _AnyCertificate() if insecure else BrowserLikePolicyForHTTPS(_SystemAndFile(ca_file))
+    return UnverifiedTls() if insecure else BrowserLikePolicyForHTTPS(_SystemAndFile(ca_file))
 
 
 def tls_error_kind(error: BaseException | None, connection: SSL.Connection) -> str | None:
@@ -75,23 +73,3 @@ class _SystemAndFile:
         context.set_default_verify_paths()
         if self._ca_file is not None:
             context.load_verify_locations(str(self._ca_file))
-
-
-@implementer(IPolicyForHTTPS, IOpenSSLClientConnectionCreator)
-@attrs.frozen
-class _AnyCertificate:
-    """TLS connections that name their server but do not verify it."""
-
-    _hostname: bytes = b""
-
-    def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
-        del port  # part of the interface
-        return _AnyCertificate(hostname)
-
-    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        del tlsProtocol  # part of the interface
-        connection = SSL.Connection(CertificateOptions().getContext(), None)
-        name = self._hostname.decode("ascii")
-        if not (isIPAddress(name) or isIPv6Address(name)):  # RFC 6066 section 3: never an address
-            connection.set_tlsext_host_name(self._hostname)
-        return connection
