@@ -177,7 +177,6 @@ class TransferClient:
         """Send a request, and yield its response; the body must be read within the block.
 
         Args:
-            method: of the request.
             url: checked first.
             name: of the URL, for messages.
             headers: further fields.

@@ -65,8 +65,6 @@ class ManifestPart:
         length: bytes.
         key: in the object store.
         head_url: to ask whether it is there.
-        get_url: to download it.
-        delete_url: to delete it.
     """
 
     index: int
@@ -83,10 +81,8 @@ class ImportManifest:
     """A valid manifest.
 
     Args:
-        format: of the image.
         size: bytes of the image as declared: of the file, or of its disk.
         volume_gib: GiB of the volume that must hold the disk.
-        self_destruct_url: to delete the manifest.
         parts: contiguous from offset 0.
     """
 

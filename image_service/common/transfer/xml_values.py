@@ -22,8 +22,6 @@ def parse_xml(text: bytes, name: str, max_elements: int) -> Element:
     """Return the root element.
 
     Args:
-        text: the document.
-        name: for messages.
         max_elements: it may have.
 
     Raises:

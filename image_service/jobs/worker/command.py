@@ -51,7 +51,6 @@ class WorkerOptions:
         ca_file: authorities to trust beside the system's.
         tenant: ``ANY``, or None.
         types: of jobs; None: all that this worker can do.
-        architecture: of images.
         slots: jobs at a time.
         scratch: directory for files; None: that of the system for temporary ones.
         scratch_bytes: that all jobs may write; None: the free space.
@@ -80,7 +79,6 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
     """Run a worker until SIGTERM, SIGINT or SIGHUP, or its only job is done; return the exit status.
 
     Args:
-        options: of the command line.
         environment: ``TOOLKIT`` names the toolkit, ``AWS_*`` an object store, ``BUNDLE_KEY_FILE`` a key.
 
     Raises:

@@ -34,7 +34,6 @@ class InputFiles:
     """The inputs of one job.
 
     Args:
-        link: of the job.
         directory: of the files that are not in the cache.
         room_bytes: that an input may have, without its zeros.
         cache: of base images; None: there is none.
@@ -95,8 +94,6 @@ class _Download:
     """The part of an input that was received.
 
     Args:
-        wanted: the input.
-        file: gets it.
         room_bytes: that may be written.
     """
 

@@ -28,9 +28,7 @@ class JobLink:
 
     Args:
         job: as the server has handed it out.
-        client: of the server.
         interruption: of this job alone; it is set when the server has ended the attempt.
-        log: gets lines.
     """
 
     job: ReceivedJob

@@ -36,7 +36,6 @@ class ReceivedJob:
     Args:
         id: UUID.
         type: ``customize``, ``convert``, ``import`` or ``upload``.
-        arguments: of the job.
         location: path of this attempt; a secret, because it has the token.
         artifact_location: to which the names of its artifacts are appended.
     """
@@ -53,7 +52,6 @@ class AcceptedJobs:
     """The jobs that a worker accepts.
 
     Args:
-        types: of jobs.
         architecture: of images, by its RPM name.
         tenant: ``ANY``: jobs of all tenants; None: those of the token's.
     """
@@ -138,10 +136,8 @@ class JobsClient:
         """Send an artifact of a job.
 
         Args:
-            job: that made it.
             path: of the file, whose name is the artifact's.
             sha256: of the file, in hexadecimal.
-            interruption: ends the transfer.
         """
         digest = base64.b64encode(bytes.fromhex(sha256)).decode()
         fields = {

@@ -44,7 +44,6 @@ class ServerAddress:
 
     Args:
         host: a name or an address; of a unix socket, that in the field Host.
-        port: of TCP.
         is_tls: requests are sent by HTTPS.
         socket_path: of a unix socket; None: it is reached by TCP.
         prefix: of all paths, without a slash at its end.
@@ -98,7 +97,6 @@ class ServerRequests:
     """Sends requests. May be used in several threads.
 
     Args:
-        address: of the server.
         token_file: of the bearer token, read again for each request; None: requests have none.
         ca_file: authorities to trust beside the system's.
 
@@ -129,11 +127,9 @@ class ServerRequests:
         """Send a request with JSON, and return the JSON of the answer; None if it has no content.
 
         Args:
-            method: of HTTP.
             path: absolute.
             document: the content; None: there is none.
             seconds: between two reads of the answer.
-            interruption: ends the request.
 
         Raises:
             Unavailable: the server does not answer, or not for now.
@@ -166,12 +162,10 @@ class ServerRequests:
         """Send a request, and yield the answer, whose status is 2xx; its content is read in the block.
 
         Args:
-            method: of HTTP.
             path: absolute.
             fields: of the head, beside those of every request.
             body: the content; of a file, all of it.
             seconds: between two reads of the answer.
-            interruption: ends the request.
 
         Raises:
             Unavailable, NotFound, ServerRefusal, Interrupted: as `ask`.

@@ -33,12 +33,9 @@ class JobTools:
     """The common parts of all jobs of a worker.
 
     Args:
-        client: of the server.
         toolkit: makes images.
-        scratch: for files.
         cache: of base images; None: there is none.
         beat_seconds: between two heartbeats.
-        log: gets lines.
         bundle_key: file of the RSA key that decrypts image bundles; None: there is none.
     """
 
@@ -56,7 +53,6 @@ class RunningJob:
 
     Args:
         job: as the server has handed it out.
-        tools: of the worker.
         interruption: of this job alone; ends it without a result.
     """
 

@@ -57,7 +57,6 @@ class Toolkit:
     """The program.
 
     Args:
-        program: its path.
         version: as it prints it.
     """
 
@@ -106,7 +105,6 @@ class Toolkit:
             call: verb and arguments.
             directory: for its files, also temporary ones.
             scratch_bytes: that it may write.
-            interruption: ends it.
             on_progress: gets ``phase``, ``done`` and ``total``.
         """
         limits = (f"--scratch={directory}", f"--scratch-bytes={scratch_bytes}")

@@ -24,7 +24,6 @@ class JobWorker:
     """Takes jobs and runs them.
 
     Args:
-        tools: of the jobs.
         slots: jobs at a time.
         only_one: end after one job.
     """

@@ -152,7 +152,6 @@ class Catalog:
         Args:
             version: the OS build of an entry, else its OpenShift version.
             architecture: as the entry spells it.
-            kind: of the boot image.
 
         Returns:
             the image; its file stays open while anything refers to it, until ``stop``.

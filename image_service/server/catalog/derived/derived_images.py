@@ -135,7 +135,6 @@ class _CachedFile(Generic[T]):
     """A derived file, or the attempt to derive it.
 
     Args:
-        name: for messages.
         file: None: absent.
         attempt: fires when it is over; None: there is none in progress.
         reason: why the last attempt failed.

@@ -61,7 +61,6 @@ class PartialFile:
     """The bytes of one file so far; open for as long as the block lasts, and synced when it ends.
 
     Args:
-        path: of the partial file.
         url: where the file comes from; the bytes of another URL are discarded.
     """
 

@@ -103,8 +103,6 @@ class ImageFetcher:
 
         Args:
             opener: such as `open_base_image`.
-            entry: the configuration of the image.
-            interruption: stops this from another thread.
 
         Returns:
             the image; the caller closes its file.

@@ -31,7 +31,6 @@ def list_stored_images(directory: Path, configured: Iterable[OsImage]) -> tuple[
 
     Args:
         directory: ``DATA_DIR``; may be absent.
-        configured: the configured images.
     """
     entries = {entry.file_name: entry for entry in configured}
     names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()

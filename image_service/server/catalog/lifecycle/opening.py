@@ -43,9 +43,7 @@ def open_base_image(
 
     Args:
         entry: the configuration of the image, which may give its SHA-256.
-        path: of the file.
         sidecar: path at which its digests are stored.
-        interruption: stops this from another thread.
         keys: it must be signed by one of them; None: signatures are not verified.
 
     Returns:

@@ -46,8 +46,6 @@ class ImageStatus:
     """The status of one base image.
 
     Args:
-        entry: its configuration.
-        state: the present one.
         reason: why it failed or was refused, or what it lacks; else empty.
         bytes_done: downloaded so far; of a remote image, present on local disk.
         bytes_total: to be downloaded; None: the origin does not say.

@@ -59,7 +59,6 @@ class OpenedImage:
     Args:
         base: the caller closes its file.
         identity: of its version in the cache.
-        pin: the version at the origin.
         origin: where it is.
         verified: what says that the bytes are right: ``digest`` or ``origin``.
     """
@@ -78,7 +77,6 @@ class RemoteImages:
     Args:
         make_cache: makes the cache of their blocks, once an image needs it.
         directory: of the cache.
-        client: for requests to origins.
         interruption: shuts its connections down.
         downloads: has the credentials.
         sign: signs URLs of S3.
@@ -157,7 +155,6 @@ class RemoteImages:
 
         Args:
             entry: with ``remote``.
-            interruption: stops this from another thread.
             on_changed: called in any thread, with the version that a fetch wanted, when there is another
                 one; perhaps repeatedly.
 

@@ -46,8 +46,6 @@ class PinnedSource:
     """Fetches bytes of one version (see `RangeSource`).
 
     Args:
-        origin: of the file.
-        pin: the version.
         image: its name, for the log.
         on_changed: called in any thread when the origin has another version, perhaps repeatedly.
     """

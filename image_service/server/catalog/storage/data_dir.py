@@ -49,7 +49,6 @@ class DataDir:
     """The directory, shared by threads and processes. An image is identified by the name of its file.
 
     Args:
-        path: of the directory.
         retention_seconds: how long an image stays that no configuration refers to.
         max_bytes: all files together but those of the snapshot store; None: the whole disk.
         scratch: directory of temporary files; None: this one.

@@ -37,7 +37,6 @@ class Sidecar:
     """The stored digests of one file; none if the file has changed since.
 
     Args:
-        path: of the sidecar.
         file: the file they are of.
     """
 
