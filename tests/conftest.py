@@ -99,8 +99,7 @@ def _log_without_history() -> None:
 
     Fixtures and failures were among these: 1 GB in each process at the end.
     """
-    observer = globalLogBeginner._temporaryObserver
-    assert isinstance(observer, LogPublisher)
+    observer = cast("LogPublisher", globalLogBeginner._temporaryObserver)
     observer.removeObserver(globalLogBeginner._initialBuffer)
 
 
