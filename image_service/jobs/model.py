@@ -28,6 +28,11 @@ def tenant_of_name(name: str) -> str:
     return f"org-{name}" if name else DEFAULT_TENANT
 
 
+def job_id_of(compose_id: str, step: str) -> str:
+    """Return the id of the job that carries out a step of a compose."""
+    return str(uuid5(UUID(compose_id), step))
+
+
 class ImageType(StrEnum):
     """The type of an image, by the names of osbuild-composer's API; ``openstack`` is an addition."""
 
@@ -299,9 +304,11 @@ class Job:
     """A step that workers do, with its latest attempt.
 
     Args:
-        id: UUID; the id of the engine's activity.
+        id: that of `job_id_of`.
         attempt: from 1; 0: not started.
-        seen_at: its last heartbeat; later than `finished_at`: its worker has stopped it after a cancellation.
+        artifacts: of the latest report of a worker; accepted once the job has finished.
+        result: same.
+        stopped_at: the time when its worker knew that it is cancelled.
     """
 
     id: str
@@ -321,7 +328,7 @@ class Job:
     worker: str = ""
     queued_at: datetime | None = None
     started_at: datetime | None = None
-    seen_at: datetime | None = None
+    stopped_at: datetime | None = None
     finished_at: datetime | None = None
 
 
@@ -355,7 +362,7 @@ class Compose:
         uploads: one for each target.
         ignition_sha256: None: it has no config.
         provenance: facts that steps have reported, by step.
-        started_at: the time when the engine got its plan; None: not yet.
+        started_at: the time when its plan began in the engine; None: not yet.
         origin: the API that it belongs to.
         source_image: id of the catalog image that its jobs read, which stays until it has ended.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import timedelta
 from io import BytesIO
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,14 +14,14 @@ from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import EngineUnavailable, NotFound
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
-from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.tables import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import ComposeOrigin, ComposeState, JobState
-from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
+from tests.jobs.metadata.composing import Rows, make_artifact, make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from image_service.common.objects.store import ObjectStorage
@@ -41,16 +40,17 @@ class PlansOfEngine:
     """An engine that only has plans, and may be unavailable."""
 
     plans: dict[str, PlanState] = attrs.field(factory=dict)
-    started: list[tuple[Compose, dict[str, str]]] = attrs.field(factory=list)
+    started: list[Compose] = attrs.field(factory=list)
     is_away: bool = False
 
-    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+    async def start_plan(self, compose: Compose) -> bool:
         """Start a plan."""
         self._check()
-        is_new = compose.id not in self.plans
+        if compose.id in self.plans:
+            return False
         self.plans[compose.id] = PlanState.RUNNING
-        self.started.append((compose, dict(job_ids)))
-        return is_new
+        self.started.append(compose)
+        return True
 
     async def find_plan(self, compose_id: str) -> PlanState:
         """Return the state of a plan."""
@@ -75,7 +75,7 @@ def engine() -> PlansOfEngine:
 
 @pytest.fixture
 def reconciler(rows: Rows, engine: PlansOfEngine) -> Reconciler:
-    return Reconciler(rows.composes, rows.jobs, engine, run_here, rows.clock)  # type: ignore[arg-type]  # the part that it uses
+    return Reconciler(rows.composes, engine, run_here, rows.clock)  # type: ignore[arg-type]  # the part that it uses
 
 
 def make_expiry(
@@ -83,7 +83,7 @@ def make_expiry(
 ) -> Expiry:
     return Expiry(
         rows.composes,
-        rows.jobs,
+        rows.objects,
         rows.images,
         rows.tasks,
         workers,
@@ -104,28 +104,38 @@ def state_of(rows: Rows, compose_id: str) -> ComposeState | None:
 async def test_compose_that_was_not_started_is_started_once(
     rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
 ) -> None:
-    compose, jobs = rows.add()
+    compose, _ = rows.add()
     rows.clock.advance(3)
     await reconciler.reconcile()
     assert engine.started == []  # the replica that has added it does so
     rows.clock.advance(1)
     await reconciler.reconcile()
     await reconciler.reconcile()
-    assert engine.started == [(compose, jobs)]
+    assert engine.started == [compose]
     assert state_of(rows, compose.id) is ComposeState.PENDING
 
 
 @ensure_deferred
-async def test_compose_that_the_engine_has_is_only_marked(
+async def test_compose_whose_plan_has_not_begun_stays_as_it_is(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler, messages: list[str]
+) -> None:
+    compose, _ = rows.add()
+    engine.plans[compose.id] = PlanState.RUNNING
+    rows.clock.advance(11)
+    await reconciler.reconcile()
+    assert state_of(rows, compose.id) is ComposeState.PENDING
+    assert messages == []
+
+
+@ensure_deferred
+async def test_compose_whose_plan_has_ended_before_it_began_fails(
     rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
 ) -> None:
     compose, _ = rows.add()
-    engine.plans[compose.id] = PlanState.RUNNING  # started by a process that was killed then
+    engine.plans[compose.id] = PlanState.ENDED
     rows.clock.advance(11)
     await reconciler.reconcile()
-    found = rows.composes.find(compose.id)
-    assert found is not None
-    assert found.started_at == NOW + timedelta(seconds=11)
+    assert state_of(rows, compose.id) is ComposeState.FAILURE
 
 
 @pytest.mark.parametrize(
@@ -140,7 +150,7 @@ async def test_compose_that_the_engine_has_not_fails(
     compose, jobs = rows.add()
     running, _ = rows.add()
     for compose_id in (compose.id, running.id):
-        rows.composes.mark_started(compose_id)
+        rows.composes.begin(compose_id)
     engine.plans = {running.id: PlanState.RUNNING, compose.id: state}
     await reconciler.reconcile()
     found = rows.composes.find(compose.id)
@@ -151,7 +161,7 @@ async def test_compose_that_the_engine_has_not_fails(
     job = rows.jobs.find(jobs["customize"])
     assert job is not None
     assert job.state is JobState.CANCELLED
-    assert state_of(rows, running.id) is ComposeState.PENDING
+    assert state_of(rows, running.id) is ComposeState.BUILDING
 
 
 @ensure_deferred
@@ -159,7 +169,7 @@ async def test_compose_that_has_ended_stays_as_it_is(
     rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
 ) -> None:
     compose, _ = rows.add()
-    rows.composes.mark_started(compose.id)
+    rows.composes.begin(compose.id)
     rows.composes.finish(compose.id, ComposeState.CANCELLED)
     engine.plans[compose.id] = PlanState.ENDED
     await reconciler.reconcile()
@@ -172,10 +182,10 @@ async def test_all_composes_are_looked_at_in_turn(
 ) -> None:
     monkeypatch.setattr("image_service.jobs.dispatch.upkeep._LOOKS", 2)
     for _ in range(5):
-        rows.composes.mark_started(rows.add()[0].id)
+        rows.composes.begin(rows.add()[0].id)
     for left in (3, 1, 0, 0):
         await reconciler.reconcile()
-        assert rows.composes.count_by_state().get(ComposeState.PENDING, 0) == left
+        assert rows.composes.count_by_state().get(ComposeState.BUILDING, 0) == left
 
 
 @ensure_deferred
@@ -183,12 +193,12 @@ async def test_unavailable_engine_fails_no_compose_and_is_logged_once(
     rows: Rows, engine: PlansOfEngine, reconciler: Reconciler, messages: list[str]
 ) -> None:
     compose, _ = rows.add()
-    rows.composes.mark_started(compose.id)
+    rows.composes.begin(compose.id)
     engine.plans[compose.id] = PlanState.RUNNING
     engine.is_away = True
     await reconciler.reconcile()
     await reconciler.reconcile()
-    assert state_of(rows, compose.id) is ComposeState.PENDING
+    assert state_of(rows, compose.id) is ComposeState.BUILDING
     assert messages == ["upkeep is interrupted: the engine is unavailable"]
     engine.is_away = False
     await reconciler.reconcile()
@@ -206,7 +216,7 @@ async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path:
     rows.start(jobs["customize"])
     image = make_artifact(jobs["customize"])
     store.put(image.key, BytesIO(b"disk"))
-    rows.jobs.add_artifact(jobs["customize"], 1, image)
+    rows.objects.add_artifact(jobs["customize"], 1, image)
     rows.composes.finish(compose.id, ComposeState.SUCCESS, image=image)
     rows.clock.advance(14 * DAY)
     await expiry.expire()
@@ -218,7 +228,7 @@ async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path:
     assert rows.composes.find(compose.id) is None
     with pytest.raises(NotFound):
         store.read_at(image.key, 0, 9)
-    assert rows.jobs.find_discarded(9) == []
+    assert rows.objects.find_discarded(9) == []
     assert state_of(rows, waiting.id) is ComposeState.PENDING
 
 
@@ -230,10 +240,10 @@ async def test_unavailable_store_loses_no_object_to_delete(rows: Rows, messages:
     compose, jobs = rows.add()
     rows.start(jobs["customize"])
     disk = make_artifact(jobs["customize"])
-    rows.jobs.add_artifact(jobs["customize"], 1, disk)
+    rows.objects.add_artifact(jobs["customize"], 1, disk)
     rows.composes.delete(compose.id)
     await expiry.expire()
-    assert rows.jobs.find_discarded(9) == [disk.key]
+    assert rows.objects.find_discarded(9) == [disk.key]
     assert [message.partition(":")[0] for message in messages] == ["upkeep is interrupted"]
 
 
@@ -248,7 +258,7 @@ async def test_imported_image_survives_its_compose_until_its_own_retention(
     rows.start(jobs["customize"])
     artifact = make_artifact(jobs["customize"])
     store.put(artifact.key, BytesIO(b"disk"))
-    rows.jobs.add_artifact(jobs["customize"], 1, artifact)
+    rows.objects.add_artifact(jobs["customize"], 1, artifact)
     image = make_image(0, source="import:import-vol-1", artifact=artifact)
     rows.images.add(image)
     rows.composes.finish(compose.id, ComposeState.SUCCESS)

@@ -67,7 +67,9 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     metrics: JobsMetrics,
 ) -> JobParts:
     """Build the dispatching of jobs, and the APIs of ``JOBS_APIS`` that have routes."""
-    dispatch_rows = DispatchRows(rows.composes, rows.jobs, rows.workers, rows.in_thread)
+    dispatch_rows = DispatchRows(
+        rows.composes, rows.jobs, rows.queues, rows.objects, rows.workers, rows.in_thread
+    )
     tokens = JobTokens(rows.secrets)
     handout = JobHandout(dispatch_rows, engine, artifacts.contents, tokens, metrics)
     dispatcher = JobDispatcher(parts.reactor, dispatch_rows, engine, handout, settings.jobs)
@@ -77,7 +79,7 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     in_upload_thread = parts.in_thread_pool(_UPLOAD_THREADS, "uploads", low_priority=True)
     uploads = ArtifactUploads(store, in_upload_thread, _UPLOADS_OF_TENANT)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
-    plans = ComposePlans(rows.composes, engine, rows.in_thread)
+    plans = ComposePlans(engine)
     served: dict[str, ComposerApi | WorkerApi] = {
         COMPOSER: _build_composer_api(settings, rows, artifacts, plans),
         WORKER: WorkerApi(dispatch_rows, dispatcher, attempts, artifacts.contents),

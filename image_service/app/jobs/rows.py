@@ -11,9 +11,11 @@ from image_service.common.database.monitor import ABORT_SECONDS, CHECK_SECONDS
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.core.errors import ConfigurationError
 from image_service.jobs.metadata.composes import ComposeRepository
-from image_service.jobs.metadata.database import open_database
 from image_service.jobs.metadata.images import ImageRepository
+from image_service.jobs.metadata.job_queues import JobQueues
 from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.metadata.objects import ObjectRepository
+from image_service.jobs.metadata.tables import open_database
 from image_service.jobs.metadata.tasks import TaskRepository
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.server.snapshots.storage.encryption import load_or_create_secret
@@ -39,6 +41,8 @@ class JobsRows:
 
     composes: ComposeRepository
     jobs: JobRepository
+    queues: JobQueues
+    objects: ObjectRepository
     images: ImageRepository
     tasks: TaskRepository
     workers: WorkerRepository
@@ -67,6 +71,8 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     return JobsRows(
         composes,
         JobRepository(database),
+        JobQueues(database),
+        ObjectRepository(database),
         ImageRepository(database),
         TaskRepository(database, composes),
         WorkerRepository(database),

@@ -15,7 +15,6 @@ from image_service.core.formats.disk.ova import read_ova
 from image_service.core.formats.disk.reading_disks import read_disk
 from image_service.core.formats.reading import SpanReader
 from image_service.jobs.catalog_image import CatalogImage
-from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import ComposeBase, JobError, JobErrorId
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE, find_artifact
@@ -31,8 +30,22 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.disk_images import DiskImages
     from image_service.jobs.metadata.images import ImageRepository
     from image_service.jobs.metadata.jobs import JobRepository
-    from image_service.jobs.model import Artifact, Compose, Step
+    from image_service.jobs.model import Artifact, Compose, Json, Step
     from image_service.server.serving.digests import Digests
+
+
+@attrs.frozen
+class StepResult:
+    """The result of a step that this service carries out.
+
+    Args:
+        provenance: facts about its inputs and outputs.
+        error: of a step that failed; None: it succeeded.
+    """
+
+    provenance: Json = attrs.field(factory=dict)
+    error: JobError | None = None
+
 
 ServerAction: TypeAlias = "Callable[[Compose, Step], Awaitable[StepResult]]"
 """Carries out a step; may be repeated. The result has errors of the client. Temporary errors are raised:
@@ -88,7 +101,7 @@ class ArtifactActions:
             if self._now() - compose.created_at < MAX_PREPARATION:
                 # Without the origin's time of a retry, which may be later than the limit.
                 raise Unavailable(error.detail) from None
-            return StepResult({}, JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {error.detail}"))
+            return StepResult(error=JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {error.detail}"))
 
     async def fetch_base(self, _: Compose, step: Step) -> StepResult:
         """Fetch, verify and unpack the base disk of the compose."""
@@ -96,7 +109,7 @@ class ArtifactActions:
         entry = self._bases.disk(base)
         disk = await self._disks.get(entry)
         facts = {"base": entry.file_name, "base_version": base.version, "base_sha256": disk.packed_sha256}
-        return StepResult({"provenance": facts})
+        return StepResult(facts)
 
     async def check_image(self, compose: Compose, step: Step) -> StepResult:
         """Prove that the image can be composed, and compute its digest."""
@@ -104,12 +117,12 @@ class ArtifactActions:
             image = (await self._composed.get(compose)).image
         except Unprocessable as error:
             reason = f"step {step.name}: {error.detail}"
-            return StepResult({}, JobError(JobErrorId.INVALID_CUSTOMIZATION, reason, error.code))
+            return StepResult(error=JobError(JobErrorId.INVALID_CUSTOMIZATION, reason, error.code))
         base = self._composed.base_of(compose)
         facts = {"base": base.name, "base_version": base.version, "base_sha256": base.sha256}
         with suppress(NotFound):  # the base stays at its origin, and not all of it was read
             facts["sha256"] = (await self._digests.get(image)).hex()
-        return StepResult({"provenance": facts})
+        return StepResult(facts)
 
     async def find_image(self, compose: Compose, step: Step) -> StepResult:
         """Report the image of the catalog that jobs of the compose read; NotFound if it is not there."""
@@ -122,17 +135,16 @@ class ArtifactActions:
             "base_version": image.instance_alias,
             "base_sha256": image.artifact.sha256,
         }
-        return StepResult({"provenance": facts})
+        return StepResult(facts)
 
     async def register_image(self, compose: Compose, step: Step) -> StepResult:
         """Add the finished disk images to the catalog."""
-        images = await self._in_thread(partial(self._register, compose, step))
-        return StepResult({"images": [image.id for image in images]})
+        await self._in_thread(partial(self._register, compose, step))
+        return StepResult()
 
-    def _register(self, compose: Compose, step: Step) -> list[CatalogImage]:
+    def _register(self, compose: Compose, step: Step) -> None:
         jobs = self._jobs.find_of_compose(compose.id)
         described: Any = step.arguments["images"]
-        images = []
         for facts in described:
             artifact = find_artifact(jobs, facts["artifact"])
             image = CatalogImage(
@@ -145,8 +157,6 @@ class ArtifactActions:
                 }
             )
             self._images.add(image)
-            images.append(image)
-        return images
 
     def _virtual_size(self, artifact: Artifact, image_format: str) -> int:
         """Return the bytes of the disk; FormatError if the artifact is no image of that format."""

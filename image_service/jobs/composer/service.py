@@ -75,7 +75,7 @@ class ComposeService:
         base = await self._find_base(tenant, request)
         compose = self._make_compose(tenant, request, base)
         add = partial(self._composes.add, compose, request.customization, self.limits.max_queued)
-        job_ids = await self._in_thread(add)
+        await self._in_thread(add)
         _log.info(
             "added compose {compose}: {image_type} of {distribution}",
             compose=compose.id,
@@ -83,7 +83,7 @@ class ComposeService:
             distribution=compose.distribution,
             tenant=tenant,
         )
-        self._plans.start(compose, job_ids)
+        self._plans.start(compose)
         return compose
 
     async def cancel(self, compose: Compose) -> None:

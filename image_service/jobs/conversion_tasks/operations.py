@@ -219,12 +219,12 @@ class TaskOperations:
         answer = TaskAnswer(caller.request_digest, output)
         add = partial(self._tasks.add, record, source, self._options.limits, answer)
         try:
-            given, job_ids = await self._in_thread(add)
+            given, is_new = await self._in_thread(add)
         except TaskLimitReached as error:
             raise Ec2Error("ResourceLimitExceeded", error.detail) from None
         except NotFound as error:  # the image was deleted meanwhile
             raise Ec2Error("InvalidInstanceID.NotFound", error.detail) from None
-        if job_ids is not None:
+        if is_new:
             _log.info(
                 "added task {task}: compose {compose}",
                 task=record.task.id,
@@ -232,7 +232,7 @@ class TaskOperations:
                 tenant=caller.tenant,
                 access_key=caller.access_key,
             )
-            self._plans.start(record.compose, job_ids)
+            self._plans.start(record.compose)
         return given
 
     def _find(

@@ -82,8 +82,7 @@ def _is_stopping(job: Job, now: datetime) -> bool:
     """Return True if a worker may still do a job that was cancelled."""
     if job.state is not JobState.CANCELLED or job.started_at is None or job.finished_at is None:
         return False
-    has_stopped = job.seen_at is not None and job.seen_at > job.finished_at
-    return not has_stopped and now < job.finished_at + CANCEL_TIME
+    return job.stopped_at is None and now < job.finished_at + CANCEL_TIME
 
 
 def _describe_work(record: TaskRecord) -> str:

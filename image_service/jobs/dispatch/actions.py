@@ -8,9 +8,14 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.core.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
-from image_service.jobs.dispatch.results import stored_artifacts
-from image_service.jobs.engine.engine import StepResult
-from image_service.jobs.model import ComposeState, JobError, JobErrorId, JobType, UploadResult
+from image_service.jobs.model import (
+    ComposeState,
+    JobError,
+    JobErrorId,
+    JobType,
+    UploadResult,
+    job_id_of,
+)
 from image_service.jobs.plans.plan import REGISTER_IMAGE, S3, find_artifact
 
 if TYPE_CHECKING:
@@ -29,10 +34,8 @@ class JobPlanActions:
     """The `PlanActions` of this service.
 
     Args:
-        rows: composes and jobs.
-        server_actions: by the actions of steps that are no jobs.
+        server_actions: by the actions of steps that are not jobs.
         wake: wakes waiting polls of workers.
-        observer: records ends of jobs.
     """
 
     _rows: DispatchRows
@@ -42,37 +45,32 @@ class JobPlanActions:
 
     async def begin(self, compose_id: str) -> None:
         """Record that the plan runs."""
-        await self._set_state(compose_id, ComposeState.BUILDING)
+        if not await self._rows.call(self._rows.composes.begin, compose_id):
+            raise _gone(compose_id)
 
-    async def queue_job(self, compose_id: str, step: str) -> None:
-        """Record that a job is queued, before the engine queues it; wake polls."""
+    async def queue_job(self, compose_id: str, step: str, attempt: int) -> None:
+        """Record that an attempt of a job is queued, before the engine queues it; wake polls."""
         job = await self._find_job(compose_id, step)
         if job.type is JobType.UPLOAD:
             await self._set_state(compose_id, ComposeState.UPLOADING)
             await self._set_upload(compose_id, step, "running")
-        if not await self._rows.call(self._rows.jobs.mark_queued, job.id):
+        if not await self._rows.call(self._rows.queues.mark_queued, job.id, attempt):
             raise NotFound(f"job {job.id} has ended")
         self._wake()
 
-    async def finish_job(self, compose_id: str, step: str, result: StepResult) -> None:
-        """Record how a job ended; its accepted artifacts are in the result's value."""
+    async def finish_job(self, compose_id: str, step: str, error: JobError | None) -> None:
+        """Record how a job ended."""
         job = await self._find_job(compose_id, step)
-        if await self._rows.call(
-            self._rows.jobs.finish,
-            job.id,
-            artifacts=stored_artifacts(result.value),
-            result=result.value if result.error is None else None,
-            error=result.error,
-        ):
-            self._observer.record_job_end(job, result.error)
+        if await self._rows.call(self._rows.jobs.finish, job.id, error):
+            self._observer.record_job_end(job, error)
             self._wake()  # the tenant may have been at its limit
         if job.type is JobType.UPLOAD:
             # Not the location that its worker names: the URL of this one is signed with our credentials.
-            location = "s3://{bucket}/{key}".format_map(job.arguments) if result.error is None else ""
-            status = "success" if result.error is None else "failure"
+            location = "s3://{bucket}/{key}".format_map(job.arguments) if error is None else ""
+            status = "success" if error is None else "failure"
             await self._set_upload(compose_id, step, status, location)
 
-    async def act(self, compose_id: str, step: str) -> StepResult:
+    async def act(self, compose_id: str, step: str) -> JobError | None:
         """Carry out a step of this service."""
         compose = await self._find_compose(compose_id)
         wanted = _find_step(compose, step)
@@ -83,11 +81,11 @@ class JobPlanActions:
         except (Unavailable, StoreFailed):
             raise
         except ImageServiceError as error:
-            return StepResult({}, JobError(JobErrorId.BUILD_FAILED, f"step {step}: {error.detail}"))
-        if facts := result.value.get("provenance"):
-            provenance = {**compose.provenance, step: facts}
+            return JobError(JobErrorId.BUILD_FAILED, f"step {step}: {error.detail}")
+        if result.provenance:
+            provenance = {**compose.provenance, step: result.provenance}
             await self._rows.call(self._rows.composes.set_provenance, compose_id, provenance)
-        return result
+        return result.error
 
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         """Record how the compose ended."""
@@ -113,18 +111,18 @@ class JobPlanActions:
     async def _find_compose(self, compose_id: str) -> Compose:
         compose = await self._rows.call(self._rows.composes.find, compose_id)
         if compose is None or compose.state.is_final:
-            raise NotFound(f"compose {compose_id} is not there, or has ended")
+            raise _gone(compose_id)
         return compose
 
     async def _find_job(self, compose_id: str, step: str) -> Job:
-        for job in await self._rows.call(self._rows.jobs.find_of_compose, compose_id):
-            if job.step == step:
-                return job
-        raise NotFound(f"compose {compose_id} has no job for its step {step}")
+        job = await self._rows.call(self._rows.jobs.find, job_id_of(compose_id, step))
+        if job is None:
+            raise NotFound(f"compose {compose_id} has no job for its step {step}")
+        return job
 
     async def _set_state(self, compose_id: str, state: ComposeState) -> None:
         if not await self._rows.call(self._rows.composes.set_state, compose_id, state):
-            raise NotFound(f"compose {compose_id} is not there, or has ended")
+            raise _gone(compose_id)
 
     async def _set_upload(self, compose_id: str, step: str, status: str, location: str = "") -> None:
         """Set the state of the upload of a step: the steps are in the order of their targets."""
@@ -134,6 +132,10 @@ class JobPlanActions:
         number = numbers[steps.index(step)]
         upload = UploadResult(compose.uploads[number].target, status, location)
         await self._rows.call(self._rows.composes.set_upload, compose_id, number, upload)
+
+
+def _gone(compose_id: str) -> NotFound:
+    return NotFound(f"compose {compose_id} is not there, or has ended")
 
 
 def _find_step(compose: Compose, name: str) -> Step:

@@ -12,8 +12,7 @@ from twisted.logger import Logger
 
 from image_service.core.errors import InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
-from image_service.jobs.engine.engine import AttemptState
-from image_service.jobs.model import Artifact, Job, JobErrorId, JobState, JobType
+from image_service.jobs.model import Artifact, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobToken, JobTokens
     from image_service.jobs.engine.engine import Engine
-    from image_service.jobs.model import JobError, JobProgress, Principal
+    from image_service.jobs.model import Job, JobProgress, Principal
 
 _UNKNOWN = "no present attempt of a job has this token"
 _log = Logger()
@@ -35,7 +34,6 @@ class ArtifactUploads:
     """Stores the files of workers.
 
     Args:
-        storage: of objects.
         in_thread: runs uploads, which may take long, in other threads than those of the rows.
         most_of_tenant: uploads of one tenant at a time; more wait. Fewer than threads, so that its slow
             workers do not keep those of others from sending.
@@ -65,13 +63,6 @@ class WorkerAttempts:
         JobTokenMalformed: it is no token.
         JobTokenUnknown: its attempt is of another tenant, or not the present one.
         EngineUnavailable, StoreFailed: engine or rows do not answer.
-
-    Args:
-        rows: composes and jobs.
-        engine: has the attempts.
-        contents: inputs of jobs.
-        tokens: of attempts.
-        uploads: stores artifacts.
     """
 
     _rows: DispatchRows
@@ -83,25 +74,19 @@ class WorkerAttempts:
     async def beat(self, principal: Principal, text: str, progress: JobProgress | None = None) -> bool:
         """Record a heartbeat of an attempt, with its progress; True: it is cancelled, and has to stop."""
         token = self._read(principal, text)
-        state = await self._engine.heartbeat(token.engine_token)
-        if state is AttemptState.CANCELLED:
-            await self._engine.acknowledge_cancel(token.engine_token)
-            await self._record_stop(token)
+        is_present = await self._engine.heartbeat(token.engine_token)
+        try:
+            await self._find_running(token)
+        except JobNotRunning:
             return True
-        record = self._rows.jobs.record_heartbeat
-        is_recorded = state is AttemptState.RUNNING and await self._rows.call(
-            record, token.job_id, token.attempt, progress
-        )
-        if is_recorded:
-            return False
-        job = await self._rows.call(self._rows.jobs.find, token.job_id)
-        if job is not None and job.state is JobState.CANCELLED:
-            await self._record_stop(token)
-            return True
-        raise JobTokenUnknown(_UNKNOWN)
+        if not is_present:
+            raise JobTokenUnknown(_UNKNOWN)
+        if progress is not None:
+            await self._rows.call(self._rows.jobs.record_progress, token.job_id, token.attempt, progress)
+        return False
 
     async def finish(self, principal: Principal, text: str, result: WorkerResult) -> None:
-        """End an attempt.
+        """End an attempt: its report becomes the result of the job if the engine accepts the end.
 
         Raises:
             InvalidRequest: a declared artifact was not uploaded, or is another.
@@ -109,21 +94,24 @@ class WorkerAttempts:
         """
         token = self._read(principal, text)
         job = await self._find_running(token)
-        uploaded = await self._rows.call(self._rows.jobs.find_artifacts, job.id, job.attempt)
-        step_result = result.resolve(job, uploaded)
-        if step_result.error is not None:
-            await self._rows.call(self._rows.jobs.record_failure, job.id, job.attempt, result.facts)
-        if not await self._engine.complete(token.engine_token, step_result):
+        error, accepted = result.error, list[Artifact]()
+        if error is None:
+            uploaded = await self._rows.call(self._rows.objects.find_artifacts, job.id, job.attempt)
+            accepted = result.resolve(job, uploaded)
+        else:
+            error = attrs.evolve(error, reason=f"step {job.step}: {error.reason}")
+        report = job.id, job.attempt, accepted, result.facts
+        if not await self._rows.call(self._rows.jobs.record_report, *report):
+            raise JobTokenUnknown(_UNKNOWN)
+        if not await self._engine.complete(token.engine_token, error):
             raise JobTokenUnknown(_UNKNOWN)
         _log.info(
             "job {job} of compose {compose} has ended: {step} {outcome}",
             job=job.id,
             compose=job.compose_id,
             step=job.step,
-            outcome="failed" if step_result.error else "succeeded",
+            outcome="failed" if error else "succeeded",
         )
-        if step_result.error is not None and _is_repeated(job, step_result.error):
-            await self._rows.call(self._rows.jobs.requeue, job.id, job.attempt)
 
     async def add_artifact(self, principal: Principal, text: str, name: str, content: BinaryIO) -> None:
         """Store a file of an attempt, which becomes an artifact when the attempt ends with it.
@@ -158,15 +146,11 @@ class WorkerAttempts:
     async def _find_running(self, token: JobToken) -> Job:
         job = await self._rows.call(self._rows.jobs.find, token.job_id)
         if job is not None and job.state is JobState.CANCELLED:
-            await self._record_stop(token)
+            await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
             raise JobNotRunning("the job is cancelled")
         if job is None or job.state is not JobState.RUNNING or job.attempt != token.attempt:
             raise JobTokenUnknown(_UNKNOWN)
         return job
-
-    async def _record_stop(self, token: JobToken) -> None:
-        """Record that a worker has read the cancellation of its job."""
-        await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
 
     def _store(self, job: Job, name: str, content: BinaryIO) -> bool:
         """Store a file and its row in one call, because the client may disconnect meanwhile.
@@ -174,13 +158,7 @@ class WorkerAttempts:
         Each upload has a key of its own, because an abandoned upload may end after its repetition.
         """
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
-        self._rows.jobs.announce_object(key)
+        self._rows.objects.announce_object(key)
         stored = self._uploads.storage.put(key, content)
         artifact = Artifact(name, stored.size, stored.sha256, stored.key)
-        return self._rows.jobs.add_artifact(job.id, job.attempt, artifact)
-
-
-def _is_repeated(job: Job, error: JobError) -> bool:
-    """Return True if the engine repeats a job that has failed; see its `job_retries`."""
-    is_failed_import = job.type is JobType.IMPORT and error.id == JobErrorId.TRANSFER_FAILED
-    return is_failed_import or job.type is JobType.UPLOAD
+        return self._rows.objects.add_artifact(job.id, job.attempt, artifact)

@@ -9,14 +9,10 @@ import attrs
 from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
-from image_service.core.errors import EngineUnavailable, StoreFailed
+from image_service.core.errors import EngineUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from image_service.common.concurrency.parts import InThread
     from image_service.jobs.engine.engine import Engine
-    from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import Compose
 
 _log = Logger()
@@ -26,24 +22,16 @@ _CONCURRENT_STARTS = 4  # the engine starts 100 a second one by one
 
 @attrs.frozen(eq=False)
 class ComposePlans:
-    """Starts and cancels plans.
+    """Starts and cancels plans."""
 
-    Args:
-        composes: rows.
-        engine: carries out the plans.
-        in_thread: calls the rows in a thread.
-    """
-
-    _composes: ComposeRepository
     _engine: Engine
-    _in_thread: InThread
     _starts: DeferredSemaphore = attrs.field(
         init=False, factory=partial(DeferredSemaphore, _CONCURRENT_STARTS)
     )
 
-    def start(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
+    def start(self, compose: Compose) -> None:
         """Have the engine start a plan soon; if it does not answer, the reconciler starts the plan later."""
-        starting = self._starts.run(self._start, compose, job_ids)
+        starting = self._starts.run(self._start, compose)
         starting.addErrback(lambda failure: _log.failure("a compose cannot be started", failure))
 
     async def cancel(self, compose: Compose) -> None:
@@ -55,11 +43,10 @@ class ComposePlans:
                 "the engine still has compose {compose}: {reason}", compose=compose.id, reason=error.detail
             )
 
-    async def _start(self, compose: Compose, job_ids: Mapping[str, str]) -> None:
+    async def _start(self, compose: Compose) -> None:
         try:
-            await self._engine.start_plan(compose, job_ids)
-            await self._in_thread(partial(self._composes.mark_started, compose.id))
-        except (EngineUnavailable, StoreFailed) as error:
+            await self._engine.start_plan(compose)
+        except EngineUnavailable as error:
             _log.warn(
                 "compose {compose} will be started later: {reason}", compose=compose.id, reason=error.detail
             )

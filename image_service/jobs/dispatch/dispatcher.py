@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.handout import HandedJob, JobHandout
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.engine.engine import Engine, Task
-    from image_service.jobs.metadata.jobs import ReadyQueue
+    from image_service.jobs.metadata.job_queues import ReadyQueue
     from image_service.jobs.model import Job, JobType
     from image_service.settings.jobs.jobs import JobsSettings
 
 ENGINE_POLL_SECONDS = 2.0
 QUERY_SECONDS = 1.0
-"""Between two queries for jobs that another replica has queued, or whose worker is lost."""
+"""Between two queries for jobs that another replica has queued."""
 _EMPTY_SECONDS = 1.0  # for which polls skip a queue that was empty
 _PERMIT_SECONDS = 30.0  # more than a poll of the engine takes
 
@@ -58,10 +58,7 @@ class JobDispatcher:
     """Waits for jobs for workers.
 
     Args:
-        clock: of the reactor.
-        rows: composes and jobs.
-        engine: has the attempts.
-        handout: prepares them for workers.
+        handout: prepares attempts for workers.
         settings: timeouts and limits.
     """
 
@@ -145,9 +142,8 @@ class JobDispatcher:
             handed = await self._abandoned.carry_out(self._handout.renew(left_behind))
             if handed is not None:
                 return handed
-        jobs, limit = self._rows.jobs, self._settings.max_running
-        arguments = wanted.tenant, wanted.types, wanted.architecture, self._lost_before(), limit
-        for queue in await self._rows.call(jobs.find_ready, *arguments):
+        arguments = wanted.tenant, wanted.types, wanted.architecture, self._settings.max_running
+        for queue in await self._rows.call(self._rows.queues.find_ready, *arguments):
             name = queue_name(queue.tenant, queue.type, queue.architecture)
             is_empty = self._empty_until.get(name, 0) > self._clock.seconds()
             if is_empty or self._fetching[name] >= queue.count:
@@ -172,17 +168,17 @@ class JobDispatcher:
 
     async def _start_next(self, queue: ReadyQueue, name: str, worker: str) -> tuple[Job, Task] | None:
         """Return the next attempt that has rows, as running; those without rows are ended."""
-        jobs, limit = self._rows.jobs, self._settings.max_running
+        rows = self._rows
         while True:
             expires = datetime.now(UTC) + timedelta(seconds=_PERMIT_SECONDS)
-            arguments = queue.tenant, limit, self._lost_before(), expires
-            permit = await self._rows.call(jobs.take_permit, *arguments)
+            arguments = queue.tenant, self._settings.max_running, expires
+            permit = await rows.call(rows.queues.take_permit, *arguments)
             if permit is None:
                 return None
             task = await self._poll_engine(name, worker, permit)
             if task is None:
                 return None
-            job = await self._rows.call(jobs.start, permit, task.job_id, task.attempt, worker)
+            job = await rows.call(rows.queues.start, permit, task.job_id, task.attempt, worker)
             if job is not None:
                 return job, task
             await self._handout.refuse(task)
@@ -194,8 +190,5 @@ class JobDispatcher:
             task = await self._engine.poll(name, worker, ENGINE_POLL_SECONDS)
         finally:
             if task is None:
-                await self._rows.call(self._rows.jobs.release_permit, permit)
+                await self._rows.call(self._rows.queues.release_permit, permit)
         return task
-
-    def _lost_before(self) -> datetime:
-        return datetime.now(UTC) - timedelta(seconds=self._settings.heartbeat_seconds)

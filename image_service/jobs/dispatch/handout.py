@@ -8,7 +8,6 @@ import attrs
 
 from image_service.core.errors import ImageServiceError, StoreFailed, Unavailable
 from image_service.jobs.dispatch.tokens import JobToken
-from image_service.jobs.engine.engine import AttemptState, StepResult
 from image_service.jobs.model import Job, JobError, JobErrorId, Json
 
 if TYPE_CHECKING:
@@ -42,11 +41,8 @@ class JobHandout:
     """Prepares attempts for workers.
 
     Args:
-        rows: composes and jobs.
         engine: gets the errors of jobs whose inputs are not available.
         contents: of inputs, for their sizes and digests.
-        tokens: of attempts.
-        observer: records starts of jobs.
     """
 
     _rows: DispatchRows
@@ -65,7 +61,7 @@ class JobHandout:
             inputs = {name: await self._describe(compose, source) for name, source in job.inputs.items()}
         except ImageServiceError as error:
             reason = f"step {job.step}: an input cannot be read: {error.detail}"
-            await self._engine.complete(task.token, StepResult({}, JobError(JobErrorId.BUILD_FAILED, reason)))
+            await self._engine.complete(task.token, JobError(JobErrorId.BUILD_FAILED, reason))
             return None
         self._observer.record_job_start(job)
         after = next(step.after for step in compose.plan.steps if step.name == job.step)
@@ -80,12 +76,12 @@ class JobHandout:
     async def refuse(self, task: Task) -> None:
         """End an attempt whose job has ended, or has no row: otherwise it would block its queue."""
         reason = f"compose {task.compose_id} is not there, or has ended"
-        await self._engine.complete(task.token, StepResult({}, JobError(JobErrorId.BUILD_FAILED, reason)))
+        await self._engine.complete(task.token, JobError(JobErrorId.BUILD_FAILED, reason))
 
     async def renew(self, handed: HandedJob) -> HandedJob | None:
         """Return an attempt that no worker has got yet; None: it has ended meanwhile."""
-        state = await self._engine.heartbeat(self._tokens.read(handed.token).engine_token)
-        return handed if state is AttemptState.RUNNING else None
+        is_present = await self._engine.heartbeat(self._tokens.read(handed.token).engine_token)
+        return handed if is_present else None
 
     async def _describe(self, compose: Compose, source: str) -> Json:
         """Return size and digest of an input; null while they are not known."""

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from image_service.core.errors import InvalidRequest
-from image_service.jobs.engine.engine import StepResult
-from image_service.jobs.model import Artifact, JobError, JobProgress
+from image_service.jobs.model import JobError, JobProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.jobs.model import Job, Json
+    from image_service.jobs.model import Artifact, Job, Json
 
 ARTIFACT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 """Of a file that a worker sends."""
 
 MAX_RESULT_BYTES = 64 * 1024
-"""Of a result's JSON: it goes through the engine, which has a limit for all payloads of a plan."""
+"""Of a result's JSON: its error goes through the engine, which has a limit for all payloads of a plan."""
 
 _JSON_NAMES: dict[type, str] = {dict: "an object", str: "a string"}
 _FACTS: dict[str, type] = {"provenance": dict, "log": str}
@@ -70,8 +69,8 @@ class WorkerResult:
             raise InvalidRequest("result.artifacts has a name twice")
         return cls(declared, facts)
 
-    def resolve(self, job: Job, uploaded: Iterable[Artifact]) -> StepResult:
-        """Return the result of a job for the engine, with the stored artifacts.
+    def resolve(self, job: Job, uploaded: Iterable[Artifact]) -> list[Artifact]:
+        """Return the stored artifacts of a job that succeeded.
 
         Args:
             job: errors name its step; its argument ``output`` names the artifact that it must have.
@@ -80,20 +79,11 @@ class WorkerResult:
         Raises:
             InvalidRequest: a declared artifact was not uploaded, or is another; the output is missing.
         """
-        if self.error is not None:
-            return StepResult({}, attrs.evolve(self.error, reason=f"step {job.step}: {self.error.reason}"))
         output = job.arguments.get("output")
         if output is not None and output not in {declared.name for declared in self.artifacts}:
             raise InvalidRequest(f"result.artifacts must have {output}")
         stored = {artifact.name: artifact for artifact in uploaded}
-        accepted = [_find_stored(declared, stored.get(declared.name)) for declared in self.artifacts]
-        return StepResult({"artifacts": [attrs.asdict(artifact) for artifact in accepted], **self.facts})
-
-
-def stored_artifacts(value: Json) -> list[Artifact]:
-    """Return the artifacts in the value of a `StepResult` that `WorkerResult.resolve` has made."""
-    artifacts: Any = value.get("artifacts", [])
-    return [Artifact(**members) for members in artifacts]
+        return [_find_stored(declared, stored.get(declared.name)) for declared in self.artifacts]
 
 
 def parse_progress(document: Json) -> JobProgress | None:

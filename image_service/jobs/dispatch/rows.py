@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.parts import InThread
     from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.metadata.job_queues import JobQueues
     from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.objects import ObjectRepository
     from image_service.jobs.metadata.workers import WorkerRepository
 
 _P = ParamSpec("_P")
@@ -21,17 +23,16 @@ _T = TypeVar("_T")
 
 @attrs.frozen(eq=False)
 class DispatchRows:
-    """Composes, jobs and workers.
+    """Composes, jobs and workers; their methods are to be called by `call`.
 
     Args:
-        composes: to be called by `call`.
-        jobs: same.
-        workers: same.
         in_thread: runs the calls.
     """
 
     composes: ComposeRepository
     jobs: JobRepository
+    queues: JobQueues
+    objects: ObjectRepository
     workers: WorkerRepository
     _in_thread: InThread
 

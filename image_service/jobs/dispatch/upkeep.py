@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.images import ImageRepository
-    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.metadata.objects import ObjectRepository
     from image_service.jobs.metadata.tasks import TaskRepository
     from image_service.jobs.metadata.workers import WorkerRepository
-    from image_service.jobs.model import Compose
 
 RECONCILE_SECONDS = 2.0
 """Between two calls of `Reconciler.reconcile`."""
@@ -77,9 +76,6 @@ class Reconciler:
     """Starts composes without a plan in the engine, and ends composes whose plan the engine has lost.
 
     Args:
-        composes: rows.
-        jobs: rows.
-        engine: runs their plans.
         in_thread: runs calls of the rows.
         now: in UTC.
     """
@@ -87,13 +83,11 @@ class Reconciler:
     def __init__(
         self,
         composes: ComposeRepository,
-        jobs: JobRepository,
         engine: Engine,
         in_thread: InThread,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._composes = composes
-        self._jobs = jobs
         self._engine = engine
         self._in_thread = in_thread
         self._now = now
@@ -107,18 +101,14 @@ class Reconciler:
     async def _reconcile(self) -> None:
         before = self._now() - _UNSTARTED
         for compose in await self._in_thread(partial(self._composes.find_unstarted, before, _BATCH)):
-            await self._start(compose)
+            if await self._engine.start_plan(compose):
+                _log.info("started compose {id}, which no process had started", id=compose.id)
+            else:
+                await self._look_at(compose.id)
         ids = await self._in_thread(partial(self._composes.find_unfinished, self._last_id, _LOOKS))
         self._last_id = ids[-1] if len(ids) == _LOOKS else ""
         for compose_id in ids:
             await self._look_at(compose_id)
-
-    async def _start(self, compose: Compose) -> None:
-        jobs = await self._in_thread(partial(self._jobs.find_of_compose, compose.id))
-        job_ids = {job.step: job.id for job in jobs}
-        await self._engine.start_plan(compose, job_ids)
-        await self._in_thread(partial(self._composes.mark_started, compose.id))
-        _log.info("started compose {id}, which no process had started", id=compose.id)
 
     async def _look_at(self, compose_id: str) -> None:
         """End a compose whose plan the engine does not have any more."""
@@ -135,11 +125,6 @@ class Expiry:
     """Deletes expired composes and images, answers, discarded objects and lost workers.
 
     Args:
-        composes: rows.
-        jobs: rows.
-        images: rows.
-        tasks: rows.
-        workers: rows.
         store: has the artifacts.
         in_thread: runs calls of the rows and of the store.
         retention_seconds: of composes that have ended.
@@ -148,7 +133,7 @@ class Expiry:
     """
 
     _composes: ComposeRepository
-    _jobs: JobRepository
+    _objects: ObjectRepository
     _images: ImageRepository
     _tasks: TaskRepository
     _workers: WorkerRepository
@@ -189,8 +174,8 @@ class Expiry:
 
     def _delete_objects(self) -> bool:
         """Delete some objects; False: there is none."""
-        keys = self._jobs.find_discarded(_BATCH)
+        keys = self._objects.find_discarded(_BATCH)
         for key in keys:
             self._store.delete(key)
-        self._jobs.forget_discarded(keys)
+        self._objects.forget_discarded(keys)
         return bool(keys)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from image_service.jobs.model import Compose, JobError, JobType, Json
+    from image_service.jobs.model import Compose, JobError, JobType
 
 SERVER_QUEUE = "server"
 """The queue of this service's own steps."""
@@ -29,20 +27,11 @@ class PlanState(Enum):
     ENDED = "ended"
 
 
-class AttemptState(Enum):
-    """The engine's reply to a heartbeat."""
-
-    RUNNING = "running"
-    CANCELLED = "cancelled"
-    ENDED = "ended"  # finished, timed out, or unknown: the attempt is not the present one
-
-
 @attrs.frozen
 class Task:
     """One attempt of a job, handed out by the engine.
 
     Args:
-        job_id: the activity's id.
         compose_id: the workflow's id.
         token: of the engine; names this attempt.
         attempt: from 1.
@@ -52,19 +41,6 @@ class Task:
     compose_id: str
     token: bytes = attrs.field(repr=False)
     attempt: int
-
-
-@attrs.frozen
-class StepResult:
-    """The result of a step.
-
-    Args:
-        value: of a step that succeeded; without secrets, and small: references only.
-        error: of one that failed; None: it succeeded.
-    """
-
-    value: Json
-    error: JobError | None = None
 
 
 class PlanActions(Protocol):
@@ -77,14 +53,14 @@ class PlanActions(Protocol):
     async def begin(self, compose_id: str) -> None:
         """Record that the plan runs."""
 
-    async def queue_job(self, compose_id: str, step: str) -> None:
-        """Record that a job is queued, before the engine queues it; wake polls."""
+    async def queue_job(self, compose_id: str, step: str, attempt: int) -> None:
+        """Record that an attempt of a job, from 1, is queued before the engine queues it; wake polls."""
 
-    async def finish_job(self, compose_id: str, step: str, result: StepResult) -> None:
-        """Record how a job ended; its accepted artifacts are in the result's value."""
+    async def finish_job(self, compose_id: str, step: str, error: JobError | None) -> None:
+        """Record how a job ended; None: it succeeded, and the latest report of a worker is its result."""
 
-    async def act(self, compose_id: str, step: str) -> StepResult:
-        """Carry out a step of this service."""
+    async def act(self, compose_id: str, step: str) -> JobError | None:
+        """Carry out a step of this service; None: it succeeded."""
 
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         """Record how the compose ended.
@@ -100,13 +76,8 @@ class Engine(Protocol):
         EngineUnavailable: of each method: it does not answer; nothing is known about the call's effect.
     """
 
-    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
-        """Start a compose's plan; False: the engine has, or had, one of this compose.
-
-        Args:
-            compose: its id becomes the workflow's; tenant and architecture name the queues of its jobs.
-            job_ids: by step, the ids of its jobs.
-        """
+    async def start_plan(self, compose: Compose) -> bool:
+        """Start a compose's plan; False: the engine has, or had, one of this compose."""
 
     async def cancel_plan(self, compose_id: str) -> None:
         """Cancel a plan, which still calls its `finish` action; do nothing if the plan does not run."""
@@ -120,15 +91,12 @@ class Engine(Protocol):
         A task that comes after the caller has cancelled this is lost until its heartbeat limit.
         """
 
-    async def heartbeat(self, token: bytes) -> AttemptState:
-        """Report a heartbeat of an attempt."""
+    async def heartbeat(self, token: bytes) -> bool:
+        """Report a heartbeat of an attempt; False: it is not the present one."""
 
-    async def complete(self, token: bytes, result: StepResult) -> bool:
+    async def complete(self, token: bytes, error: JobError | None = None) -> bool:
         """End an attempt; False: it is not the present one, and nothing has changed.
 
-        An error of an upload makes the engine queue it again after 2 s to 15 s, up to nine attempts, of which
-        only the last one's error ends the step. Others end the step at once.
+        An error of a transfer makes the engine queue the job again after 2 s to 15 s, up to nine attempts, of
+        which only the last one's error ends the step. Other errors end the step at once.
         """
-
-    async def acknowledge_cancel(self, token: bytes) -> None:
-        """Report that a worker has stopped a cancelled attempt."""

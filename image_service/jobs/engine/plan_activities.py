@@ -13,7 +13,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from image_service.core.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
-from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.engine.run_plan import PLAN_GONE
 from image_service.jobs.model import JobError
 
@@ -49,23 +48,20 @@ class PlanActivities:
         await _carry_out(self._actions.begin(compose_id))
 
     @activity.defn
-    async def queue_job(self, compose_id: str, step: str) -> None:
-        """Record that a job is queued."""
-        await _carry_out(self._actions.queue_job(compose_id, step))
+    async def queue_job(self, compose_id: str, step: str, attempt: int) -> None:
+        """Record that an attempt of a job is queued."""
+        await _carry_out(self._actions.queue_job(compose_id, step, attempt))
 
     @activity.defn
-    async def finish_job(
-        self, compose_id: str, step: str, value: dict[str, Any], error: dict[str, Any] | None
-    ) -> None:
+    async def finish_job(self, compose_id: str, step: str, error: dict[str, Any] | None) -> None:
         """Record how a job ended."""
-        result = StepResult(value, _read_error(error))
-        await _carry_out(self._actions.finish_job(compose_id, step, result))
+        await _carry_out(self._actions.finish_job(compose_id, step, _read_error(error)))
 
     @activity.defn
     async def act(self, compose_id: str, step: str) -> dict[str, Any] | None:
         """Carry out a step of this service, and return its error."""
-        result = await _carry_out(self._actions.act(compose_id, step))
-        return attrs.asdict(result.error) if result.error else None
+        error = await _carry_out(self._actions.act(compose_id, step))
+        return attrs.asdict(error) if error else None
 
     @activity.defn
     async def finish(self, compose_id: str, error: dict[str, Any] | None, is_cancelled: bool) -> None:  # noqa: FBT001 - Temporal passes arguments by position

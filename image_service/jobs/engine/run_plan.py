@@ -21,14 +21,10 @@ from image_service.jobs.model import JobError, JobErrorId, JobType
 
 JOB_FAILED = "JobFailed"
 """Type of the failure by which a worker ends an attempt; its detail is a `JobError`, as JSON."""
-TRANSFER_FAILED = "TransferFailed"
-"""The same where the job's download or upload has failed, which may succeed later."""
 PLAN_GONE = "PlanGone"
 """Type of the failure of a server's step whose compose is not there, or has ended."""
 
 _ACTION_HEARTBEAT = timedelta(seconds=20)
-_ATTEMPTS = 3
-_TRANSFER_ATTEMPTS = 9
 # Written out: the enumeration's own name differs, and the server compares these.
 _DEADLINE_FAILURE = "TemporalTimeout:StartToClose"
 
@@ -136,25 +132,41 @@ class RunPlan:
         return JobError(**error) if error else None
 
     async def _run_job(self, step: PlannedStep, queue: str) -> JobError | None:
-        """Have a worker carry out a step."""
-        await self._call("queue_job", step.name)
-        error: JobError | None = None
+        """Have workers carry out a step.
+
+        Each attempt is an activity of its own, so that this service learns when the next one is queued.
+        """
+        attempt, error = 1, None
+        await self._call("queue_job", step.name, attempt)
+        while failure := await self._attempt(step, queue, attempt):
+            error = self._error_of(step, failure)
+            delay = retry_delay(step.action, attempt) if _is_repeated(step.action, failure, error) else None
+            if delay is None:
+                break
+            attempt += 1
+            await self._call("queue_job", step.name, attempt)
+            await workflow.sleep(delay)
+        else:
+            error = None
+        await self._call("finish_job", step.name, _as_json(error))
+        return error
+
+    async def _attempt(self, step: PlannedStep, queue: str, attempt: int) -> ActivityError | None:
+        """Have a worker carry out a step; return the failure."""
         try:
-            value: _Json = await workflow.execute_activity(
+            await workflow.execute_activity(
                 step.action,
                 task_queue=queue,
-                activity_id=step.job_id,
+                activity_id=f"{step.job_id}/{attempt}",  # as `TemporalEngine.poll` reads it
                 heartbeat_timeout=timedelta(seconds=self._plan.heartbeat_seconds),
                 start_to_close_timeout=timedelta(seconds=self._plan.job_seconds),
-                retry_policy=job_retries(step.action),
-                result_type=dict,
+                retry_policy=RetryPolicy(maximum_attempts=1),
             )
         except ActivityError as failure:
             if is_cancelled_exception(failure):
                 raise
-            value, error = {}, self._error_of(step, failure)
-        await self._call("finish_job", step.name, value, _as_json(error))
-        return error
+            return failure
+        return None
 
     async def _call(self, action: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
         """Call an action of this service; repeat that while its database or store does not answer."""
@@ -173,7 +185,7 @@ class RunPlan:
     def _error_of(self, step: PlannedStep, failure: ActivityError) -> JobError:
         """Return the error of a step, by the failure of its activity."""
         cause = failure.cause
-        if isinstance(cause, ApplicationError) and cause.type in {JOB_FAILED, TRANSFER_FAILED}:
+        if isinstance(cause, ApplicationError) and cause.type == JOB_FAILED:
             return JobError(**cause.details[0])
         if isinstance(cause, ApplicationError):
             return JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {cause.message}")
@@ -185,26 +197,26 @@ class RunPlan:
         return JobError(JobErrorId.WORKER_LOST, f"step {step.name}: {reason}")
 
 
-def job_retries(action: str) -> RetryPolicy:
-    """Return the retry policy of a job.
+def retry_delay(action: str, attempt: int) -> timedelta | None:
+    """Return the time between an attempt of a job, from 1, and the next one; None: it was the last one.
 
-    The engine repeats a job whose worker is lost, and not one that exceeds its deadline. It repeats a job
-    that a worker reports as failed only if it is an upload, or an import whose download has failed: after
-    2 s, 3 s and so on up to 15 s, for 71 s.
+    Transfers are tried nine times: after 2 s, 3 s and so on up to 15 s, for 71 s.
     """
     if action in {JobType.UPLOAD, JobType.IMPORT}:
-        final = [JOB_FAILED] if action == JobType.IMPORT else []
-        return RetryPolicy(
-            initial_interval=timedelta(seconds=2),
-            backoff_coefficient=1.5,
-            maximum_interval=timedelta(seconds=15),
-            maximum_attempts=_TRANSFER_ATTEMPTS,
-            non_retryable_error_types=[*final, _DEADLINE_FAILURE],
-        )
-    return RetryPolicy(
-        maximum_attempts=_ATTEMPTS,
-        non_retryable_error_types=[JOB_FAILED, TRANSFER_FAILED, _DEADLINE_FAILURE],
-    )
+        attempts, seconds = 9, min(2 * 1.5 ** (attempt - 1), 15)
+    else:
+        attempts, seconds = 3, 2 ** (attempt - 1)
+    return timedelta(seconds=seconds) if attempt < attempts else None
+
+
+def _is_repeated(action: str, failure: ActivityError, error: JobError) -> bool:
+    """Return True if a job is repeated: its worker was lost, or a transfer has failed.
+
+    A job that exceeds its deadline would do so again.
+    """
+    if isinstance(failure.cause, TimeoutFailure):
+        return failure.cause.type is TimeoutType.HEARTBEAT
+    return action == JobType.UPLOAD or (action == JobType.IMPORT and error.id == JobErrorId.TRANSFER_FAILED)
 
 
 def _as_json(error: JobError | None) -> _Json | None:

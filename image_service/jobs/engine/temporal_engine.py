@@ -16,7 +16,6 @@ from temporalio.api.workflowservice.v1 import (
     PollActivityTaskQueueRequest,
     RecordActivityTaskHeartbeatRequest,
     RequestCancelWorkflowExecutionRequest,
-    RespondActivityTaskCanceledRequest,
     RespondActivityTaskCompletedRequest,
     RespondActivityTaskFailedRequest,
 )
@@ -27,24 +26,17 @@ from temporalio.service import RPCError, RPCStatusCode
 from twisted.internet.defer import CancelledError, Deferred
 
 from image_service.core.errors import EngineUnavailable
-from image_service.jobs.engine.engine import SERVER_QUEUE, AttemptState, PlanState, Task, queue_name
-from image_service.jobs.engine.run_plan import (
-    JOB_FAILED,
-    TRANSFER_FAILED,
-    PlannedCompose,
-    PlannedStep,
-    RunPlan,
-)
-from image_service.jobs.model import JobErrorId, JobType
+from image_service.jobs.engine.engine import SERVER_QUEUE, PlanState, Task, queue_name
+from image_service.jobs.engine.run_plan import JOB_FAILED, PlannedCompose, PlannedStep, RunPlan
+from image_service.jobs.model import JobType, job_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine
 
     from temporalio.service import WorkflowService
 
     from image_service.jobs.engine.connection import EngineConnection
-    from image_service.jobs.engine.engine import StepResult
-    from image_service.jobs.model import Compose, Step
+    from image_service.jobs.model import Compose, JobError, Step
 
 _T = TypeVar("_T")
 
@@ -80,11 +72,11 @@ class TemporalEngine:
         self._connection = connection
         self._limits = limits
 
-    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+    async def start_plan(self, compose: Compose) -> bool:
         """Start a compose's plan; False: the engine has, or had, one of this compose."""
         planned = PlannedCompose(
             compose.id,
-            [_plan(compose, step, job_ids) for step in compose.plan.steps],
+            [_plan(compose, step) for step in compose.plan.steps],
             self._limits.heartbeat_seconds,
             self._limits.job_seconds,
         )
@@ -136,26 +128,22 @@ class TemporalEngine:
         )
         if not found.task_token:
             return None
-        return Task(found.activity_id, found.workflow_execution.workflow_id, found.task_token, found.attempt)
+        job_id, _, attempt = found.activity_id.partition("/")
+        return Task(job_id, found.workflow_execution.workflow_id, found.task_token, int(attempt))
 
-    async def heartbeat(self, token: bytes) -> AttemptState:
-        """Report a heartbeat of an attempt."""
+    async def heartbeat(self, token: bytes) -> bool:
+        """Report a heartbeat of an attempt; False: it is not the present one."""
         request = RecordActivityTaskHeartbeatRequest(namespace=self._namespace, task_token=token)
-        found = await self._find(self._service.record_activity_task_heartbeat(request, timeout=_CALL_TIMEOUT))
-        if found is None:
-            return AttemptState.ENDED
-        return AttemptState.CANCELLED if found.cancel_requested else AttemptState.RUNNING
+        call = self._service.record_activity_task_heartbeat(request, timeout=_CALL_TIMEOUT)
+        return await self._find(call) is not None
 
-    async def complete(self, token: bytes, result: StepResult) -> bool:
-        """End an attempt; False: it is not the present one, and nothing has changed.
-
-        The engine repeats a failed transfer as in `job_retries`; other errors end the step.
-        """
+    async def complete(self, token: bytes, error: JobError | None = None) -> bool:
+        """End an attempt; False: it is not the present one, and nothing has changed."""
         call: Coroutine[object, object, object]
-        if result.error:
-            kind = TRANSFER_FAILED if result.error.id == JobErrorId.TRANSFER_FAILED else JOB_FAILED
-            info = ApplicationFailureInfo(type=kind, details=_encode(attrs.asdict(result.error)))
-            failure = Failure(message=result.error.reason, application_failure_info=info)
+        if error:
+            details = Payloads(payloads=DefaultPayloadConverter().to_payloads([attrs.asdict(error)]))
+            info = ApplicationFailureInfo(type=JOB_FAILED, details=details)
+            failure = Failure(message=error.reason, application_failure_info=info)
             call = self._service.respond_activity_task_failed(
                 RespondActivityTaskFailedRequest(
                     namespace=self._namespace, task_token=token, failure=failure
@@ -164,17 +152,10 @@ class TemporalEngine:
             )
         else:
             call = self._service.respond_activity_task_completed(
-                RespondActivityTaskCompletedRequest(
-                    namespace=self._namespace, task_token=token, result=_encode(dict(result.value))
-                ),
+                RespondActivityTaskCompletedRequest(namespace=self._namespace, task_token=token),
                 timeout=_CALL_TIMEOUT,
             )
         return await self._find(call) is not None
-
-    async def acknowledge_cancel(self, token: bytes) -> None:
-        """Report that a worker has stopped a cancelled attempt; nothing, if it has ended already."""
-        request = RespondActivityTaskCanceledRequest(namespace=self._namespace, task_token=token)
-        await self._find(self._service.respond_activity_task_canceled(request, timeout=_CALL_TIMEOUT))
 
     @property
     def _service(self) -> WorkflowService:
@@ -214,13 +195,9 @@ def _unavailable(error: RPCError) -> EngineUnavailable:
     return EngineUnavailable(detail, retry_after_seconds=_RETRY_AFTER_SECONDS)
 
 
-def _plan(compose: Compose, step: Step, job_ids: Mapping[str, str]) -> PlannedStep:
+def _plan(compose: Compose, step: Step) -> PlannedStep:
     """Return a step as the engine gets it."""
     if not step.is_job:
         return PlannedStep(step.name, step.action, list(step.after))
     queue = queue_name(compose.tenant, JobType(step.action), compose.architecture)
-    return PlannedStep(step.name, step.action, list(step.after), queue, job_ids[step.name])
-
-
-def _encode(value: Mapping[str, object]) -> Payloads:
-    return Payloads(payloads=DefaultPayloadConverter().to_payloads([value]))
+    return PlannedStep(step.name, step.action, list(step.after), queue, job_id_of(compose.id, step.name))

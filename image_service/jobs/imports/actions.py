@@ -20,7 +20,7 @@ from image_service.common.transfer.uploaded_parts import (
     read_manifest_text,
 )
 from image_service.core.errors import BaseImageError, NotFound, TransferFailed, Unavailable, Unprocessable
-from image_service.jobs.engine.engine import StepResult
+from image_service.jobs.artifacts.actions import StepResult
 from image_service.jobs.imports.expected_disk import ExpectedDisk
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import JobError, JobErrorId
@@ -99,7 +99,7 @@ class ImportActions:
             raise self._not_yet() from None
         finally:
             self._looking[compose.tenant] -= 1
-        return StepResult({})
+        return StepResult()
 
     async def delete_upload(self, compose: Compose, _: Step) -> StepResult:
         """Delete the upload from its object store; objects that cannot be deleted are logged."""
@@ -111,7 +111,7 @@ class ImportActions:
                 count=len(notes),
                 note=notes[0],
             )
-        return StepResult({})
+        return StepResult()
 
     def _not_yet(self) -> Unavailable:
         return Unavailable("the upload is awaited", retry_after_seconds=self._poll_seconds)
@@ -159,4 +159,4 @@ class ImportActions:
 
 
 def _refused(step: Step, reason: str) -> StepResult:
-    return StepResult({}, JobError(JobErrorId.INVALID_CUSTOMIZATION, f"step {step.name}: {reason}"))
+    return StepResult(error=JobError(JobErrorId.INVALID_CUSTOMIZATION, f"step {step.name}: {reason}"))

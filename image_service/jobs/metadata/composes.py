@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import attrs
 import sqlalchemy as sa
@@ -27,7 +26,15 @@ from image_service.jobs.metadata.statements import (
 )
 from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
 from image_service.jobs.metadata.values import COMPOSE_COLUMNS, row_of, to_compose, to_uploads
-from image_service.jobs.model import ComposeOrigin, ComposeState, ImageCustomization, Job, JobState, JobType
+from image_service.jobs.model import (
+    ComposeOrigin,
+    ComposeState,
+    ImageCustomization,
+    Job,
+    JobState,
+    JobType,
+    job_id_of,
+)
 from image_service.jobs.task_model import ImportSource
 
 if TYPE_CHECKING:
@@ -71,18 +78,15 @@ class ComposeRepository:
         self._cipher = SecretsCipher(secrets)
         self._now = now
 
-    def add(self, compose: Compose, customization: ImageCustomization, max_queued: int) -> dict[str, str]:
+    def add(self, compose: Compose, customization: ImageCustomization, max_queued: int) -> None:
         """Add a compose, its sealed customization, and its jobs as waiting, in one transaction.
-
-        Returns:
-            the ids of its jobs by step, for ``Engine.start_plan``.
 
         Raises:
             TooManyQueued: its tenant has `max_queued` composes that have not ended.
             NotFound: the catalog image that it uses is not there any more.
         """
 
-        def work(connection: sa.Connection) -> dict[str, str]:
+        def work(connection: sa.Connection) -> None:
             lock_tenant(self._database, connection, compose.tenant)
             unfinished = sa.select(sa.func.count()).where(
                 COMPOSES.c.tenant == compose.tenant, COMPOSES.c.origin == ComposeOrigin.COMPOSER, UNFINISHED
@@ -91,14 +95,12 @@ class ComposeRepository:
                 raise TooManyQueued(
                     f"JOBS_MAX_QUEUED: this tenant has {max_queued} composes that have not ended"
                 )
-            return self.insert(connection, compose, customization)
+            self.insert(connection, compose, customization)
 
-        return self._database.transact(work)
+        self._database.transact(work)
 
-    def insert(
-        self, connection: sa.Connection, compose: Compose, secrets: ComposeSecrets | None
-    ) -> dict[str, str]:
-        """Add a compose in a transaction of the caller; returns and raises as `add`, without a limit."""
+    def insert(self, connection: sa.Connection, compose: Compose, secrets: ComposeSecrets | None) -> None:
+        """Add a compose in a transaction of the caller; raises as `add`, without a limit."""
         jobs = _jobs_of(compose)
         if compose.source_image is not None:
             use_image(connection, compose.tenant, compose.source_image)
@@ -109,7 +111,6 @@ class ComposeRepository:
         if jobs:
             rows = [{**row_of(job), "number": number} for number, job in enumerate(jobs)]
             connection.execute(sa.insert(JOBS), rows)
-        return {job.step: job.id for job in jobs}
 
     def find(self, compose_id: str, tenant: str | None = None) -> Compose | None:
         """Return a compose; None: there is none, or it is of another tenant than `tenant` (None: any)."""
@@ -149,9 +150,10 @@ class ComposeRepository:
         update = sa.update(SECRETS).where(SECRETS.c.compose_id == compose_id).values(sealed=sealed)
         self._database.transact(lambda connection: connection.execute(update).close())
 
-    def mark_started(self, compose_id: str) -> None:
-        """Record that the engine has the plan of the compose."""
-        self._update(compose_id, started_at=unless_set(COMPOSES.c.started_at, self._now()))
+    def begin(self, compose_id: str) -> bool:
+        """Record that the plan of the compose runs; False: there is no such compose, or it has ended."""
+        started_at = unless_set(COMPOSES.c.started_at, self._now())
+        return self._update(compose_id, state=ComposeState.BUILDING, started_at=started_at)
 
     def set_state(self, compose_id: str, state: ComposeState) -> bool:
         """Set a state that is not final; False: there is no such compose, or it has ended."""
@@ -218,7 +220,7 @@ class ComposeRepository:
         connection.execute(
             sa.update(JOBS)
             .where(JOBS.c.compose_id == compose_id, JOBS.c.finished_at.is_(None))
-            .values(state=JobState.CANCELLED, finished_at=now)
+            .values(state=JobState.CANCELLED, artifacts=[], finished_at=now)
         )
         if state is not ComposeState.SUCCESS:
             made = sa.select(ARTIFACTS.c.key).where(_made_for(compose_id))
@@ -250,12 +252,12 @@ class ComposeRepository:
         return self._database.transact(work)
 
     def find_unstarted(self, before: datetime, limit: int) -> list[Compose]:
-        """Return composes that were added before that time and are not marked as started, oldest first."""
+        """Return composes that were added before that time and whose plans have not begun, oldest first."""
         is_unstarted = UNFINISHED & COMPOSES.c.started_at.is_(None) & (COMPOSES.c.created_at < before)
         return self._select(_SELECT.where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit))
 
     def find_unfinished(self, after_id: str, limit: int) -> list[str]:
-        """Return ids, sorted, of composes that are marked as started and have not ended.
+        """Return ids, sorted, of composes whose plans have begun and have not ended.
 
         Args:
             after_id: ids up to this one are left out.
@@ -312,7 +314,7 @@ def _made_for(compose_id: str) -> sa.ColumnElement[bool]:
 def _jobs_of(compose: Compose) -> list[Job]:
     return [
         Job(
-            id=str(uuid4()),
+            id=job_id_of(compose.id, step.name),
             compose_id=compose.id,
             tenant=compose.tenant,
             step=step.name,

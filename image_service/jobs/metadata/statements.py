@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from image_service.core.errors import Conflict, NotFound
-from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, DISCARDED, IMAGES, TENANTS
-from image_service.jobs.model import ComposeState
+from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, DISCARDED, IMAGES, JOBS, TENANTS
+from image_service.jobs.metadata.values import JOB_COLUMNS, to_job
+from image_service.jobs.model import ComposeState, JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from image_service.common.database.database import Database
+    from image_service.jobs.model import Job
 
 UNFINISHED = COMPOSES.c.state.not_in([state for state in ComposeState if state.is_final])
 """Matches composes that have not ended."""
@@ -38,6 +42,27 @@ def lock_tenant(database: Database, connection: sa.Connection, tenant: str) -> N
             index_elements=[TENANTS.c.tenant], set_={TENANTS.c.tenant: insert.excluded.tenant}
         )
     )
+
+
+def find_job(connection: sa.Connection, job_id: str) -> Job | None:
+    """Return a job; None: there is none."""
+    row = connection.execute(sa.select(*JOB_COLUMNS).where(JOBS.c.id == job_id)).mappings().first()
+    return None if row is None else to_job(row)
+
+
+def unfinished_job(job_id: str) -> sa.Update:
+    """Update a job that has not ended."""
+    return sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.finished_at.is_(None))
+
+
+def running_attempt(job_id: str, attempt: int) -> sa.Update:
+    """Update a job that this attempt does."""
+    return unfinished_job(job_id).where(JOBS.c.attempt == attempt, JOBS.c.state == JobState.RUNNING)
+
+
+def undiscard(keys: Collection[str]) -> sa.Delete:
+    """Forget that objects are to be deleted."""
+    return sa.delete(DISCARDED).where(DISCARDED.c.key.in_(keys))
 
 
 def discard(

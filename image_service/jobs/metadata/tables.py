@@ -1,15 +1,30 @@
-"""The tables of the jobs role; their names differ from those of other tables in the same database."""
+"""The tables of the jobs role, and the database that has them: an SQLite file, or PostgreSQL.
+
+The names of the tables differ from those of snapshots, which may be in the same database.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import attrs
 import sqlalchemy as sa
 
-VERSION = 1
+from image_service.common.database.postgresql import PostgresqlDatabase
+from image_service.common.database.sqlite import SqliteDatabase
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from image_service.common.database.database import Database
+
+DATABASE_FILE = "jobs.sqlite"
+_VERSION = 2
+_BUSY_SECONDS = 10.0
+"""No later call repeats a write, so a writer waits as long as a client does."""
 TABLES = sa.MetaData()
 
 
@@ -112,12 +127,12 @@ JOBS = sa.Table(
     sa.Column("inputs", Document, nullable=False),
     sa.Column("progress", Document),
     sa.Column("error", Document),
-    sa.Column("artifacts", Document, nullable=False),  # the accepted ones
+    sa.Column("artifacts", Document, nullable=False),  # of the latest report
     sa.Column("result", Document, nullable=False),
     sa.Column("worker", sa.Text, nullable=False),
     sa.Column("queued_at", Instant),
     sa.Column("started_at", Instant),
-    sa.Column("seen_at", Instant),  # its last heartbeat
+    sa.Column("stopped_at", Instant),  # by its worker, after a cancellation
     sa.Column("finished_at", Instant),
     sa.Index("ix_jobs_state", "state", "architecture", "tenant"),
 )
@@ -195,3 +210,25 @@ ANSWERS = sa.Table(
     sa.Column("created_at", Instant, nullable=False, index=True),
 )
 """The answers to changing requests, for those that come again with the same signature."""
+
+
+def open_database(url: str | None, data_dir: Path) -> Database:
+    """Return the database with the tables of the jobs role; it connects when it is first used.
+
+    Args:
+        url: ``postgresql+psycopg://``; None: ``jobs.sqlite`` in `data_dir`.
+        data_dir: an existing directory.
+    """
+    migrations = {1: _add_stopped_at}
+    if url is None:
+        path = data_dir / DATABASE_FILE
+        return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
+    return PostgresqlDatabase(url, TABLES, _VERSION, migrations, version_table="image_service_jobs_version")
+
+
+def _add_stopped_at(connection: sa.Connection) -> None:
+    """Migrate from version 1, in which workers stopped at the last heartbeat, `seen_at`, after the end."""
+    connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN stopped_at FLOAT")
+    connection.exec_driver_sql(
+        "UPDATE jobs SET stopped_at = seen_at WHERE state = 'cancelled' AND seen_at > finished_at"
+    )

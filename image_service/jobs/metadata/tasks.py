@@ -70,12 +70,12 @@ class TaskRepository:
 
     def add(
         self, record: TaskRecord, source: ImportSource | None, limits: TaskLimits, answer: TaskAnswer
-    ) -> tuple[Json, dict[str, str] | None]:
+    ) -> tuple[Json, bool]:
         """Add a task, its compose and the answer to its request, in one transaction.
 
         Returns:
-            the answer, and the ids of the compose's jobs by step. If a request with this signature was
-            answered before: that answer, and None, and nothing is added.
+            the answer, and True. If a request with this signature was answered before: that answer, and
+            False, and nothing is added.
 
         Raises:
             TaskLimitReached: the tenant has too many tasks, or too many bytes.
@@ -83,15 +83,15 @@ class TaskRepository:
         """
         task = record.task
 
-        def work(connection: sa.Connection) -> tuple[Json, dict[str, str] | None]:
+        def work(connection: sa.Connection) -> tuple[Json, bool]:
             lock_tenant(self._database, connection, task.tenant)
             if (first := _find_answer(connection, answer.digest)) is not None:
-                return first, None
+                return first, False
             _check_limits(connection, task, limits)
-            job_ids = self._composes.insert(connection, record.compose, source)
+            self._composes.insert(connection, record.compose, source)
             connection.execute(sa.insert(TASKS), row_of(task))
             self._add_answer(connection, answer)
-            return answer.output, job_ids
+            return answer.output, True
 
         return self._database.transact(work)
 

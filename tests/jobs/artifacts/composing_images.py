@@ -25,7 +25,7 @@ from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.server.serving.digests import Digests
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from tests.jobs.metadata.composing import NOW, make_compose
+from tests.jobs.metadata.composing import NOW, ids_of_jobs, make_compose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -170,4 +170,5 @@ class Artifacts:
         )
         plan = make_plan(compose.id, request, base, UploadPlace("bucket", ""))
         compose = attrs.evolve(compose, plan=plan)
-        return compose, self.rows.composes.add(compose, customization or request.customization, 1000)
+        self.rows.composes.add(compose, customization or request.customization, 1000)
+        return compose, ids_of_jobs(compose)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.tables import open_database
 from tests.jobs.artifacts.composing_images import Artifacts
 from tests.jobs.metadata.composing import Rows
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from image_service.core.errors import FormatError, NotFound, Unavailable, UnknownBaseImage
-from image_service.jobs.artifacts.actions import MAX_PREPARATION
+from image_service.jobs.artifacts.actions import MAX_PREPARATION, StepResult
 from image_service.jobs.model import (
     Artifact,
     ComposeRequest,
@@ -52,7 +52,7 @@ def finish_convert(artifacts: Artifacts, content: bytes, image_type: ImageType) 
     stored = artifacts.store.put(f"jobs/{job_ids[step]}/1/x/{name}", io.BytesIO(content))
     artifact = Artifact(name, stored.size, stored.sha256, stored.key)
     artifacts.rows.start(job_ids[step], tenant=compose.tenant)
-    artifacts.rows.jobs.finish(job_ids[step], artifacts=[artifact], result={})
+    artifacts.rows.finish(job_ids[step], artifact)
     return compose, artifact
 
 
@@ -66,7 +66,7 @@ async def test_base_is_fetched_and_described(artifacts: Artifacts, tmp_path: Pat
     compose, _ = artifacts.add(request(ImageType.GUEST_IMAGE))
     result = await artifacts.actions.fetch_base(compose, compose.plan.steps[0])
     assert result.error is None
-    assert result.value["provenance"] == {
+    assert result.provenance == {
         "base": "rhcos-metal-disk-9.6.1-0-x86_64.img",
         "base_version": "9.6.1-0",
         "base_sha256": hashlib.sha256(lzma.compress(DISK)).hexdigest(),
@@ -112,7 +112,7 @@ async def test_image_is_checked_and_hashed(artifacts: Artifacts) -> None:
         result = await artifacts.actions.check_image(compose, compose.plan.steps[0])
         image = (await artifacts.contents.open_image(compose)).representation.image
         assert result.error is None
-        assert result.value["provenance"] == {
+        assert result.provenance == {
             "base": "the base image 9.6.1-0 (x86_64)",
             "base_version": "9.6.1-0",
             "base_sha256": base.sha256,
@@ -138,7 +138,7 @@ async def test_image_is_registered_once(artifacts: Artifacts, tmp_path: Path) ->
     compose, artifact = finish_convert(artifacts, bytes(8192), ImageType.AWS)
     for _ in range(2):
         result = await artifacts.actions.register_image(compose, compose.plan.steps[-1])
-        assert result.value == {"images": [compose.id]}
+        assert result == StepResult()
     (image,), _ = artifacts.images.find_page(compose.tenant, 0, 9)
     assert (image.format, image.virtual_size, image.artifact) == ("raw", 8192, artifact)
     assert (image.source, image.name) == (f"compose:{compose.id}", "rhcos-4.19 aws")
@@ -168,7 +168,7 @@ async def test_image_of_the_catalog_is_described_by_its_alias_and_digest(artifac
     artifacts.images.add(image)
     compose, step = make_compose(tenant=image.tenant), Step("find", FIND_IMAGE, {"image": image.id})
     result = await artifacts.actions.find_image(compose, step)
-    assert result.value["provenance"] == {
+    assert result.provenance == {
         "base": image.name,
         "base_version": image.instance_alias,
         "base_sha256": image.artifact.sha256,

@@ -81,7 +81,7 @@ def finish(artifacts: Artifacts, compose: Compose, job_id: str, content: bytes, 
     stored = artifacts.store.put(f"jobs/{job_id}/1/{name}", io.BytesIO(content))
     artifact = Artifact(name, stored.size, stored.sha256, stored.key)
     artifacts.rows.start(job_id, tenant=compose.tenant)
-    artifacts.rows.jobs.finish(job_id, artifacts=[artifact], result={})
+    artifacts.rows.finish(job_id, artifact)
     return artifact
 
 

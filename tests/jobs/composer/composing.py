@@ -70,14 +70,14 @@ class RecordingEngine:
 
     is_away: bool = False
     answers: Deferred[None] | None = None
-    started: dict[str, Mapping[str, str]] = attrs.field(factory=dict)
+    started: list[str] = attrs.field(factory=list)
     cancelled: list[str] = attrs.field(factory=list)
 
-    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+    async def start_plan(self, compose: Compose) -> bool:
         self._answer()
         if self.answers is not None:
             await self.answers
-        self.started[compose.id] = job_ids
+        self.started.append(compose.id)
         return True
 
     async def cancel_plan(self, compose_id: str) -> None:
@@ -155,7 +155,7 @@ class Composer:
         service = ComposeService(
             rows.composes,
             catalog,
-            ComposePlans(rows.composes, engine, at_once),
+            ComposePlans(engine),
             bases,
             at_once,
             lambda: rows.clock().timestamp(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.tables import open_database
 from image_service.jobs.plans.plan import UploadPlace
 from tests.jobs.composer.composing import Composer
 from tests.jobs.metadata.composing import Rows

@@ -16,6 +16,7 @@ from image_service.jobs.model import (
     JobProgress,
     UploadResult,
     UploadTarget,
+    job_id_of,
 )
 from tests.jobs.composer.composing import IGNITION, ORG_2, Composer, compose_request
 
@@ -41,8 +42,7 @@ def test_compose_starts_with_the_options(composer: Composer) -> None:
     compose = composer.rows.composes.find(compose_id, "org-1")
     assert compose is not None
     assert compose.ignition_sha256 == hashlib.sha256(IGNITION).hexdigest()
-    assert compose.started_at is not None
-    assert composer.engine.started[compose_id].keys() == {"customize", "convert"}
+    assert composer.engine.started == [compose_id]
     customization = composer.rows.composes.customization(compose_id)
     assert customization is not None
     assert customization.ignition == IGNITION
@@ -59,9 +59,9 @@ def test_unavailable_engine_only_delays_a_compose(composer: Composer) -> None:
 def test_response_does_not_wait_for_the_engine(composer: Composer) -> None:
     composer.engine.answers = Deferred()
     compose_id = composer.compose()
-    assert composer.engine.started == {}
+    assert composer.engine.started == []
     composer.engine.answers.callback(None)
-    assert composer.engine.started.keys() == {compose_id}
+    assert composer.engine.started == [compose_id]
 
 
 def test_limit_of_a_tenant_is_named(composer: Composer) -> None:
@@ -134,11 +134,11 @@ def test_compose_can_be_cancelled_while_the_engine_is_unavailable(composer: Comp
 
 def test_progress_counts_jobs(composer: Composer) -> None:
     compose_id = composer.compose(ImageType.VSPHERE)
-    jobs = composer.engine.started[compose_id]
+    jobs = {step: job_id_of(compose_id, step) for step in ("customize", "convert")}
     composer.rows.start(jobs["customize"])
-    composer.rows.jobs.finish(jobs["customize"], result={"log": "customized"})
+    composer.rows.finish(jobs["customize"], result={"log": "customized"})
     composer.rows.start(jobs["convert"])
-    composer.rows.jobs.record_heartbeat(jobs["convert"], 1, JobProgress(3, 8, "write"))
+    composer.rows.jobs.record_progress(jobs["convert"], 1, JobProgress(3, 8, "write"))
     status = composer("GET", f"/composes/{compose_id}").document["image_status"]
     assert status["progress"] == {"done": 1, "total": 2, "subprogress": {"done": 3, "total": 8}}
     (build,) = composer("GET", f"/composes/{compose_id}/logs").document["image_builds"]

@@ -18,6 +18,7 @@ from image_service.jobs.model import (
     JobProgress,
     UploadResult,
     UploadTarget,
+    job_id_of,
 )
 from tests.jobs.composer.composing import compose_request
 from tests.jobs.fixtures import upstream_document
@@ -58,10 +59,8 @@ def many(composer: Composer) -> Composer:
     composes = composer.rows.composes
     uploading = composer.compose(ImageType.VSPHERE, upload_options=S3)
     composes.set_state(uploading, ComposeState.UPLOADING)
-    composer.rows.start(composer.engine.started[uploading]["customize"])
-    composer.rows.jobs.record_heartbeat(
-        composer.engine.started[uploading]["customize"], 1, JobProgress(1, 2, "write")
-    )
+    composer.rows.start(job_id_of(uploading, "customize"))
+    composer.rows.jobs.record_progress(job_id_of(uploading, "customize"), 1, JobProgress(1, 2, "write"))
     composes.finish(composer.compose(), ComposeState.CANCELLED)
     failed = composer.compose()
     composes.finish(failed, ComposeState.FAILURE, error=JobError(10, "customize failed", ["why"]))

@@ -69,7 +69,7 @@ def test_deleted_import_leaves_an_object_to_delete(composer: Composer) -> None:
     reply = composer("DELETE", f"/images/{image.instance_alias}")
     assert (reply.status, reply.document["kind"]) == (200, "ImageDeleteStatus")
     assert number(composer("GET", f"/images/{image.id}")) == (404, "404")
-    assert composer.rows.jobs.find_discarded(10) == [image.artifact.key]
+    assert composer.rows.objects.find_discarded(10) == [image.artifact.key]
 
 
 def test_deleting_a_composed_image_deletes_its_compose(composer: Composer) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.tables import open_database
 from tests.jobs.conversion_tasks.operating import Operating
 from tests.jobs.metadata.composing import Rows
 

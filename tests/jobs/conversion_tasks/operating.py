@@ -74,7 +74,7 @@ class Operating:
             rows.workers,
             ImageCatalog(rows.images, bases),
             buckets,
-            ComposePlans(rows.composes, engine, at_once),
+            ComposePlans(engine),
             at_once,
             at_once,
             TaskOptions(origins, limits, "x86_64", heartbeat_seconds=120),

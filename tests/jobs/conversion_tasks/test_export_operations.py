@@ -46,8 +46,8 @@ def test_stored_image_is_exported_and_stays_until_the_end(operating: Operating) 
     convert, upload = record.jobs
     rows.start(convert.id)
     assert operating.describe(task_id)["StatusMessage"] == "converting"
-    rows.jobs.finish(convert.id)
-    rows.jobs.mark_queued(upload.id)
+    rows.finish(convert.id)
+    rows.queues.mark_queued(upload.id, 1)
     assert operating.describe(task_id)["StatusMessage"] == "upload pending: no worker is connected"
     rows.workers.add("w1", "org-1", "x86_64")
     assert operating.describe(task_id)["StatusMessage"] == "upload pending"
@@ -91,7 +91,7 @@ def test_export_tasks_are_filtered(operating: Operating) -> None:
 def test_wrong_export_is_refused(operating: Operating, values: dict[str, Any], code: str) -> None:
     parameters = export(BASE_DISK.instance_alias, **values)
     assert refusal(operating, "CreateInstanceExportTask", parameters) == code
-    assert operating.engine.started == {}
+    assert operating.engine.started == []
 
 
 def test_image_of_another_tenant_is_unknown(operating: Operating) -> None:

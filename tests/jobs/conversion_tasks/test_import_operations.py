@@ -43,7 +43,7 @@ def test_import_of_a_volume_is_a_compose_with_a_sealed_source(operating: Operati
     assert (record.compose.origin, record.compose.image_type) == (ComposeOrigin.IMPORT, None)
     assert record.task.expires_at == NOW + UPLOAD_TIME
     assert [job.type for job in record.jobs] == [JobType.IMPORT]
-    assert list(operating.engine.started) == [record.compose.id]
+    assert operating.engine.started == [record.compose.id]
     assert operating.rows.composes.import_source(record.compose.id) == ImportSource((SECRET_URL,))
     assert operating.rows.composes.customization(record.compose.id) is None
 
@@ -141,7 +141,7 @@ def test_wrong_additional_info_is_refused(operating: Operating, text: str) -> No
 )
 def test_wrong_volume_is_refused(operating: Operating, parameters: dict[str, Any], code: str) -> None:
     assert refusal(operating, "ImportVolume", parameters) == code
-    assert operating.engine.started == {}
+    assert operating.engine.started == []
 
 
 def test_file_of_a_vhd_is_larger_than_its_disk(operating: Operating) -> None:
@@ -177,7 +177,7 @@ def test_import_is_described_until_it_is_completed(operating: Operating) -> None
     (job,) = record.jobs
     rows.composes.set_state(record.compose.id, ComposeState.BUILDING)
     assert operating.describe(task_id)["StatusMessage"] == "image upload awaited"
-    rows.jobs.mark_queued(job.id)
+    rows.queues.mark_queued(job.id, 1)
     rows.workers.add("w1", "org-1", "aarch64")
     assert operating.describe(task_id)["StatusMessage"] == "conversion pending: no worker is connected"
     rows.workers.add("w2", "org-1", "x86_64")
@@ -193,14 +193,15 @@ def test_import_is_described_until_it_is_completed(operating: Operating) -> None
         JobProgress(50, 100, "convert"),
         JobProgress(1, 1, "send"),
     ):
-        rows.jobs.record_heartbeat(job.id, 1, progress)
+        if progress is not None:
+            rows.jobs.record_progress(job.id, 1, progress)
         described = operating.describe(task_id)
         assert (described["State"], described["StatusMessage"]) == ("active", "converting")
         seen.append(described["ImportVolume"]["BytesConverted"])
     assert seen == [0, 0, GIB // 8, GIB // 8 * 3, GIB]
     artifact = make_artifact(job.id, name="disk.qcow2")
-    rows.jobs.add_artifact(job.id, 1, artifact)
-    rows.jobs.finish(job.id, artifacts=[artifact])
+    rows.objects.add_artifact(job.id, 1, artifact)
+    rows.finish(job.id, artifact)
     rows.composes.finish(record.compose.id, ComposeState.SUCCESS, image=artifact)
     described = operating.describe(task_id)
     assert (described["State"], described["StatusMessage"]) == ("completed", "")

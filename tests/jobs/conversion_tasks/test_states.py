@@ -62,21 +62,21 @@ def test_state_follows_the_rows(record: TaskRecord, expected: tuple[str, str]) -
 
 @given(
     started=st.booleans(),
-    seen=st.none() | st.integers(-300, 300),
+    stopped=st.none() | st.integers(0, 300),
     now=st.integers(0, 300),
 )
 def test_task_is_cancelling_while_a_worker_may_do_its_job(
-    *, started: bool, seen: int | None, now: int
+    *, started: bool, stopped: int | None, now: int
 ) -> None:
     cancelled = attrs.evolve(
         IMPORT,
         state=JobState.CANCELLED,
         started_at=NOW - timedelta(seconds=300) if started else None,
         finished_at=NOW,
-        seen_at=None if seen is None else NOW + timedelta(seconds=seen),
+        stopped_at=None if stopped is None else NOW + timedelta(seconds=stopped),
     )
     state = state_of(record_of(ComposeState.CANCELLED, cancelled), NOW + timedelta(seconds=now))
-    has_stopped = not started or (seen is not None and seen > 0) or now >= 120
+    has_stopped = not started or stopped is not None or now >= 120
     assert state.name == ("cancelled" if has_stopped else "cancelling")
 
 

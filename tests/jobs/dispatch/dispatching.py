@@ -16,7 +16,9 @@ from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
 from image_service.jobs.metadata.composes import ComposeRepository
+from image_service.jobs.metadata.job_queues import JobQueues
 from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.metadata.objects import ObjectRepository
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
 from image_service.settings.jobs.jobs import JobsSettings
@@ -63,6 +65,8 @@ class Dispatching:
         rows = DispatchRows(
             ComposeRepository(database, [SECRET]),
             JobRepository(database),
+            JobQueues(database),
+            ObjectRepository(database),
             WorkerRepository(database),
             deferToThread,
         )
@@ -80,6 +84,12 @@ class Dispatching:
     def stored(self, artifact: Artifact) -> bytes:
         """Return the content of an artifact."""
         return self.storage.read_at(artifact.key, 0, artifact.size)
+
+    def artifacts(self, job: Job) -> tuple[Artifact, ...]:
+        """Return the artifacts of a job's latest report."""
+        found = self.rows.jobs.find(job.id)
+        assert found is not None
+        return found.artifacts
 
     def add(self, tenant: str = "", plan: ComposePlan = CUSTOMIZE_PLAN, **values: Any) -> Compose:
         """Add a compose whose plan has not begun."""
@@ -100,7 +110,7 @@ class Dispatching:
 
     async def queue_step(self, compose: Compose, step: str) -> Job:
         """Queue a job of a compose, as a running plan does."""
-        await self.actions.queue_job(compose.id, step)
+        await self.actions.queue_job(compose.id, step, 1)
         job = self.job(compose, step)
         self.engine.queue(job)
         return job

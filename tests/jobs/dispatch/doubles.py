@@ -11,12 +11,10 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.core.errors import NotFound
-from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult, Task, queue_name
+from image_service.jobs.engine.engine import PlanState, Task, queue_name
 from image_service.server.management.messages import ApiResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.jobs.artifacts.contents import Content
@@ -30,9 +28,8 @@ class EngineAttempt:
 
     task: Task
     queue: str
-    state: AttemptState = AttemptState.RUNNING
-    result: StepResult | None = None
-    is_cancel_acknowledged: bool = False
+    is_present: bool = True
+    error: JobError | None = None
 
 
 class MemoryEngine:
@@ -61,21 +58,21 @@ class MemoryEngine:
         return queued
 
     def expire(self, attempt: EngineAttempt, job: Job) -> EngineAttempt:
-        """End an attempt whose worker is silent, and queue the next one."""
-        attempt.state = AttemptState.ENDED
+        """End an attempt whose worker is silent, and hand out the next one."""
+        attempt.is_present = False
         return self.queue(job, attempt.task.attempt + 1)
 
     def find(self, job_id: str) -> EngineAttempt:
         """Return the latest attempt of a job that was handed out."""
         return [attempt for attempt in self.attempts.values() if attempt.task.job_id == job_id][-1]
 
-    async def start_plan(self, compose: Compose, job_ids: Mapping[str, str]) -> bool:
+    async def start_plan(self, compose: Compose) -> bool:
         raise NotImplementedError
 
     async def cancel_plan(self, compose_id: str) -> None:
         for attempt in self.attempts.values():
             if attempt.task.compose_id == compose_id:
-                attempt.state = AttemptState.CANCELLED
+                attempt.is_present = False
 
     async def find_plan(self, compose_id: str) -> PlanState:
         raise NotImplementedError
@@ -100,24 +97,19 @@ class MemoryEngine:
         finally:
             self._pollers[queue].remove(poller)
 
-    async def heartbeat(self, token: bytes) -> AttemptState:
+    async def heartbeat(self, token: bytes) -> bool:
         if self.error is not None:
             raise self.error
-        attempt = self.attempts.get(token)
-        return AttemptState.ENDED if attempt is None else attempt.state
+        return token in self.attempts and self.attempts[token].is_present
 
-    async def complete(self, token: bytes, result: StepResult) -> bool:
+    async def complete(self, token: bytes, error: JobError | None = None) -> bool:
         if self.error is not None:
             raise self.error
         attempt = self.attempts.get(token)
-        if attempt is None or attempt.state is AttemptState.ENDED:
+        if attempt is None or not attempt.is_present:
             return False
-        attempt.state, attempt.result = AttemptState.ENDED, result
+        attempt.is_present, attempt.error = False, error
         return True
-
-    async def acknowledge_cancel(self, token: bytes) -> None:
-        attempt = self.attempts[token]
-        attempt.state, attempt.is_cancel_acknowledged = AttemptState.ENDED, True
 
 
 class SilentObserver:

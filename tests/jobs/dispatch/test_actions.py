@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-import attrs
 import pytest
 
 from image_service.core.errors import IgnitionTooLarge, NotFound, StoreFailed, Unavailable, UnknownBaseImage
-from image_service.jobs.engine.engine import PlanActions, StepResult
+from image_service.jobs.artifacts.actions import StepResult
 from image_service.jobs.model import (
     ComposePlan,
     ComposeState,
@@ -24,6 +24,7 @@ from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
     from image_service.jobs.artifacts.actions import ServerAction
+    from image_service.jobs.engine.engine import PlanActions
     from image_service.jobs.model import Artifact, Compose
     from tests.jobs.dispatch.dispatching import Dispatching
 
@@ -65,43 +66,49 @@ def statuses(uploads: tuple[UploadResult, ...]) -> list[str]:
     return [upload.status for upload in uploads]
 
 
-def value_of(artifact: Artifact) -> dict[str, Any]:
-    return {"artifacts": [attrs.asdict(artifact)], "provenance": {"toolkit": "1"}}
+def report(dispatching: Dispatching, compose: Compose, artifact: Artifact) -> None:
+    """Start the first job of a compose, and report its artifact."""
+    rows, job = dispatching.rows, dispatching.job(compose)
+    permit = rows.queues.take_permit(job.tenant, 9, datetime.now(UTC))
+    assert permit
+    assert rows.queues.start(permit, job.id, 1, "w")
+    assert rows.jobs.record_report(job.id, 1, [artifact], {"provenance": {"toolkit": "1"}})
 
 
 @ensure_deferred
 async def test_a_compose_goes_through_its_states(dispatching: Dispatching) -> None:
     async def register(compose: Compose, step: Step) -> StepResult:
         states.append(found(dispatching, compose).state)
-        return StepResult({"step": step.name})
+        return StepResult({"registered": step.name})
 
     actions: PlanActions = dispatching.actions
     compose, states = add_uploaded(dispatching), []
     dispatching.server_actions["register-image"] = register
     await actions.begin(compose.id)
     states.append(found(dispatching, compose).state)
-    await actions.queue_job(compose.id, "customize")
+    await actions.queue_job(compose.id, "customize", 1)
     artifact = make_artifact(dispatching.job(compose).id)
-    await actions.finish_job(compose.id, "customize", StepResult(value_of(artifact)))
+    report(dispatching, compose, artifact)
+    await actions.finish_job(compose.id, "customize", None)
     job = dispatching.job(compose)
     assert (job.state, job.artifacts) == (JobState.FINISHED, (artifact,))
-    await actions.queue_job(compose.id, "upload")
+    await actions.queue_job(compose.id, "upload", 1)
     uploading = found(dispatching, compose)
     assert (uploading.state, statuses(uploading.uploads)) == (
         ComposeState.UPLOADING,
         ["running", "pending", "pending"],
     )
-    await actions.finish_job(compose.id, "upload", StepResult({"location": "s3://others/secret"}))
-    await actions.queue_job(compose.id, "upload-2")
-    await actions.finish_job(compose.id, "upload-2", StepResult({}))
-    assert await actions.act(compose.id, "register") == StepResult({"step": "register"})
+    await actions.finish_job(compose.id, "upload", None)
+    await actions.queue_job(compose.id, "upload-2", 1)
+    await actions.finish_job(compose.id, "upload-2", None)
+    assert await actions.act(compose.id, "register") is None
     await actions.finish(compose.id, None, cancelled=False)
     ended = found(dispatching, compose)
     assert states == [ComposeState.BUILDING, ComposeState.REGISTERING]
     assert (ended.state, ended.image, ended.error) == (ComposeState.SUCCESS, artifact, None)
     assert [upload.location for upload in ended.uploads] == ["s3://b/k", "", "s3://b/k-2"]
     assert statuses(ended.uploads) == ["success"] * 3
-    assert ended.provenance == {"customize": {"toolkit": "1"}}
+    assert ended.provenance == {"customize": {"toolkit": "1"}, "register": {"registered": "register"}}
 
 
 @ensure_deferred
@@ -110,10 +117,10 @@ async def test_each_action_may_be_repeated(dispatching: Dispatching) -> None:
     for _ in range(2):
         await actions.begin(compose.id)
     for _ in range(2):
-        await actions.queue_job(compose.id, "customize")
-    result = StepResult(value_of(make_artifact(dispatching.job(compose).id)))
+        await actions.queue_job(compose.id, "customize", 1)
+    report(dispatching, compose, make_artifact(dispatching.job(compose).id))
     for _ in range(2):
-        await actions.finish_job(compose.id, "customize", result)
+        await actions.finish_job(compose.id, "customize", None)
     for error in (None, JobError(10, "late")):
         await actions.finish(compose.id, error, cancelled=False)
     assert found(dispatching, compose).state is ComposeState.SUCCESS
@@ -124,8 +131,8 @@ async def test_a_failed_step_fails_the_compose(dispatching: Dispatching) -> None
     actions, compose = dispatching.actions, add_uploaded(dispatching)
     error = JobError(27, "step upload: its worker has stopped")
     await actions.begin(compose.id)
-    await actions.queue_job(compose.id, "upload")
-    await actions.finish_job(compose.id, "upload", StepResult({}, error))
+    await actions.queue_job(compose.id, "upload", 1)
+    await actions.finish_job(compose.id, "upload", error)
     await actions.finish(compose.id, error, cancelled=False)
     ended = found(dispatching, compose)
     assert (ended.state, ended.error, ended.image) == (ComposeState.FAILURE, error, None)
@@ -136,7 +143,7 @@ async def test_a_failed_step_fails_the_compose(dispatching: Dispatching) -> None
 @ensure_deferred
 async def test_a_cancelled_compose_has_cancelled_jobs(dispatching: Dispatching) -> None:
     actions, compose = dispatching.actions, add_uploaded(dispatching)
-    await actions.queue_job(compose.id, "customize")
+    await actions.queue_job(compose.id, "customize", 1)
     await actions.finish(compose.id, None, cancelled=True)
     assert found(dispatching, compose).state is ComposeState.CANCELLED
     assert dispatching.job(compose).state is JobState.CANCELLED
@@ -147,7 +154,7 @@ async def test_a_cancelled_compose_has_cancelled_jobs(dispatching: Dispatching) 
 async def test_permanent_error_fails_the_step(dispatching: Dispatching, error: Exception) -> None:
     dispatching.server_actions["fetch-base"] = failing(error)
     result = await dispatching.actions.act(add_uploaded(dispatching).id, "fetch")
-    assert result.error == JobError(10, f"step fetch: {error}")
+    assert result == JobError(10, f"step fetch: {error}")
 
 
 @pytest.mark.parametrize("error", [Unavailable("later"), StoreFailed("away")], ids=repr)
@@ -166,8 +173,8 @@ async def test_the_plan_of_an_ended_compose_ends(dispatching: Dispatching) -> No
     for compose in (ended, deleted):
         for call in (
             actions.begin(compose.id),
-            actions.queue_job(compose.id, "customize"),
-            actions.queue_job(compose.id, "upload"),
+            actions.queue_job(compose.id, "customize", 1),
+            actions.queue_job(compose.id, "upload", 1),
             actions.act(compose.id, "fetch"),
         ):
             with pytest.raises(NotFound):

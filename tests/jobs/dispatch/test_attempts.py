@@ -13,12 +13,10 @@ from image_service.core.errors import JobNotRunning, JobTokenUnknown
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
-from image_service.jobs.engine.engine import StepResult
 from image_service.jobs.model import (
     ComposePlan,
     ComposeState,
     JobError,
-    JobErrorId,
     JobState,
     JobType,
     Principal,
@@ -55,31 +53,6 @@ def test_uploads_of_one_tenant_leave_threads_to_others(tmp_path: Path) -> None:
     assert [each.result for each in running] == ["stored"] * 5
 
 
-@pytest.mark.parametrize(
-    ("job_type", "error_id", "state"),
-    [
-        (JobType.UPLOAD, JobErrorId.BUILD_FAILED, JobState.QUEUED),
-        (JobType.IMPORT, JobErrorId.TRANSFER_FAILED, JobState.QUEUED),
-        (JobType.IMPORT, JobErrorId.BUILD_FAILED, JobState.RUNNING),  # the engine ends its step
-    ],
-    ids=["upload", "import", "unsafe-import"],
-)
-@ensure_deferred
-async def test_a_failed_transfer_is_queued_again(
-    dispatching: Dispatching, job_type: JobType, error_id: JobErrorId, state: JobState
-) -> None:
-    plan = ComposePlan((Step("transfer", job_type, {}, {"image": "base"}),), None, "disk.raw")
-    compose = dispatching.add("", plan, uploads=())
-    dispatching.rows.jobs.mark_queued(dispatching.job(compose, "transfer").id)
-    dispatching.engine.queue(dispatching.job(compose, "transfer"))
-    handed = await dispatching.dispatcher.poll(POLL)
-    assert handed is not None
-    await dispatching.attempts.finish(
-        PRINCIPAL, handed.token, WorkerResult(error=JobError(error_id, "the store is full"))
-    )
-    assert dispatching.job(compose, "transfer").state is state
-
-
 @ensure_deferred
 async def test_the_result_of_a_job_is_an_argument_of_the_next(dispatching: Dispatching) -> None:
     plan = ComposePlan(
@@ -91,7 +64,11 @@ async def test_the_result_of_a_job_is_an_argument_of_the_next(dispatching: Dispa
         "disk.raw",
     )
     compose = dispatching.add("", plan)
-    dispatching.rows.jobs.finish(dispatching.job(compose).id, result={"log": "done"})
+    await dispatching.queue_step(compose, "customize")
+    first = await dispatching.dispatcher.poll(POLL)
+    assert first is not None
+    await dispatching.attempts.finish(PRINCIPAL, first.token, WorkerResult(facts={"log": "done"}))
+    await dispatching.actions.finish_job(compose.id, "customize", None)
     await dispatching.queue_step(compose, "convert")
     handed = await dispatching.dispatcher.poll(POLL)
     assert handed is not None
@@ -112,7 +89,7 @@ async def test_a_file_that_comes_too_late_is_discarded(dispatching: Dispatching)
 
     with pytest.raises(JobTokenUnknown):
         await dispatching.attempts.add_artifact(PRINCIPAL, handed.token, "disk.raw", Slow(b"late"))
-    (key,) = jobs.find_discarded(10)
+    (key,) = dispatching.rows.objects.find_discarded(10)
     assert key.startswith(f"jobs/{handed.job.id}/1/")
 
 
@@ -124,7 +101,7 @@ async def test_the_log_of_a_failed_job_is_kept(dispatching: Dispatching) -> None
     error = JobError(10, "no room")
     result = WorkerResult.parse({"job_error": {"id": 10, "reason": "no room"}, "log": "needs 9 bytes"})
     await dispatching.attempts.finish(PRINCIPAL, handed.token, result)
-    await dispatching.actions.finish_job(job.compose_id, "customize", StepResult({}, error))
+    await dispatching.actions.finish_job(job.compose_id, "customize", error)
     row = dispatching.rows.jobs.find(job.id)
     assert row is not None
     assert (row.state, row.result, row.error) == (JobState.FAILED, {"log": "needs 9 bytes"}, error)
@@ -136,15 +113,14 @@ async def test_worker_that_knows_of_a_cancellation_is_recorded(
     dispatching: Dispatching, knows_by: str
 ) -> None:
     compose = dispatching.add("", UPLOAD_PLAN, uploads=())
-    dispatching.rows.jobs.mark_queued(dispatching.job(compose, "upload").id)
+    dispatching.rows.queues.mark_queued(dispatching.job(compose, "upload").id, 1)
     dispatching.engine.queue(dispatching.job(compose, "upload"))
     handed = await dispatching.dispatcher.poll(POLL)
     assert handed is not None
     dispatching.rows.composes.finish(compose.id, ComposeState.CANCELLED)
     job = dispatching.job(compose, "upload")
-    assert job.seen_at is not None
+    assert job.stopped_at is None
     assert job.finished_at is not None
-    assert job.seen_at < job.finished_at
     if knows_by == "result":
         with pytest.raises(JobNotRunning):
             await dispatching.attempts.finish(PRINCIPAL, handed.token, WorkerResult())
@@ -153,5 +129,5 @@ async def test_worker_that_knows_of_a_cancellation_is_recorded(
             await dispatching.engine.cancel_plan(compose.id)
         assert await dispatching.attempts.beat(PRINCIPAL, handed.token)
     stopped = dispatching.job(compose, "upload")
-    assert stopped.seen_at is not None
-    assert stopped.seen_at > job.finished_at
+    assert stopped.stopped_at is not None
+    assert stopped.stopped_at > job.finished_at

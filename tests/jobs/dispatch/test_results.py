@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from image_service.core.errors import InvalidRequest
-from image_service.jobs.dispatch.results import WorkerResult, parse_progress, stored_artifacts
+from image_service.jobs.dispatch.results import WorkerResult, parse_progress
 from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobState, JobType, Json
 
 STORED = Artifact("disk.raw", 5, "ab" * 32, "jobs/j/1/disk.raw")
@@ -13,17 +13,15 @@ DECLARED = {"name": "disk.raw", "size": 5, "sha256": "AB" * 32}
 
 def test_a_result_has_the_stored_artifacts_and_known_facts() -> None:
     document = {"artifacts": [DECLARED], "provenance": {"toolkit": "1"}, "log": "done", "other": 1}
-    result = WorkerResult.parse(document).resolve(JOB, [STORED])
+    result = WorkerResult.parse(document)
     assert result.error is None
-    assert stored_artifacts(result.value) == [STORED]
-    assert set(result.value) == {"artifacts", "provenance", "log"}
+    assert result.resolve(JOB, [STORED]) == [STORED]
+    assert set(result.facts) == {"provenance", "log"}
 
 
-def test_an_error_names_the_step() -> None:
+def test_an_error_is_read() -> None:
     document = {"job_error": {"id": 10, "reason": "no room", "details": ["x"]}}
-    result = WorkerResult.parse(document).resolve(JOB, [STORED])
-    assert result.error == JobError(10, "step customize: no room", ["x"])
-    assert result.value == {}
+    assert WorkerResult.parse(document).error == JobError(10, "no room", ["x"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.connection import EngineConnection
-from image_service.jobs.engine.engine import StepResult, queue_name
+from image_service.jobs.engine.engine import queue_name
 from image_service.jobs.engine.temporal_engine import JobLimits, TemporalEngine
 from image_service.jobs.model import (
     Compose,
@@ -51,7 +51,7 @@ class RecordingActions:
         self.step_error: JobError | None = None
         self.hangs = False
         """Steps of this service do not end."""
-        self.jobs: dict[str, StepResult] = {}
+        self.jobs: dict[str, JobError | None] = {}
         self.ends: dict[str, tuple[JobError | None, bool]] = {}
         self.ended: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
@@ -63,18 +63,18 @@ class RecordingActions:
     async def begin(self, compose_id: str) -> None:
         self._record(compose_id, "begin")
 
-    async def queue_job(self, compose_id: str, step: str) -> None:
-        self._record(compose_id, "queue_job", step)
+    async def queue_job(self, compose_id: str, step: str, attempt: int) -> None:
+        self._record(compose_id, "queue_job", step, attempt)
 
-    async def finish_job(self, compose_id: str, step: str, result: StepResult) -> None:
+    async def finish_job(self, compose_id: str, step: str, error: JobError | None) -> None:
         self._record(compose_id, "finish_job", step)
-        self.jobs[step] = result
+        self.jobs[step] = error
 
-    async def act(self, compose_id: str, step: str) -> StepResult:
+    async def act(self, compose_id: str, step: str) -> JobError | None:
         self._record(compose_id, "act", step)
         if self.hangs:
             await Deferred()
-        return StepResult({}, self.step_error)
+        return self.step_error
 
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         self._record(compose_id, "finish")
@@ -143,8 +143,7 @@ class Driver:
     def begin(self, *steps: Step) -> Compose:
         """Start a plan."""
         compose = make_compose(*steps)
-        ids = {step.name: str(uuid.uuid4()) for step in steps if step.is_job}
-        assert self.call(self.engine.start_plan(compose, ids))
+        assert self.call(self.engine.start_plan(compose))
         return compose
 
     def take(self, queue: str) -> Task:
@@ -156,7 +155,7 @@ class Driver:
 
     def finish(self, queue: str, error: JobError | None = None) -> None:
         """Do the next task of a queue."""
-        assert self.call(self.engine.complete(self.take(queue).token, StepResult({}, error)))
+        assert self.call(self.engine.complete(self.take(queue).token, error))
 
     def end(self, compose: Compose) -> tuple[JobError | None, bool]:
         """Return how a plan ends: its error, and True if it was cancelled."""

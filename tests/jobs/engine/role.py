@@ -21,7 +21,6 @@ from twisted.internet.task import deferLater
 
 from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.connection import EngineConnection
-from image_service.jobs.engine.engine import AttemptState, StepResult
 from image_service.jobs.engine.engine_child import EngineChild, find_program
 from image_service.jobs.engine.temporal_engine import JobLimits, TemporalEngine
 from image_service.jobs.model import JobType, Step
@@ -45,13 +44,13 @@ async def main(reactor: AsyncioSelectorReactor, loop: asyncio.AbstractEventLoop,
     compose = make_compose(
         Step("fetch", "fetch-base"), Step("customize", JobType.CUSTOMIZE, after=("fetch",))
     )
-    await engine.start_plan(compose, {"customize": "job"})
+    await engine.start_plan(compose)
     task: Task | None = None
     while task is None:
         task = await engine.poll(CUSTOMIZE, "worker", 2.0)
     os.kill(child.process.pid or 0, signal.SIGKILL)
     failures = await beat_until_it_answers(reactor, engine, task)
-    is_accepted = await engine.complete(task.token, StepResult({}))
+    is_accepted = await engine.complete(task.token)
     while compose.id not in actions.ends:
         await deferLater(reactor, 0.05)
     await connection.stop()
@@ -70,7 +69,7 @@ async def beat_until_it_answers(reactor: AsyncioSelectorReactor, engine: Tempora
     failures = 0
     while True:
         try:
-            assert await engine.heartbeat(task.token) is AttemptState.RUNNING
+            assert await engine.heartbeat(task.token)
         except EngineUnavailable:
             failures += 1
             await deferLater(reactor, 0.1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.core.errors import NotFound, StoreFailed, Unavailable
-from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
+from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.model import JobError, JobType, Step
 from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, IMPORT, UPLOAD, Driver
 
@@ -29,30 +29,30 @@ def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
     compose = driver.begin(FETCH, CUSTOMIZED, CONVERTED)
     task = driver.take(CUSTOMIZE)
     assert (task.compose_id, task.attempt) == (compose.id, 1)
-    assert driver.call(driver.engine.heartbeat(task.token)) is AttemptState.RUNNING
+    assert driver.call(driver.engine.heartbeat(task.token))
     assert driver.call(driver.engine.find_plan(compose.id)) is PlanState.RUNNING
-    assert driver.call(driver.engine.complete(task.token, StepResult({"artifacts": ["a"]})))
+    assert driver.call(driver.engine.complete(task.token))
     driver.finish(CONVERT)
     assert driver.end(compose) == (None, False)
     assert driver.actions.calls[compose.id] == [
         ("begin",),
         ("act", "fetch"),
-        ("queue_job", "customize"),
+        ("queue_job", "customize", 1),
         ("finish_job", "customize"),
-        ("queue_job", "convert"),
+        ("queue_job", "convert", 1),
         ("finish_job", "convert"),
         ("finish",),
     ]
-    assert driver.actions.jobs["customize"] == StepResult({"artifacts": ["a"]})
+    assert driver.actions.jobs["customize"] is None
     driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
 
 
 def test_plan_starts_once(driver: Driver) -> None:
     compose = driver.begin(LONE)
-    assert not driver.call(driver.engine.start_plan(compose, {"customize": "another"}))
+    assert not driver.call(driver.engine.start_plan(compose))
     driver.finish(CUSTOMIZE)
     driver.end(compose)
-    assert not driver.call(driver.engine.start_plan(compose, {"customize": "another"}))
+    assert not driver.call(driver.engine.start_plan(compose))
 
 
 def test_unknown_plan_and_token(driver: Driver) -> None:
@@ -65,8 +65,8 @@ def test_failed_job_ends_the_plan(driver: Driver) -> None:
     compose = driver.begin(LONE, CONVERTED)
     driver.finish(CUSTOMIZE, FULL)
     assert driver.end(compose) == (FULL, False)
-    assert driver.actions.jobs["customize"] == StepResult({}, FULL)
-    assert ("queue_job", "convert") not in driver.actions.calls[compose.id]
+    assert driver.actions.jobs["customize"] == FULL
+    assert ("queue_job", "convert", 1) not in driver.actions.calls[compose.id]
 
 
 def test_failed_step_of_this_service_ends_the_plan(driver: Driver) -> None:
@@ -105,13 +105,15 @@ def test_zombie_changes_nothing(engine_server: EngineServer) -> None:
         zombie = driver.take(CUSTOMIZE)
         task = driver.take(CUSTOMIZE)  # which the engine hands out after the limit
         assert (task.job_id, task.attempt) == (zombie.job_id, 2)
-        assert driver.call(driver.engine.heartbeat(zombie.token)) is AttemptState.ENDED
-        assert not driver.call(driver.engine.complete(zombie.token, StepResult({"by": "zombie"})))
-        assert not driver.call(driver.engine.complete(zombie.token, StepResult({}, FULL)))
-        assert driver.call(driver.engine.complete(task.token, StepResult({"by": "heir"})))
-        assert not driver.call(driver.engine.complete(task.token, StepResult({"by": "heir"})))
+        assert not driver.call(driver.engine.heartbeat(zombie.token))
+        assert not driver.call(driver.engine.complete(zombie.token))
+        assert not driver.call(driver.engine.complete(zombie.token, FULL))
+        assert driver.call(driver.engine.complete(task.token))
+        assert not driver.call(driver.engine.complete(task.token, FULL))
         assert driver.end(compose) == (None, False)
-        assert driver.actions.jobs["customize"].value == {"by": "heir"}
+        assert driver.actions.jobs["customize"] is None
+        queued = [call for call in driver.actions.calls[compose.id] if call[0] == "queue_job"]
+        assert queued == [("queue_job", "customize", 1), ("queue_job", "customize", 2)]
 
 
 def test_job_that_loses_three_workers_fails(engine_server: EngineServer) -> None:
@@ -128,11 +130,11 @@ def test_deadline_ends_a_job_that_beats(engine_server: EngineServer) -> None:
     with Driver(engine_server.address, job_seconds=3).running() as driver:
         compose = driver.begin(LONE)
         task = driver.take(CUSTOMIZE)
-        while driver.call(driver.engine.heartbeat(task.token)) is AttemptState.RUNNING:
+        while driver.call(driver.engine.heartbeat(task.token)):
             driver.wait(0.3)
         error, _ = driver.end(compose)
         assert error == JobError(27, "step customize: exceeded its deadline of 3 s")
-        assert not driver.call(driver.engine.complete(task.token, StepResult({})))
+        assert not driver.call(driver.engine.complete(task.token))
 
 
 def test_failed_upload_is_tried_again(driver: Driver) -> None:
@@ -141,7 +143,8 @@ def test_failed_upload_is_tried_again(driver: Driver) -> None:
     task = driver.take(UPLOAD)
     assert task.attempt == 2
     assert ("finish_job", "upload") not in driver.actions.calls[compose.id]
-    assert driver.call(driver.engine.complete(task.token, StepResult({"location": "s3://b/k"})))
+    assert ("queue_job", "upload", 2) in driver.actions.calls[compose.id]
+    assert driver.call(driver.engine.complete(task.token))
     assert driver.end(compose) == (None, False)
 
 
@@ -157,7 +160,7 @@ def test_steps_without_order_run_at_once(driver: Driver) -> None:
     tasks = [driver.take(UPLOAD), driver.take(UPLOAD)]
     assert {task.compose_id for task in tasks} == {compose.id}
     for task in tasks:
-        assert driver.call(driver.engine.complete(task.token, StepResult({})))
+        assert driver.call(driver.engine.complete(task.token))
     assert driver.end(compose) == (None, False)
 
 
@@ -166,9 +169,8 @@ def test_failure_cancels_the_steps_beside_it(driver: Driver) -> None:
     upload = driver.take(UPLOAD)
     driver.finish(CUSTOMIZE, FULL)
     assert driver.end(compose) == (FULL, False)
-    assert driver.call(driver.engine.heartbeat(upload.token)) is not AttemptState.RUNNING
     driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
-    assert not driver.call(driver.engine.complete(upload.token, StepResult({})))
+    assert not driver.call(driver.engine.complete(upload.token))
 
 
 def test_cancel_at_once(driver: Driver) -> None:
@@ -180,7 +182,7 @@ def test_cancel_at_once(driver: Driver) -> None:
 
 def test_cancel_of_a_queued_job(driver: Driver) -> None:
     compose = driver.begin(LONE)
-    driver.wait_until(lambda: ("queue_job", "customize") in driver.actions.calls[compose.id])
+    driver.wait_until(lambda: ("queue_job", "customize", 1) in driver.actions.calls[compose.id])
     driver.call(driver.engine.cancel_plan(compose.id))
     assert driver.end(compose) == (None, True)
     assert driver.call(driver.engine.poll(CUSTOMIZE, "worker", 2.0)) is None
@@ -191,10 +193,8 @@ def test_cancel_of_a_running_job(driver: Driver) -> None:
     task = driver.take(CUSTOMIZE)
     driver.call(driver.engine.cancel_plan(compose.id))
     assert driver.end(compose) == (None, True)
-    assert driver.call(driver.engine.heartbeat(task.token)) is not AttemptState.RUNNING
-    driver.call(driver.engine.acknowledge_cancel(task.token))
     driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
-    assert not driver.call(driver.engine.complete(task.token, StepResult({})))
+    assert not driver.call(driver.engine.complete(task.token))
     assert ("finish_job", "customize") not in driver.actions.calls[compose.id]
 
 

@@ -9,8 +9,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.core.errors import EngineUnavailable
-from image_service.jobs.engine.engine import AttemptState, PlanState, StepResult
-from image_service.jobs.model import JobType, Step
+from image_service.jobs.engine.engine import PlanState
+from image_service.jobs.model import JobError, JobType, Step
 from tests.jobs.engine.driver import CUSTOMIZE, Driver
 from tests.jobs.engine.servers import EngineServer, running_engine
 
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.acceptance
 
 FETCH = Step("fetch", "fetch-base")
 JOB = Step("customize", JobType.CUSTOMIZE)
+FULL = JobError(11, "no room")
 
 
 def revive(server: EngineServer, driver: Driver) -> None:
@@ -56,13 +57,13 @@ def test_engine_is_killed_between_all_calls(engine_server: EngineServer, driver:
     revive(engine_server, driver)
     task = driver.take(CUSTOMIZE)
     revive(engine_server, driver)
-    assert driver.call(driver.engine.heartbeat(task.token)) is AttemptState.RUNNING
+    assert driver.call(driver.engine.heartbeat(task.token))
     revive(engine_server, driver)
-    assert driver.call(driver.engine.complete(task.token, StepResult({"by": "first"})))
+    assert driver.call(driver.engine.complete(task.token))
     revive(engine_server, driver)
-    assert not driver.call(driver.engine.complete(task.token, StepResult({"by": "second"})))
+    assert not driver.call(driver.engine.complete(task.token, FULL))
     assert driver.end(compose) == (None, False)
-    assert driver.actions.jobs["customize"].value == {"by": "first"}
+    assert driver.actions.jobs["customize"] is None
 
 
 @pytest.mark.soak  # after the loss the SDK waits for ten seconds before it polls again
@@ -76,7 +77,7 @@ def test_lost_database_of_the_engine(tmp_path: Path) -> None:
         server.start()
         driver.wait_until(lambda: answers(driver))
         assert driver.call(driver.engine.find_plan(orphan.id)) is PlanState.UNKNOWN
-        assert driver.call(driver.engine.heartbeat(task.token)) is AttemptState.ENDED
+        assert not driver.call(driver.engine.heartbeat(task.token))
         driver.wait_until(lambda: can_begin(driver))
 
 
@@ -88,7 +89,7 @@ def test_database_of_the_engine_is_killed(engine_server: EngineServer, driver: D
     task = driver.take(CUSTOMIZE)
     postgres.stop("immediate")
     with pytest.raises(EngineUnavailable):
-        driver.call(driver.engine.complete(task.token, StepResult({})))
+        driver.call(driver.engine.complete(task.token))
     postgres.start()
     driver.wait_until(lambda: is_over(driver, task))
     assert driver.end(compose) == (None, False)
@@ -98,7 +99,7 @@ def test_database_of_the_engine_is_killed(engine_server: EngineServer, driver: D
 def is_over(driver: Driver, task: Task) -> bool:
     """Complete an attempt; False: the engine does not answer."""
     try:
-        driver.call(driver.engine.complete(task.token, StepResult({})))
+        driver.call(driver.engine.complete(task.token))
     except EngineUnavailable:
         return False
     return True

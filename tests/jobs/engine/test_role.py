@@ -28,7 +28,7 @@ def test_job_outlives_the_engine_that_handed_it_out(tmp_path: Path) -> None:
         "calls": [
             ["begin"],
             ["act", "fetch"],
-            ["queue_job", "customize"],
+            ["queue_job", "customize", 1],
             ["finish_job", "customize"],
             ["finish"],
         ],

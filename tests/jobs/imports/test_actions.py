@@ -15,7 +15,7 @@ from image_service.common.transfer.client import TransferClient
 from image_service.common.transfer.manifest import render_import_manifest
 from image_service.core.errors import NotFound, Unavailable
 from image_service.jobs.imports.actions import MOST_OF_TENANT, THREADS, TIMES, ImportActions
-from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.tables import open_database
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
 from image_service.jobs.task_model import ImportSource
 from tests.common.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from image_service.common.database.database import Database
     from image_service.common.transfer.manifest import ImportManifest
-    from image_service.jobs.engine.engine import StepResult
+    from image_service.jobs.artifacts.actions import StepResult
     from image_service.jobs.model import Compose
 
 GIB = 1 << 30

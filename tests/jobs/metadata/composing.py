@@ -11,7 +11,9 @@ import attrs
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.metadata.composes import ComposeRepository
 from image_service.jobs.metadata.images import ImageRepository
+from image_service.jobs.metadata.job_queues import JobQueues
 from image_service.jobs.metadata.jobs import JobRepository
+from image_service.jobs.metadata.objects import ObjectRepository
 from image_service.jobs.metadata.tasks import TaskRepository
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import (
@@ -21,13 +23,16 @@ from image_service.jobs.model import (
     ComposeState,
     ImageCustomization,
     ImageType,
+    JobState,
     Step,
     UploadResult,
     UploadTarget,
+    job_id_of,
 )
 
 if TYPE_CHECKING:
     from image_service.common.database.database import Database
+    from image_service.jobs.model import Json
 
 SECRET = bytes(range(32))
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, UTC)
@@ -108,6 +113,11 @@ def make_image(number: int, tenant: str = "org-1", **values: Any) -> CatalogImag
     )
 
 
+def ids_of_jobs(compose: Compose) -> dict[str, str]:
+    """Return the ids of the jobs of a compose by step."""
+    return {step.name: job_id_of(compose.id, step.name) for step in compose.plan.steps if step.is_job}
+
+
 @attrs.define
 class Rows:
     """The repositories of a database, with one clock."""
@@ -124,6 +134,16 @@ class Rows:
     def jobs(self) -> JobRepository:
         """The repository of jobs."""
         return JobRepository(self.database, self.clock)
+
+    @property
+    def queues(self) -> JobQueues:
+        """The queues of jobs."""
+        return JobQueues(self.database, self.clock)
+
+    @property
+    def objects(self) -> ObjectRepository:
+        """The repository of objects."""
+        return ObjectRepository(self.database, self.clock)
 
     @property
     def images(self) -> ImageRepository:
@@ -143,11 +163,23 @@ class Rows:
     def add(self, compose: Compose | None = None) -> tuple[Compose, dict[str, str]]:
         """Add a compose; return it, and the ids of its jobs."""
         compose = compose or make_compose()
-        return compose, self.composes.add(compose, CUSTOMIZATION, 1000)
+        self.composes.add(compose, CUSTOMIZATION, 1000)
+        return compose, ids_of_jobs(compose)
 
     def start(self, job_id: str, attempt: int = 1, tenant: str = "org-1") -> None:
         """Queue and start a job."""
-        self.jobs.mark_queued(job_id)
-        permit = self.jobs.take_permit(tenant, 1000, NOW, self.clock() + timedelta(seconds=30))
+        self.queues.mark_queued(job_id, attempt)
+        permit = self.queues.take_permit(tenant, 1000, self.clock() + timedelta(seconds=30))
         assert permit is not None
-        assert self.jobs.start(permit, job_id, attempt, "w1") is not None
+        assert self.queues.start(permit, job_id, attempt, "w1") is not None
+
+    def finish(self, job_id: str, *artifacts: Artifact, result: Json | None = None) -> None:
+        """Report and finish a job; start it before, if no worker has it."""
+        job = self.jobs.find(job_id)
+        assert job is not None
+        attempt = job.attempt
+        if job.state is not JobState.RUNNING:
+            attempt += 1
+            self.start(job_id, attempt, job.tenant)
+        assert self.jobs.record_report(job_id, attempt, artifacts, result or {})
+        assert self.jobs.finish(job_id)

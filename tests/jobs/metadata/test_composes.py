@@ -108,18 +108,18 @@ def test_success_keeps_the_image_and_erases_the_customization(rows: Rows) -> Non
     rows.start(jobs["convert"])
     disk = make_artifact(jobs["customize"])
     image = make_artifact(jobs["convert"], name="disk.vmdk")
-    rows.jobs.add_artifact(jobs["customize"], 1, disk)
-    rows.jobs.add_artifact(jobs["convert"], 1, image)
-    rows.jobs.finish(jobs["customize"], artifacts=[disk])
-    rows.jobs.finish(jobs["convert"], artifacts=[image])
-    assert rows.jobs.find_discarded(10) == []
+    rows.objects.add_artifact(jobs["customize"], 1, disk)
+    rows.objects.add_artifact(jobs["convert"], 1, image)
+    rows.finish(jobs["customize"], disk)
+    rows.finish(jobs["convert"], image)
+    assert rows.objects.find_discarded(10) == []
     facts = {"customize": {"toolkit": "1"}}
     rows.composes.finish(compose.id, ComposeState.SUCCESS, image=image, provenance=facts)
     found = rows.composes.find(compose.id)
     assert found is not None
     assert (found.image, found.provenance) == (image, facts)
     assert [upload.status for upload in found.uploads] == ["success"]
-    assert rows.jobs.find_discarded(10) == [disk.key]
+    assert rows.objects.find_discarded(10) == [disk.key]
     assert rows.composes.customization(compose.id) is None
 
 
@@ -138,8 +138,8 @@ def test_failure_cancels_jobs_fails_uploads_and_discards_artifacts(rows: Rows) -
     )
     rows.start(jobs["customize"])
     disk = make_artifact(jobs["customize"])
-    rows.jobs.add_artifact(jobs["customize"], 1, disk)
-    rows.jobs.finish(jobs["customize"], artifacts=[disk])
+    rows.objects.add_artifact(jobs["customize"], 1, disk)
+    rows.finish(jobs["customize"], disk)
     rows.composes.finish(compose.id, ComposeState.CANCELLED)
     found = rows.composes.find(compose.id)
     assert found is not None
@@ -147,7 +147,7 @@ def test_failure_cancels_jobs_fails_uploads_and_discards_artifacts(rows: Rows) -
     assert found.uploads[0] == done
     states = [job.state for job in rows.jobs.find_of_compose(compose.id)]
     assert states == [JobState.FINISHED, JobState.CANCELLED]
-    assert rows.jobs.find_discarded(10) == [disk.key]
+    assert rows.objects.find_discarded(10) == [disk.key]
     assert rows.composes.customization(compose.id) is None
 
 
@@ -171,7 +171,7 @@ def test_deleted_compose_leaves_only_objects_to_delete(rows: Rows) -> None:
     compose, jobs = rows.add()
     rows.start(jobs["customize"])
     image = make_artifact(jobs["customize"])
-    rows.jobs.add_artifact(jobs["customize"], 1, image)
+    rows.objects.add_artifact(jobs["customize"], 1, image)
     images = ImageRepository(rows.database)
     images.add(
         CatalogImage(compose.id, "org-1", "x", "x86_64", "vmdk", 1, image, f"compose:{compose.id}", NOW)
@@ -181,9 +181,9 @@ def test_deleted_compose_leaves_only_objects_to_delete(rows: Rows) -> None:
     assert rows.composes.find(compose.id) is None
     assert rows.jobs.find(jobs["customize"]) is None
     assert images.find_page("org-1", 0, 9) == ([], 0)
-    assert rows.jobs.find_discarded(10) == [image.key]
-    rows.jobs.forget_discarded([image.key])
-    assert rows.jobs.find_discarded(10) == []
+    assert rows.objects.find_discarded(10) == [image.key]
+    rows.objects.forget_discarded([image.key])
+    assert rows.objects.find_discarded(10) == []
 
 
 def test_reconciler_finds_its_composes(rows: Rows) -> None:
@@ -192,10 +192,10 @@ def test_reconciler_finds_its_composes(rows: Rows) -> None:
     assert composes.find_unstarted(NOW, 10) == []
     assert composes.find_unstarted(later, 10) == [compose]
     assert composes.find_unfinished("", 10) == []
-    composes.mark_started(compose.id)
+    composes.begin(compose.id)
     rows.clock.advance(5)
-    composes.mark_started(compose.id)
-    assert composes.find(compose.id) == attrs.evolve(compose, started_at=NOW)
+    composes.begin(compose.id)
+    assert composes.find(compose.id) == attrs.evolve(compose, state=ComposeState.BUILDING, started_at=NOW)
     assert composes.find_unstarted(later, 10) == []
     assert composes.find_unfinished("", 10) == [compose.id]
     assert composes.find_unfinished(compose.id, 10) == []

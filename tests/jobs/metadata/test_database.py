@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.metadata.database import DATABASE_FILE, open_database
+from image_service.jobs.metadata.tables import DATABASE_FILE, open_database
+from image_service.jobs.model import ComposeState
 from image_service.server.snapshots.replicas.database import open_replica_database
 from image_service.server.snapshots.storage.sql_statements import SNAPSHOTS
 from tests.jobs.metadata.composing import Rows
@@ -46,6 +48,37 @@ def test_writers_wait_for_each_other(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda number: Rows((first, second)[number % 2]).add(), range(200)))
         assert sum(Rows(first).composes.count_by_state().values()) == 200
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_stop_of_a_worker_survives_the_migration(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    url = request.getfixturevalue("postgres").create_database() if kind == "postgresql" else None
+    version = (
+        "PRAGMA user_version = 1" if url is None else "UPDATE image_service_jobs_version SET version = 1"
+    )
+    with closing(open_database(url, tmp_path)) as database:
+        rows = Rows(database)
+        (cancelled, first), (_, second) = rows.add(), rows.add()
+        for jobs in (first, second):
+            rows.start(jobs["customize"])
+        rows.composes.finish(cancelled.id, ComposeState.CANCELLED)
+        rows.clock.advance(1)
+        rows.jobs.record_stop(first["customize"], 1)
+        before = [rows.jobs.find(jobs["customize"]) for jobs in (first, second)]
+        for statement in (
+            "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
+            "UPDATE jobs SET seen_at = started_at WHERE seen_at IS NULL",
+            version,
+        ):
+            database.transact(partial(run, statement))
+    with closing(open_database(url, tmp_path)) as database:
+        assert [Rows(database).jobs.find(jobs["customize"]) for jobs in (first, second)] == before
+
+
+def run(statement: str, connection: sa.Connection) -> None:
+    connection.exec_driver_sql(statement).close()
 
 
 def test_file_is_for_its_owner_alone(tmp_path: Path) -> None:

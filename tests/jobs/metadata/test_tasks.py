@@ -20,7 +20,7 @@ from image_service.jobs.task_model import (
     TaskKind,
     TaskLimits,
 )
-from tests.jobs.metadata.composing import NOW, Rows, make_artifact, make_compose, make_image
+from tests.jobs.metadata.composing import NOW, Rows, ids_of_jobs, make_artifact, make_compose, make_image
 
 if TYPE_CHECKING:
     from image_service.jobs.model import Artifact, Json
@@ -60,12 +60,13 @@ def add(rows: Rows, record: TaskRecord, limits: TaskLimits = LIMITS, digest: str
 
 def test_task_is_found_with_its_compose_and_jobs(rows: Rows) -> None:
     record, other = make_record(), make_record(TaskKind.EXPORT_INSTANCE, created_at=NOW - timedelta(days=1))
-    given, job_ids = rows.tasks.add(record, SOURCE, LIMITS, answer(record))
+    given, is_new = rows.tasks.add(record, SOURCE, LIMITS, answer(record))
     add(rows, other)
     assert given == {"task": record.task.id}
     (found,) = rows.tasks.find("org-1", [TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE])
     assert (found.task, found.compose) == (record.task, record.compose)
-    assert {job.step: job.id for job in found.jobs} == job_ids
+    assert is_new
+    assert {job.step: job.id for job in found.jobs} == ids_of_jobs(record.compose)
     ids = [each.task.id for each in rows.tasks.find("org-1", list(TaskKind))]
     assert ids == [other.task.id, record.task.id]
     assert rows.tasks.find("org-1", list(TaskKind), [record.task.id]) == [found]
@@ -151,7 +152,7 @@ def test_image_is_in_use_until_all_its_readers_have_ended(rows: Rows) -> None:
         rows.composes.finish(reader.compose.id, ComposeState.SUCCESS)
     assert rows.images.delete(image.id)
     assert not rows.images.delete(image.id)
-    assert rows.jobs.find_discarded(9) == [image.artifact.key]
+    assert rows.objects.find_discarded(9) == [image.artifact.key]
     for tenant in ("org-1", "org-2"):
         with pytest.raises(NotFound):
             add(rows, make_record(TaskKind.EXPORT_INSTANCE, source_image=image.id, tenant=tenant))
@@ -184,11 +185,11 @@ def test_image_is_either_deleted_or_read(rows: Rows) -> None:
 def add_with_image(rows: Rows) -> tuple[TaskRecord, Artifact]:
     """Add an import that has put its image into the catalog, and has not ended; return the artifact, too."""
     record = make_record()
-    _, job_ids = rows.tasks.add(record, SOURCE, LIMITS, answer(record))
-    assert job_ids is not None
+    rows.tasks.add(record, SOURCE, LIMITS, answer(record))
+    job_ids = ids_of_jobs(record.compose)
     rows.start(job_ids["customize"])
     artifact = make_artifact(job_ids["customize"])
-    rows.jobs.add_artifact(job_ids["customize"], 1, artifact)
+    rows.objects.add_artifact(job_ids["customize"], 1, artifact)
     rows.composes.set_state(record.compose.id, ComposeState.REGISTERING)
     source = f"import:{record.task.id}"
     rows.images.add(make_image(1, source=source, artifact=artifact, volume_bytes=record.task.volume_bytes))
@@ -215,4 +216,4 @@ def test_import_without_success_leaves_no_image(rows: Rows) -> None:
     record, artifact = add_with_image(rows)
     rows.composes.finish(record.compose.id, ComposeState.FAILURE)
     assert rows.images.find_page("org-1", 0, 9) == ([], 0)
-    assert rows.jobs.find_discarded(9) == [artifact.key]
+    assert rows.objects.find_discarded(9) == [artifact.key]

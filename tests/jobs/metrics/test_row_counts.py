@@ -7,7 +7,7 @@ import pytest
 from twisted.internet.defer import Deferred, execute
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.metadata.database import open_database
+from image_service.jobs.metadata.tables import open_database
 from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.metrics.row_counts import RowCounts
@@ -49,7 +49,7 @@ def test_rows_are_counted(rows: Rows) -> None:
     ]
     rows.start(started, tenant="org-2")
     for job_id in queued:
-        rows.jobs.mark_queued(job_id)
+        rows.queues.mark_queued(job_id, 1)
     WorkerRepository(rows.database).add("w1", "org-2", "aarch64")
     assert sample(rows, execute) == [
         {("pending",): 3},

@@ -9,7 +9,6 @@ import attrs
 import pytest
 
 from image_service.core.errors import EngineUnavailable
-from image_service.jobs.dispatch.results import stored_artifacts
 from image_service.jobs.model import JobProgress, JobState
 from tests.jobs.worker_api.conformance import ConformanceClient, RunningJob, WorkerApiError
 from tests.pytwisted import ensure_deferred
@@ -62,9 +61,8 @@ async def test_a_worker_does_a_job(serving: Serving, dispatching: Dispatching) -
     )
     declared = await client.upload(job, "disk.raw", DISK)
     await client.update(job, {"result": {"artifacts": [declared], "provenance": {"toolkit": "1"}}})
-    result = dispatching.engine.find(queued.id).result
-    assert result is not None
-    (artifact,) = stored_artifacts(result.value)
+    await dispatching.actions.finish_job(queued.compose_id, queued.step, None)
+    (artifact,) = dispatching.artifacts(queued)
     assert dispatching.stored(artifact) == DISK
     assert artifact.key.startswith(f"jobs/{queued.id}/1/")
     assert await refusal(client.update(job, {"result": {"artifacts": [declared]}})) == (404, 5)
@@ -94,9 +92,9 @@ async def test_a_failed_job_ends_with_its_error(serving: Serving, dispatching: D
     job = await start(serving)
     error = {"id": 10, "reason": "no room", "details": "scratch has 1 MiB"}
     await serving.one.update(job, {"result": {"job_error": error}})
-    result = dispatching.engine.find(str(job.id)).result
-    assert result is not None
-    assert attrs.asdict(result)["error"] == {**error, "reason": "step customize: no room"}
+    given = dispatching.engine.find(str(job.id)).error
+    assert given is not None
+    assert attrs.asdict(given) == {**error, "reason": "step customize: no room"}
 
 
 @ensure_deferred
@@ -151,7 +149,7 @@ async def test_malformed_updates_end_nothing(
 ) -> None:
     job = await start(serving)
     assert await refusal(serving.one.call("PATCH", job.location, document)) == (400, 10)
-    assert dispatching.engine.find(str(job.id)).result is None
+    assert dispatching.engine.find(str(job.id)).is_present
     assert not await serving.one.is_cancelled(job)
 
 
@@ -170,7 +168,7 @@ async def test_a_wrong_size_or_digest_is_refused(serving: Serving, change: dict[
 async def test_artifacts_have_plain_names(serving: Serving, dispatching: Dispatching, name: str) -> None:
     job = await start(serving)
     assert await refusal(serving.one.upload(job, name, b"x")) == (400, 10)
-    assert dispatching.rows.jobs.find_artifacts(str(job.id), 1) == []
+    assert dispatching.rows.objects.find_artifacts(str(job.id), 1) == []
 
 
 @ensure_deferred
@@ -194,8 +192,8 @@ def uses(client: ConformanceClient, job: RunningJob) -> list[Awaitable[object]]:
 async def test_a_stolen_token_is_refused(serving: Serving, dispatching: Dispatching) -> None:
     job = await start(serving)
     assert [await refusal(use) for use in uses(serving.two, job)] == [(404, 5)] * 5
-    assert dispatching.engine.find(str(job.id)).result is None
-    assert dispatching.rows.jobs.find_artifacts(str(job.id), 1) == []
+    assert dispatching.engine.find(str(job.id)).is_present
+    assert dispatching.rows.objects.find_artifacts(str(job.id), 1) == []
     assert not await serving.one.is_cancelled(job)
 
 
@@ -224,14 +222,14 @@ async def test_a_zombie_changes_nothing(serving: Serving, dispatching: Dispatchi
     assert row is not None
     await serving.one.upload(zombie, "disk.raw", b"of the zombie")
     second = dispatching.engine.expire(dispatching.engine.find(row.id), row)
-    dispatching.rows.jobs.requeue(row.id, 1)
+    await dispatching.actions.queue_job(row.compose_id, row.step, 2)
     job = await serving.one.poll()
     assert job is not None
     declared = await serving.one.upload(job, "disk.raw", DISK)
     assert [await refusal(use) for use in uses(serving.one, zombie)] == [(404, 5)] * 5
     await serving.one.update(job, {"result": {"artifacts": [declared]}})
-    assert second.result is not None
-    (artifact,) = stored_artifacts(second.result.value)
+    assert not second.is_present
+    (artifact,) = dispatching.artifacts(row)
     assert dispatching.stored(artifact) == DISK
 
 
@@ -239,10 +237,9 @@ async def test_a_zombie_changes_nothing(serving: Serving, dispatching: Dispatchi
 async def test_a_cancelled_job_says_so_at_each_heartbeat(serving: Serving, dispatching: Dispatching) -> None:
     job = await start(serving)
     compose_id = str(job.document["compose_id"])
-    await dispatching.engine.cancel_plan(compose_id)
-    assert await serving.one.is_cancelled(job)
-    assert dispatching.engine.find(str(job.id)).is_cancel_acknowledged
     await dispatching.actions.finish(compose_id, None, cancelled=True)
+    assert await serving.one.is_cancelled(job)
+    await dispatching.engine.cancel_plan(compose_id)
     assert await serving.one.is_cancelled(job)
     assert await refusal(serving.two.is_cancelled(job)) == (404, 5)
     result: Json = {"result": {"job_error": {"id": 10, "reason": "broken"}}}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import deferLater
 
-from image_service.jobs.dispatch.results import stored_artifacts
 from image_service.jobs.model import ComposePlan, JobProgress, JobType, Step
 from tests.jobs.worker.workers import HeldToolkit, running_worker
 from tests.pytwisted import ensure_deferred
@@ -55,11 +54,9 @@ async def test_job_of_a_tenant_is_done_by_its_worker(
         await wait_until(reactor, toolkit.calls)
         await wait_until(reactor, lambda: dispatching.job(compose, "convert").progress)
         toolkit.open()
-        await wait_until(reactor, lambda: dispatching.engine.find(job.id).result)
-    result = dispatching.engine.find(job.id).result
-    assert result is not None
-    assert result.error is None
-    (artifact,) = stored_artifacts(result.value)
+        await wait_until(reactor, lambda: not dispatching.engine.find(job.id).is_present)
+    assert dispatching.engine.find(job.id).error is None
+    (artifact,) = dispatching.artifacts(job)
     assert dispatching.stored(artifact) == b"a base disk"
     progress = dispatching.job(compose, "convert").progress
     assert isinstance(progress, JobProgress)
@@ -77,8 +74,8 @@ async def test_cancelled_job_ends_at_the_worker(
     options = ("--tenant=ANY", "--types=convert")
     with running_worker(serving.one.url, tmp_path, toolkit.program, *options, token="operator") as worker:
         await wait_until(reactor, toolkit.calls)
-        await dispatching.engine.cancel_plan(compose.id)
+        await dispatching.actions.finish(compose.id, None, cancelled=True)
         await wait_until(reactor, lambda: "ended early" in worker.log.read_text())
         toolkit.wait_until_ended()
         await wait_until(reactor, lambda: not [*worker.scratch.glob("*/convert.*")])
-    assert dispatching.engine.find(job.id).result is None
+    assert dispatching.engine.find(job.id).is_present
