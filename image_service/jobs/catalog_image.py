@@ -30,7 +30,6 @@ class CatalogImage:
             ``import:TASK/N``, N from 2.
         description: of the request that imported it.
         platform: of an imported one ``Linux`` or ``Windows``; "": it was not named.
-        layout: of the image.
         volume_bytes: size of the volume that it was imported for; 0: it was not imported.
         launch_specification: of the import of an instance, as EC2's API names its members; without secrets.
     """
@@ -49,6 +48,16 @@ class CatalogImage:
     layout: DiskLayout = attrs.field(default=DiskLayout.DISK, converter=DiskLayout)
     volume_bytes: int = 0
     launch_specification: Json = attrs.field(factory=lambda: MappingProxyType({}), repr=False)
+
+    @property
+    def stored_id(self) -> str:
+        """The id of its row, which composes that read it lock."""
+        return self.id
+
+    @property
+    def is_partition(self) -> bool:
+        """True if it is a file system without a partition table."""
+        return self.layout is DiskLayout.PARTITION
 
     @property
     def instance_alias(self) -> str:

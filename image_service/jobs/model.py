@@ -202,6 +202,15 @@ class ComposeBase:
         return str(uuid5(_BASE_IMAGES, "/".join(attrs.astuple(self))))
 
     @property
+    def stored_id(self) -> None:
+        """It has no row in the image catalog."""
+
+    @property
+    def is_partition(self) -> bool:
+        """False: a base disk has a partition table."""
+        return False
+
+    @property
     def instance_alias(self) -> str:
         """The id under which EC2's API exports a disk image."""
         return instance_alias(self.image_id)
@@ -214,8 +223,6 @@ class ComposeRequest:
     Args:
         distribution: as requested; an alias is not replaced.
         architecture: RPM architecture name.
-        image_type: of the image.
-        customization: of the image.
         size: virtual size of a disk in bytes; None: that of the base.
         uploads: at least one.
         document: the request's JSON with the Ignition config and the firstboot URL blanked.
@@ -265,7 +272,6 @@ class ComposePlan:
         steps: those of `JobType` become jobs.
         result: ``STEP/NAME`` of the artifact that is the finished image, of an import that of its first
             disk; None: it is composed while it is read, and not stored, or it is exported.
-        file_name: of a download.
     """
 
     steps: tuple[Step, ...]
@@ -281,7 +287,6 @@ class Artifact:
         name: ``[A-Za-z0-9._-]+`` without a leading dot.
         size: bytes.
         sha256: lower-case hex.
-        key: of the object store.
     """
 
     name: str
@@ -337,7 +342,6 @@ class UploadResult:
     """The state of an upload.
 
     Args:
-        target: of the request.
         status: ``pending``, ``running``, ``success`` or ``failure``.
         location: ``s3://BUCKET/KEY``; "" before it is there, and of ``local``.
     """
@@ -357,7 +361,6 @@ class Compose:
         architecture: of the workers that do its jobs; also of the image, except of imports and exports.
         image_type: None of an import and an export.
         request: the request's JSON, Ignition blanked.
-        plan: its steps.
         image: the finished image; None: there is none, or it is composed while it is read.
         uploads: one for each target.
         ignition_sha256: None: it has no config.

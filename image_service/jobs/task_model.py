@@ -24,13 +24,9 @@ class ConversionTask:
 
     Args:
         id: its kind and 17 hex digits, those of the aliases of its first image.
-        compose_id: of the compose.
-        tenant: whose task it is.
-        kind: of the task.
         request: the parameters of the operation as EC2's model names them, without secrets.
         tags: values by keys.
         volume_bytes: that an import reserves of ``EC2_MAX_BYTES``; 0 of an export.
-        created_at: the time of the request.
         expires_at: until when the upload of an import must be complete.
         cancel_reason: of the client that cancelled it.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.app.jobs.ec2 import build_ec2_api
+from image_service.app.jobs.ec2 import build_ec2_api, build_imports
 from image_service.common.objects.s3_links import S3Links
 from image_service.jobs.composer.compose_routes import ComposeRoutes
 from image_service.jobs.composer.composer_api import ComposerApi
@@ -21,7 +21,6 @@ from image_service.jobs.dispatch.dispatcher import JobDispatcher
 from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
-from image_service.jobs.imports.build_imports import build_imports
 from image_service.jobs.metrics.jobs_metrics import COMPOSER, WORKER
 from image_service.jobs.metrics.measured_api import MeasuredApi
 from image_service.jobs.plans.plan import UploadPlace
@@ -48,8 +47,7 @@ class JobParts:
 
     Args:
         actions: of plans, for the engine.
-        apis: that this process serves.
-        ec2_api: same; None: it does not serve EC2's.
+        ec2_api: None: this process does not serve it.
     """
 
     actions: JobPlanActions

@@ -32,9 +32,6 @@ class ComposeBaseImages:
     """The base images of composes.
 
     Args:
-        http: fetches from the origins.
-        isos: the catalog of live ISOs.
-        sync: the streams.
         disks: configured disk images; streams have more.
     """
 

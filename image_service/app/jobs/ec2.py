@@ -1,4 +1,4 @@
-"""Builds EC2's API and its operations."""
+"""Builds EC2's API, its operations, and the actions of imports."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from image_service.common.transfer.http_client import TransferClient
+from image_service.common.transfer.origins import AllowedOrigins, parse_origin
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.exports.buckets import ExportBuckets
-from image_service.jobs.imports.build_imports import allowed_object_stores
+from image_service.jobs.imports.actions import THREADS, TIMES, ImportActions
 from image_service.jobs.task_model import TaskLimits
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.ec2_api import Ec2Api
+    from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+    from image_service.settings.jobs.ec2 import Ec2Settings
     from image_service.settings.jobs.role import JobsRoleSettings
 
 _S3_THREADS = 4
@@ -63,8 +67,25 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
 def _task_options(settings: JobsRoleSettings) -> TaskOptions:
     """Return the options of tasks, which workers of this machine's architecture do."""
     return TaskOptions(
-        allowed_object_stores(settings.ec2),
+        _allowed_object_stores(settings.ec2),
         TaskLimits(settings.ec2.max_tasks, settings.ec2.max_bytes),
         platform.machine(),
         settings.jobs.heartbeat_seconds,
     )
+
+
+def build_imports(parts: PartsStack, settings: Ec2Settings, composes: ComposeRepository) -> ImportActions:
+    """Build the actions; their requests end with the parts."""
+    allowed = _allowed_object_stores(settings)
+    in_thread = parts.in_thread_pool(THREADS, "imports")
+    client = TransferClient(allowed, times=TIMES)
+    parts.callback(client.abort)
+    return ImportActions(
+        in_thread, composes, allowed, client, settings.poll_seconds, settings.bundle_key_file is not None
+    )
+
+
+def _allowed_object_stores(settings: Ec2Settings) -> AllowedOrigins:
+    """Return the origins of imports."""
+    origins = frozenset(map(parse_origin, settings.object_stores))
+    return AllowedOrigins(origins, setting="EC2_OBJECT_STORES")

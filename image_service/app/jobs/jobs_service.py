@@ -9,7 +9,6 @@ from image_service.app.jobs.apis import build_jobs
 from image_service.app.jobs.base_images import start_compose_bases
 from image_service.app.jobs.built_in_worker import start_worker
 from image_service.app.jobs.engine import start_engine
-from image_service.app.jobs.metrics import start_metrics
 from image_service.app.jobs.rows import open_rows
 from image_service.app.jobs.state import JobsState
 from image_service.app.jobs.status_page import StatusPage
@@ -19,6 +18,8 @@ from image_service.jobs.api.front import ApiFront
 from image_service.jobs.artifacts.build_artifacts import build_artifacts
 from image_service.jobs.composer.composer_api import MAX_BODY_BYTES
 from image_service.jobs.dispatch.upkeep import EXPIRE_SECONDS, RECONCILE_SECONDS, Expiry, Reconciler
+from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+from image_service.jobs.metrics.row_counts import SAMPLE_SECONDS, RowCounts
 from image_service.jobs.tenants.build_tenants import build_authenticator
 from image_service.server.admin.listener import start_admin
 from image_service.server.catalog.storage.data_dir import create_directory
@@ -30,6 +31,7 @@ from image_service.settings.jobs.jobs import UnixAddress
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.app.jobs.engine import StartedEngine
     from image_service.app.jobs.rows import JobsRows
     from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.engine.engine import Engine
@@ -70,7 +72,7 @@ class JobsService(RoleService):
             store=store,
         )
         engine = await start_engine(parts, settings)
-        metrics = start_metrics(parts, rows, engine, settings.jobs.heartbeat_seconds)
+        metrics = self._start_metrics(rows, engine)
         jobs = build_jobs(parts, settings, rows, store, artifacts, engine.engine, metrics)
         engine.connection.start(jobs.actions)
         parts.push_async_callback(engine.connection.stop)
@@ -90,6 +92,22 @@ class JobsService(RoleService):
                 operator_token=operator_token,
             )
         self.manager.ready()
+
+    def _start_metrics(self, rows: JobsRows, engine: StartedEngine) -> JobsMetrics:
+        """Return the metrics, and update those of engine and rows from now on."""
+        metrics = JobsMetrics()
+        metrics.watch_engine(lambda: engine.connection.is_available)
+        counts = RowCounts(
+            metrics,
+            rows.composes,
+            rows.jobs,
+            rows.workers,
+            rows.tasks,
+            self._settings.jobs.heartbeat_seconds,
+            self._parts.in_thread_pool(1, "metrics"),
+        )
+        self._parts.call_every(SAMPLE_SECONDS, counts.sample, now=True)
+        return metrics
 
     def _start_upkeep(self, rows: JobsRows, store: ObjectStorage, engine: Engine) -> None:
         """Reconcile rows and engine, and delete expired composes, from now on."""

@@ -36,7 +36,6 @@ class JobsRows:
 
     Args:
         secrets: of the instance; the first seals, all open.
-        in_thread: runs calls of the repositories.
     """
 
     composes: ComposeRepository

@@ -53,7 +53,6 @@ def render_page(composes: Iterable[tuple[Compose, Iterable[Job]]], total: int) -
 
     Args:
         composes: with their jobs, in the order of the rows.
-        total: of all composes.
     """
     rows: list[str] = []
     for compose, jobs in composes:

@@ -62,14 +62,8 @@ class ArtifactActions:
     """The actions about base images and finished images.
 
     Args:
-        in_thread: reads rows and objects.
-        bases: finds base images.
-        disks: fetches disk images.
         composed: images that are not stored.
-        digests: of those.
         jobs: whose artifacts are finished images.
-        images: the image catalog.
-        store: of artifacts.
         now: in UTC.
     """
 

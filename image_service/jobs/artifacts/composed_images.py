@@ -35,8 +35,6 @@ class ComposedImages:
     """Lays customizations over live ISOs.
 
     Args:
-        in_thread: runs compositions, and reads rows.
-        bases: finds live ISOs.
         derived: minimal ISOs of bases that contain no recipe of one.
         composes: have the customization of each image.
     """

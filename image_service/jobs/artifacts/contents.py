@@ -96,15 +96,10 @@ class Contents:
     """Opens the contents of composes.
 
     Args:
-        in_thread: reads files, objects and rows.
-        bases: finds base images.
-        disks: opens disk images.
         composed: images that are not stored.
         digests: of composed images; none is computed here.
         composes: have the customizations of images.
         jobs: whose artifacts are inputs of others.
-        images: the image catalog.
-        store: of artifacts.
     """
 
     _in_thread: InThread
@@ -121,7 +116,6 @@ class Contents:
         """Open an input of a job.
 
         Args:
-            compose: whose job it is.
             source: as in `Step.inputs`.
 
         Raises:

@@ -20,7 +20,6 @@ class ImageCatalog:
     Each method blocks, and raises StoreFailed if the database does not answer.
 
     Args:
-        images: rows.
         bases: whose disks are images, too.
     """
 

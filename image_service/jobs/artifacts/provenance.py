@@ -28,7 +28,6 @@ def make_provenance(compose: Compose, jobs: Sequence[Job]) -> Json:
 
     Args:
         compose: whose request has no secrets in it.
-        jobs: of the compose.
     """
     facts = _base_facts(compose)
     image = compose.image

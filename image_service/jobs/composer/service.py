@@ -12,7 +12,6 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.jobs.api.api_error import ApiError
-from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.composer.errors import WRONG_STATE
 from image_service.jobs.composer.requests import check_available
 from image_service.jobs.image_ids import INSTANCE
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.parts import InThread
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
+    from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import ComposeBase, ComposeRequest
@@ -142,5 +142,5 @@ class ComposeService:
             size=request.size,
             uploads=tuple(UploadResult(target, "pending") for target in request.uploads),
             ignition_sha256=None if ignition is None else hashlib.sha256(ignition).hexdigest(),
-            source_image=base.id if isinstance(base, CatalogImage) else None,
+            source_image=base.stored_id,
         )

@@ -11,7 +11,6 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.core.errors import NotFound, TaskLimitReached
-from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.conversion_tasks.filters import parse_tags, select_tasks
 from image_service.jobs.conversion_tasks.import_requests import parse_import_instance, parse_import_volume
 from image_service.jobs.conversion_tasks.replies import (
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.parts import InThread
     from image_service.common.http.origins import AllowedOrigins
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
+    from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.conversion_tasks.import_requests import ImportRequest
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
@@ -192,7 +192,7 @@ class TaskOperations:
         compose = attrs.evolve(
             self._make_compose(compose_id, caller.tenant, ComposeOrigin.EXPORT, plan),
             uploads=(UploadResult(UploadTarget(S3), "pending"),),
-            source_image=image.id if isinstance(image, CatalogImage) else None,
+            source_image=image.stored_id,
         )
         record = _make_record(compose, TaskKind.EXPORT_INSTANCE, request, tags=tags)
         return await self._add(

@@ -25,7 +25,6 @@ class AbandonedResults(Generic[_T]):
     Canceling a poll of the engine could lose the job in its response.
 
     Args:
-        seconds: clock.
         keep_seconds: after which a kept result is of no use.
     """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from image_service.jobs.artifacts.actions import ServerAction
-    from image_service.jobs.dispatch.observer import JobObserver
+    from image_service.jobs.dispatch.handout import JobObserver
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.model import Artifact, Compose, Job, Step
 
@@ -35,7 +35,6 @@ class JobPlanActions:
 
     Args:
         server_actions: by the actions of steps that are not jobs.
-        wake: wakes waiting polls of workers.
     """
 
     _rows: DispatchRows

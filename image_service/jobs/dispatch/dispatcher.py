@@ -38,8 +38,6 @@ class WorkerPoll:
 
     Args:
         tenant: None: of all.
-        types: that it can do.
-        architecture: of the worker.
         worker: names it in the engine and in rows.
     """
 
@@ -55,12 +53,7 @@ class WorkerPoll:
 
 
 class JobDispatcher:
-    """Waits for jobs for workers.
-
-    Args:
-        handout: prepares attempts for workers.
-        settings: timeouts and limits.
-    """
+    """Waits for jobs for workers."""
 
     _log = Logger()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -12,11 +12,20 @@ from image_service.jobs.model import Job, JobError, JobErrorId, Json
 
 if TYPE_CHECKING:
     from image_service.jobs.artifacts.contents import Contents
-    from image_service.jobs.dispatch.observer import JobObserver
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobTokens
     from image_service.jobs.engine.engine import Engine, Task
     from image_service.jobs.model import Compose
+
+
+class JobObserver(Protocol):
+    """Records jobs, in the reactor's thread."""
+
+    def record_job_start(self, job: Job) -> None:
+        """Record that a worker got an attempt of a job."""
+
+    def record_job_end(self, job: Job, error: JobError | None) -> None:
+        """Record that a job has ended; None: it has succeeded."""
 
 
 @attrs.frozen
@@ -24,10 +33,8 @@ class HandedJob:
     """An attempt of a job, for a worker.
 
     Args:
-        job: with this attempt.
         token: path segment.
         arguments: of the job, with sizes and digests of its inputs.
-        dynamic_arguments: results of the jobs before it.
     """
 
     job: Job

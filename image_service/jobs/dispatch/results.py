@@ -40,7 +40,6 @@ class WorkerResult:
     """The result of a job, as its worker reports it.
 
     Args:
-        artifacts: that it has made.
         facts: further members: ``provenance``, ``log``.
         error: the reason of its failure; None: it succeeded.
     """
@@ -74,7 +73,6 @@ class WorkerResult:
 
         Args:
             job: errors name its step; its argument ``output`` names the artifact that it must have.
-            uploaded: files of the attempt.
 
         Raises:
             InvalidRequest: a declared artifact was not uploaded, or is another; the output is missing.

@@ -23,11 +23,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen(eq=False)
 class DispatchRows:
-    """Composes, jobs and workers; their methods are to be called by `call`.
-
-    Args:
-        in_thread: runs the calls.
-    """
+    """Composes, jobs and workers; their methods are to be called by `call`."""
 
     composes: ComposeRepository
     jobs: JobRepository

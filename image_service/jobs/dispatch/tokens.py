@@ -43,7 +43,6 @@ class JobToken:
     Args:
         job_id: UUID.
         attempt: from 1.
-        tenant: of the job.
         engine_token: names the attempt at the engine.
     """
 

@@ -76,7 +76,6 @@ class Reconciler:
     """Starts composes without a plan in the engine, and ends composes whose plan the engine has lost.
 
     Args:
-        in_thread: runs calls of the rows.
         now: in UTC.
     """
 
@@ -125,9 +124,7 @@ class Expiry:
     """Deletes expired composes and images, answers, discarded objects and lost workers.
 
     Args:
-        store: has the artifacts.
         in_thread: runs calls of the rows and of the store.
-        retention_seconds: of composes that have ended.
         image_retention_seconds: of imported images; 0: they are kept.
         now: in UTC.
     """

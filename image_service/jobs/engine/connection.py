@@ -49,8 +49,6 @@ class EngineConnection:
 
     Args:
         address: HOST:PORT.
-        settings: of the engine.
-        loop: of the reactor.
     """
 
     def __init__(self, address: str, settings: EngineSettings, loop: asyncio.AbstractEventLoop) -> None:

@@ -68,8 +68,6 @@ def server_command(program: Path, port: int, file: Path) -> list[str]:
     """Return the command line of an engine.
 
     Args:
-        program: Temporal's.
-        port: to listen on.
         file: its SQLite database; is made if it is missing.
     """
     return [str(program), *_OPTIONS, "--port", str(port), "--db-filename", str(file)]
@@ -79,9 +77,7 @@ class EngineChild:
     """Starts the engine, starts it again when it ends, and stops it. It listens on loopback only.
 
     Args:
-        reactor: of this process.
         directory: of the engine's files; is made if it is missing.
-        program: Temporal's.
     """
 
     def __init__(self, reactor: PosixReactorBase, directory: Path, program: Path) -> None:

@@ -28,11 +28,7 @@ BEAT_SECONDS = 5.0  # the limit of `RunPlan` is four times as long
 
 
 class PlanActivities:
-    """The activities of this service.
-
-    Args:
-        actions: which they call.
-    """
+    """The activities of this service."""
 
     def __init__(self, actions: PlanActions) -> None:
         self._actions = actions

@@ -56,7 +56,6 @@ class PlannedCompose:
 
     Args:
         compose_id: the id of the workflow.
-        steps: of the plan.
         heartbeat_seconds: after which a silent worker has lost its attempt.
         job_seconds: that an attempt of a job, or of an action, may take.
     """

@@ -58,7 +58,6 @@ class ImportActions:
         in_thread: reads rows and sends requests; it has `THREADS`.
         composes: have the sources of imports.
         allowed: object stores.
-        client: of these stores.
         poll_seconds: between two looks for an upload.
         has_bundle_key: image bundles can be decrypted.
         now: in UTC.

@@ -45,9 +45,7 @@ class ExpectedDisk:
         """Return the manifest of the disk's upload, all of whose URLs are allowed.
 
         Args:
-            text: of the manifest.
             manifest_url: beside which the parts of a bundle are.
-            allowed: origins.
             has_bundle_key: image bundles can be decrypted.
 
         Raises:

@@ -63,7 +63,6 @@ class ComposeRepository:
     """Composes, and their secrets.
 
     Args:
-        database: see ``open_database``.
         secrets: of the instance, 32 bytes each; the first seals the secrets of composes, all open them.
         now: in UTC.
 
@@ -261,7 +260,6 @@ class ComposeRepository:
 
         Args:
             after_id: ids up to this one are left out.
-            limit: of how many are returned.
         """
         is_wanted = UNFINISHED & COMPOSES.c.started_at.is_not(None) & (COMPOSES.c.id > after_id)
         select = sa.select(COMPOSES.c.id).where(is_wanted).order_by(COMPOSES.c.id).limit(limit)

@@ -29,7 +29,6 @@ class ImageRepository:
     """Finished disk images. The image of a compose is deleted with it; an imported one has no compose.
 
     Args:
-        database: see ``open_database``.
         now: in UTC.
 
     Raises:

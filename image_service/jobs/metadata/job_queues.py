@@ -48,7 +48,6 @@ class JobQueues:
     """The queues to poll in the engine, in a fair order, within the limits of tenants.
 
     Args:
-        database: see ``open_database``.
         now: in UTC.
 
     Raises:
@@ -84,8 +83,6 @@ class JobQueues:
 
         Args:
             tenant: None: all; the tenant whose jobs were started least recently comes first.
-            types: that a worker does.
-            architecture: of the worker.
             max_running: tenants with this number of running jobs and permits are left out.
         """
         count = sa.func.count().label("number")

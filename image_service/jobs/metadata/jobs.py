@@ -45,7 +45,6 @@ class JobRepository:
     """Jobs, and the reports of their workers.
 
     Args:
-        database: see ``open_database``.
         now: in UTC.
 
     Raises:

@@ -26,7 +26,6 @@ class ObjectRepository:
     """The uploaded files of attempts, and the objects to delete.
 
     Args:
-        database: see ``open_database``.
         now: in UTC.
 
     Raises:

@@ -37,9 +37,6 @@ class TaskRecord:
     """A task with the rows that do its work.
 
     Args:
-        task: itself.
-        compose: that does it.
-        jobs: of the compose.
         has_worker: a worker for the jobs is connected, or the task does not wait for one.
     """
 
@@ -53,7 +50,6 @@ class TaskRepository:
     """Tasks, and the answers to changing requests.
 
     Args:
-        database: see ``open_database``.
         composes: in the same database.
         now: in UTC.
 
@@ -141,8 +137,6 @@ class TaskRepository:
         """Return tasks of a tenant, oldest first.
 
         Args:
-            tenant: whose tasks.
-            kinds: that are wanted.
             ids: None: all.
         """
         conditions = [TASKS.c.tenant == tenant, TASKS.c.kind.in_(kinds)]

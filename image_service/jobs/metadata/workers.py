@@ -20,7 +20,6 @@ class WorkerRepository:
     """Workers that have registered.
 
     Args:
-        database: see ``open_database``.
         now: in UTC.
 
     Raises:

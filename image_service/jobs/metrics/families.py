@@ -49,7 +49,6 @@ class ReadGauges(Collector):
     Args:
         name: without `PREFIX`.
         description: one line.
-        labels: names.
     """
 
     def __init__(self, name: str, description: str, *labels: str) -> None:

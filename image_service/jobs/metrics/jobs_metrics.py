@@ -40,10 +40,7 @@ class MeasuredRequest:
     """A request that was authenticated and answered.
 
     Args:
-        method: of HTTP.
         path: of the route, below the API's; the name of the operation of EC2.
-        status: of the response.
-        tenant: of the client.
         seconds: until there was a response; not until its content was sent.
     """
 

@@ -30,8 +30,6 @@ class MeasuredApi:
     """Passes requests to an API, and records them.
 
     Args:
-        name: of the API in metrics.
-        api: that responds.
         operations: of the API, whose paths are those of the metrics.
         metrics: record the requests, except those whose clients have disconnected.
     """

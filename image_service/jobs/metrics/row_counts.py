@@ -29,7 +29,6 @@ class RowCounts:
     Args:
         metrics: show the counts, and none while the database does not answer.
         heartbeat_seconds: a worker without a request for longer does not count.
-        in_thread: runs the queries.
     """
 
     metrics: JobsMetrics

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
-from image_service.jobs.catalog_image import CatalogImage, DiskLayout
-from image_service.jobs.model import ComposeBase, ComposePlan, JobType, Step
+from image_service.jobs.model import ComposePlan, JobType, Step
 from image_service.jobs.plans.plan import BASE, CATALOG_IMAGE, FETCH_BASE, IMAGE
+
+if TYPE_CHECKING:
+    from image_service.jobs.catalog_image import CatalogImage
+    from image_service.jobs.model import ComposeBase
 
 _VHD = "vhd"
 _VHD_SUBFORMAT = "dynamic"  # of fixed size, the object would have all bytes of the disk
@@ -20,24 +25,21 @@ def make_export_plan(
     Args:
         image: a stored image, or a base disk; an image of a partition becomes that of a disk.
         file_format: ``raw``, ``vmdk``, ``vhd`` or ``ova``.
-        bucket: of the file.
-        key: of the file.
     """
     steps: list[Step] = []
-    source, is_partition = BASE, False
-    if isinstance(image, CatalogImage):
-        source, is_partition = f"{CATALOG_IMAGE}{image.id}", image.layout is DiskLayout.PARTITION
-    else:
+    source = f"{CATALOG_IMAGE}{image.stored_id}"
+    if image.stored_id is None:
+        source = BASE
         steps.append(Step("fetch", FETCH_BASE, attrs.asdict(image)))
     output = f"disk.{file_format}"
-    if is_partition or image.format != file_format:
+    if image.is_partition or image.format != file_format:
         conversion = {
             "input": IMAGE,
             "input_format": image.format,
             "format": file_format,
             "output": output,
             **({"subformat": _VHD_SUBFORMAT} if file_format == _VHD else {}),
-            **({"wrap_partition": True} if is_partition else {}),
+            **({"wrap_partition": True} if image.is_partition else {}),
         }
         steps.append(Step("convert", JobType.CONVERT, conversion, {IMAGE: source}, _last(steps)))
         source = f"convert/{output}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import NotFound
-from image_service.jobs.catalog_image import CatalogImage, DiskLayout
+from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.model import ComposePlan, ImageCustomization, ImageType, JobType, Step
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ def _catalog_disk_steps(request: ComposeRequest, image: CatalogImage) -> Iterato
     Without a customization the disk is only converted: only CoreOS can be customized, and has a platform.
     """
     yield Step("find", FIND_IMAGE, {"image": image.id})
-    is_partition = image.layout is DiskLayout.PARTITION
-    disk = _Disk(f"{CATALOG_IMAGE}{image.id}", image.format, "find", is_partition=is_partition)
+    disk = _Disk(f"{CATALOG_IMAGE}{image.id}", image.format, "find", is_partition=image.is_partition)
     if request.customization == ImageCustomization():
         yield _conversion("convert", disk, FILE_NAMES[request.image_type], request.size)
     else:
@@ -151,8 +150,6 @@ def _customization_steps(request: ComposeRequest, disk: _Disk, platform: str | N
     """Yield the steps that customize a disk, and give it the form of the image.
 
     Args:
-        request: of the image.
-        disk: to customize.
         platform: to set; None: that of the disk stays.
     """
     file_name = FILE_NAMES[request.image_type]
@@ -175,7 +172,6 @@ class _Disk:
 
     Args:
         source: as in `Step.inputs`.
-        step: that makes it.
         is_partition: it has no partition table.
     """
 

@@ -37,7 +37,6 @@ class Authenticator(Protocol):
         """Return the principal of a request.
 
         Args:
-            authorization: the field of the request.
             is_local: it came through a Unix socket.
 
         Raises:
@@ -67,7 +66,6 @@ class JwtAuthenticator:
 
     Args:
         keys: that sign tokens.
-        access_list: in force now.
         issuer: None: any.
         audience: None: any.
         operator_token: of this service's built-in worker.

@@ -32,8 +32,6 @@ def build_authenticator(
     """Return the authenticator of all requests.
 
     Args:
-        parts: stop the fetches of keys.
-        settings: of tokens, which may be off.
         proxies: for ``JWT_KEYS_URL``.
         operator_token: of this service's built-in worker.
 
