@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.common.transfer.http_client import TransferClient
-from image_service.common.transfer.origins import AllowedOrigins, parse_origin
+from image_service.common.http.origins import AllowedOrigins, parse_origin
+from image_service.common.transfer.client import TransferClient
 from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
 from image_service.jobs.exports.buckets import ExportBuckets
 from image_service.jobs.imports.actions import THREADS, TIMES, ImportActions
