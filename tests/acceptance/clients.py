@@ -39,6 +39,7 @@ _PACKAGES = {
     "gpg": "gnupg",
     "grub-mkimage": "grub-common",
     "hivexregedit": "libwin-hivex-perl",
+    "hivexsh": "libhivex-bin",
     "mcopy": "mtools",
     "mkfs.btrfs": "btrfs-progs",
     "mkfs.ext4": "e2fsprogs",

@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.acceptance.clients import run_client
+from tests.acceptance.clients import needs_client, run_client
 from tests.toolkit.validation.linux_disk import partitioned
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def disk(path: Path, volume: Path) -> Path:
 
 def hive(path: Path, services: Mapping[str, int | None], *, current: int = 1) -> bytes:
     """Return a SYSTEM hive with the start types of services; None: a service without one."""
+    needs_client("hivexsh")  # which reads it
     path.write_bytes(_minimal_hive())
     keys = [("Select", f'"Current"=dword:{current:08x}'), (f"ControlSet{current:03}", "")]
     keys.append((rf"ControlSet{current:03}\Services", ""))
