@@ -33,6 +33,7 @@ _CLUSTER, _RECORD, _VOLUME_RECORD, _VOLUME_INFORMATION = 4096, 1024, 3, 0x70
 
 def ntfs(path: Path, files: Mapping[str, bytes], *, dirty: bool = False) -> Path:
     """Write an NTFS volume of 8 MiB with files in its root, Windows/System32/config or Boot."""
+    needs_client("hivexsh")  # without it, no check of Windows reads a volume
     image = bytearray(lzma.decompress((Path(__file__).parent / "ntfs.img.xz").read_bytes()))
     differences = _CAPITALS.unpack_from(image, _CAPITALS_OFFSET)
     capitals = [(number + each) & 0xFFFF for number, each in enumerate(differences)]
@@ -74,7 +75,6 @@ def disk(path: Path, volume: Path) -> Path:
 
 def hive(path: Path, services: Mapping[str, int | None], *, current: int = 1) -> bytes:
     """Return a SYSTEM hive with the start types of services; None: a service without one."""
-    needs_client("hivexsh")  # which reads it
     path.write_bytes(_minimal_hive())
     keys = [("Select", f'"Current"=dword:{current:08x}'), (f"ControlSet{current:03}", "")]
     keys.append((rf"ControlSet{current:03}\Services", ""))
