@@ -77,14 +77,15 @@ def test_signing_keys_need_digests() -> None:
     assert list(CatalogSettings(images=signed, signing_keys=Path("keys")).contradictions({})) == []
 
 
-def test_digest_lists_get_the_credentials_of_downloads() -> None:
+def test_digest_lists_get_the_credentials_of_downloads(tmp_path: Path) -> None:
     text = json.dumps([{**ENTRY, "remote": True, **DIGESTS}])
-    settings = Settings.from_environment({"OS_IMAGES": text}, standalone=True)
+    environ = {"DATA_DIR": str(tmp_path), "OS_IMAGES": text}
+    settings = Settings.from_environment(environ, standalone=True)
     assert settings.source_urls == (ENTRY["url"], DIGESTS["digests"])
 
 
-def test_credentials_of_s3_are_not_shown() -> None:
-    environ = {"AWS_ACCESS_KEY_ID": "key-of-s3", "AWS_SECRET_ACCESS_KEY": "secret-of-s3"}
-    settings = Settings.from_environment(environ, standalone=True)
+def test_credentials_of_s3_are_not_shown(tmp_path: Path) -> None:
+    credentials = {"AWS_ACCESS_KEY_ID": "key-of-s3", "AWS_SECRET_ACCESS_KEY": "secret-of-s3"}
+    settings = Settings.from_environment({"DATA_DIR": str(tmp_path), **credentials}, standalone=True)
     assert (settings.s3.access_key_id, settings.s3.secret_access_key) == ("key-of-s3", "secret-of-s3")
     assert "of-s3" not in repr(settings)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from hashlib import sha256
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from image_service.core.errors import FormatError
 from image_service.core.formats.newc import Member, locate_members, read_archive, write_archive
 from image_service.core.formats.reading import Span
+from tests.acceptance.clients import needs_client
 from tests.core.formats.reading import FIXTURES, MeteredReader, reader
 
 CONFIG = b'{"ignition":{"version":"3.3.0"}}\n'
@@ -158,12 +158,11 @@ def test_any_files_are_read_back(files: dict[str, bytes]) -> None:
     assert len(found) == len(files) + len(known) - 1
 
 
-@pytest.mark.skipif(not shutil.which("cpio"), reason="cpio is not installed")
 @settings(max_examples=20)
 @given(FILES)
 def test_cpio_lists_the_written_members(files: dict[str, bytes]) -> None:
     archive = write_archive(Member(name, data) for name, data in files.items())
-    command = ["cpio", "--list", "--quiet"]
+    command = [needs_client("cpio"), "--list", "--quiet"]
     listed = subprocess.run(command, input=archive, capture_output=True, check=True).stdout
     assert listed.decode().splitlines() == [member.name for member in read_archive(archive)[0]]
 
