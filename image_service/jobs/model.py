@@ -310,7 +310,7 @@ class Job:
 
     Args:
         id: that of `job_id_of`.
-        attempt: from 1; 0: not started.
+        attempt: from 1; 0: not queued.
         artifacts: of the latest report of a worker; accepted once the job has finished.
         result: same.
         stopped_at: the time when its worker knew that it is cancelled.

@@ -38,6 +38,7 @@ EXPIRE_SECONDS = 60.0
 """Between two calls of `Expiry.expire`."""
 _UNSTARTED = timedelta(seconds=3)  # in which the replica that has added a compose starts it
 _BATCH = 100
+_RECHECK = timedelta(seconds=30)  # of a plan that the engine has and has not begun
 _LOOKS = 10  # at plans in one call: each is a request to the engine
 _SILENT = timedelta(hours=1)
 _REPLAY = timedelta(hours=1)  # longer than a signature is valid
@@ -92,18 +93,23 @@ class Reconciler:
         self._now = now
         self._outage = Outage()
         self._last_id = ""
+        self._waiting: dict[str, datetime] = {}
+        """When the engine was found to have the plan of a compose that has not begun, by id."""
 
     async def reconcile(self) -> None:
         """Compare rows with the engine; of those that run, some at each call."""
         await self._outage.during(self._reconcile)
 
     async def _reconcile(self) -> None:
-        before = self._now() - _UNSTARTED
-        for compose in await self._in_thread(partial(self._composes.find_unstarted, before, _BATCH)):
+        now = self._now()
+        self._waiting = {id_: since for id_, since in self._waiting.items() if now - since < _RECHECK}
+        find = partial(self._composes.find_unstarted, now - _UNSTARTED, _BATCH, self._waiting.keys())
+        for compose in await self._in_thread(find):
             if await self._engine.start_plan(compose):
                 _log.info("started compose {id}, which no process had started", id=compose.id)
             else:
                 await self._look_at(compose.id)
+            self._waiting[compose.id] = now
         ids = await self._in_thread(partial(self._composes.find_unfinished, self._last_id, _LOOKS))
         self._last_id = ids[-1] if len(ids) == _LOOKS else ""
         for compose_id in ids:

@@ -10,13 +10,15 @@ import attrs
 if TYPE_CHECKING:
     from image_service.jobs.model import Compose, JobError, JobType
 
-SERVER_QUEUE = "server"
+_PROTOCOL = 2
+"""Of plans and their activities. Replicas of one protocol do not take tasks of another's."""
+SERVER_QUEUE = f"server-{_PROTOCOL}"
 """The queue of this service's own steps."""
 
 
 def queue_name(tenant: str, job_type: JobType, architecture: str) -> str:
     """Return the engine's queue of jobs."""
-    return f"{tenant}/{job_type}:{architecture}"
+    return f"{_PROTOCOL}/{tenant}/{job_type}:{architecture}"
 
 
 class PlanState(Enum):

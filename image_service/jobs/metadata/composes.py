@@ -250,9 +250,14 @@ class ComposeRepository:
 
         return self._database.transact(work)
 
-    def find_unstarted(self, before: datetime, limit: int) -> list[Compose]:
-        """Return composes that were added before that time and whose plans have not begun, oldest first."""
+    def find_unstarted(self, before: datetime, limit: int, without: Collection[str] = ()) -> list[Compose]:
+        """Return composes that were added before that time and whose plans have not begun, oldest first.
+
+        Args:
+            without: ids of composes that are left out.
+        """
         is_unstarted = UNFINISHED & COMPOSES.c.started_at.is_(None) & (COMPOSES.c.created_at < before)
+        is_unstarted &= COMPOSES.c.id.not_in(without)
         return self._select(_SELECT.where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit))
 
     def find_unfinished(self, after_id: str, limit: int) -> list[str]:

@@ -65,7 +65,9 @@ class JobQueues:
         """
         values = {
             "state": JobState.QUEUED,
+            "attempt": attempt,  # a late start of an earlier one is refused
             "progress": None,
+            "artifacts": [],
             "queued_at": unless_set(JOBS.c.queued_at, self._now()),
         }
         queue = unfinished_job(job_id).where(JOBS.c.attempt < attempt).values(values)

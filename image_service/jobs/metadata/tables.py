@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.common.database.sqlite import SqliteDatabase
+from image_service.jobs.model import job_id_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,16 +220,27 @@ def open_database(url: str | None, data_dir: Path) -> Database:
         url: ``postgresql+psycopg://``; None: ``jobs.sqlite`` in `data_dir`.
         data_dir: an existing directory.
     """
-    migrations = {1: _add_stopped_at}
+    migrations = {1: _migrate_from_1}
     if url is None:
         path = data_dir / DATABASE_FILE
         return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
     return PostgresqlDatabase(url, TABLES, _VERSION, migrations, version_table="image_service_jobs_version")
 
 
-def _add_stopped_at(connection: sa.Connection) -> None:
-    """Migrate from version 1, in which workers stopped at the last heartbeat, `seen_at`, after the end."""
+def _migrate_from_1(connection: sa.Connection) -> None:
+    """Migrate from version 1, in which jobs had ids of their own, and `seen_at`, their last heartbeat.
+
+    A plan finds its jobs by the ids of `job_id_of`; plans that have begun do not go on. Workers stopped a
+    cancelled job at the last heartbeat after its end.
+    """
     connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN stopped_at FLOAT")
     connection.exec_driver_sql(
         "UPDATE jobs SET stopped_at = seen_at WHERE state = 'cancelled' AND seen_at > finished_at"
     )
+    waiting = connection.exec_driver_sql(
+        "SELECT jobs.id, compose_id, step FROM jobs JOIN composes ON composes.id = compose_id"
+        " WHERE composes.started_at IS NULL AND composes.finished_at IS NULL"
+    ).all()
+    for row in waiting:
+        new = {"id": job_id_of(row.compose_id, row.step)}
+        connection.execute(sa.update(JOBS).where(JOBS.c.id == row.id).values(new))

@@ -157,8 +157,10 @@ class Resolver:
         self, infra_env_id: str, credentials: Credentials | None, *, is_known: bool
     ) -> tuple[InfraEnv, float]:
         """Return an infra-env and when it was fetched: by this process, or by another within the TTL."""
-        seal = self._repository.seal_of_infra_env(infra_env_id, credentials)
-        async with self._coordination.lock(seal.key) as is_held:
+        key = self._repository.seal_of_infra_env(infra_env_id, credentials).key
+        async with self._coordination.lock(key) as is_held:
+            # Sealed by the key of the database, if that was reached while this waited.
+            seal = self._repository.seal_of_infra_env(infra_env_id, credentials)
             stored = await self._repository.load_infra_env(seal)
             now = self._clock.seconds()
             if stored is not None and stored[1] <= now < stored[1] + self._settings.ttl_seconds:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed
 from image_service.jobs.metadata.tables import DATABASE_FILE, open_database
-from image_service.jobs.model import ComposeState
+from image_service.jobs.model import ComposeState, job_id_of
 from image_service.server.snapshots.replicas.database import open_replica_database
 from image_service.server.snapshots.storage.sql_statements import SNAPSHOTS
 from tests.jobs.metadata.composing import Rows
@@ -75,6 +75,21 @@ def test_stop_of_a_worker_survives_the_migration(
             database.transact(partial(run, statement))
     with closing(open_database(url, tmp_path)) as database:
         assert [Rows(database).jobs.find(jobs["customize"]) for jobs in (first, second)] == before
+
+
+def test_jobs_of_waiting_composes_get_the_ids_of_plans_by_the_migration(tmp_path: Path) -> None:
+    with closing(open_database(None, tmp_path)) as database:
+        waiting, _ = Rows(database).add()
+        for statement in (
+            "UPDATE jobs SET id = 'as before, of ' || step",
+            "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
+            "PRAGMA user_version = 1",
+        ):
+            database.transact(partial(run, statement))
+    with closing(open_database(None, tmp_path)) as database:
+        job = Rows(database).jobs.find(job_id_of(waiting.id, "customize"))
+        assert job is not None
+        assert job.step == "customize"
 
 
 def run(statement: str, connection: sa.Connection) -> None:

@@ -144,6 +144,17 @@ def test_earlier_attempt_does_not_start(rows: Rows) -> None:
     assert rows.queues.start(permit, jobs["customize"], 1, "w") is None
 
 
+def test_late_start_of_an_attempt_that_the_engine_has_ended_is_refused(rows: Rows) -> None:
+    _, jobs = rows.add()
+    rows.queues.mark_queued(jobs["customize"], 1)
+    permit = take(rows, "org-1", 2)
+    assert permit is not None
+    rows.queues.mark_queued(jobs["customize"], 2)  # the replica that has the permit stood still meanwhile
+    assert rows.queues.start(permit, jobs["customize"], 1, "w") is None
+    assert ready(rows) == [("org-1", JobType.CUSTOMIZE)]
+    assert rows.queues.start("none", jobs["customize"], 2, "w") is not None
+
+
 def test_job_ends_once_with_the_accepted_artifacts(rows: Rows) -> None:
     _, jobs = rows.add()
     job_id = jobs["customize"]
