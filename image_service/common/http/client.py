@@ -125,7 +125,9 @@ class HttpClient:
             target = f"{origin}{target}"
             if proxy.authorization:
                 sent["Proxy-Authorization"] = proxy.authorization
-        sent |= fields
+        # Of several of a name, whatever its case, the last one is sent.
+        by_name = {name.lower(): (name, value) for name, value in (*sent.items(), *fields.items())}
+        sent = dict(by_name.values())
         send = partial(HttpConnection.send, method=method, target=target, fields=sent, body=body, watch=watch)
         connection, response = self._exchange(route, send, watch, may_repeat=body is None)
         try:

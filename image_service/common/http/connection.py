@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import h11
 
@@ -54,7 +54,9 @@ class HttpConnection:
         if not hasattr(body, "read") and (body is not None or method in _UPLOADS):
             fields = {**fields, "Content-Length": str(len(body or b""))}
         try:
-            head = protocol.send(h11.Request(method=method, target=target, headers=list(fields.items())))
+            # By itself h11 encodes in ASCII.
+            headers = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+            head = protocol.send(h11.Request(method=method, target=target, headers=headers))
             watch.send(self._socket, head or b"")
             for block in _blocks(body):
                 watch.send(self._socket, protocol.send(h11.Data(block)) or b"")
@@ -105,36 +107,38 @@ def open_tcp(
             check_address(str(address[0]))
     failure = HttpError("its name has no address", is_connected=False)
     for family, kind, protocol, _, address in found:
-        opened = socket.socket(family, kind, protocol)
         try:
-            opened.settimeout(watch.connect_seconds())
-            opened.connect(address)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except TimeoutError:
-            opened.close()
-            text = f"no connection in {watch.limits.connect_seconds:g} s"
-            failure = TooSlow(text, is_connected=False)
-        except OSError as error:
-            opened.close()
-            failure = failure_of(error, is_connected=False)
-        except BaseException:
-            opened.close()
-            raise
-        else:
-            return opened
+            return _connect(socket.socket(family, kind, protocol), address, watch)
+        except OSError as error:  # also of a family that this machine does not have
+            failure = _connect_failure(error, watch)
     raise failure
 
 
 def open_unix(path: Path, watch: Watch) -> socket.socket:
     """Return a socket that is connected to a unix socket; raises as `open_tcp` does."""
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        return _connect(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), str(path), watch)
+    except OSError as error:
+        raise _connect_failure(error, watch) from None
+
+
+def _connect(opened: socket.socket, address: tuple[Any, ...] | str, watch: Watch) -> socket.socket:
+    """Connect a socket, which is closed on failure."""
     try:
         opened.settimeout(watch.connect_seconds())
-        opened.connect(str(path))
-    except OSError as error:
+        opened.connect(address)
+        if opened.family != socket.AF_UNIX:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
         opened.close()
-        raise failure_of(error, is_connected=False) from None
+        raise
     return opened
+
+
+def _connect_failure(error: OSError, watch: Watch) -> HttpError:
+    if isinstance(error, TimeoutError):
+        return TooSlow(f"no connection in {watch.limits.connect_seconds:g} s", is_connected=False)
+    return failure_of(error, is_connected=False)
 
 
 def secure(opened: socket.socket, context: ssl.SSLContext, host: str, watch: Watch) -> socket.socket:

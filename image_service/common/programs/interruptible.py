@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.programs.program import ProgramResult
 
+NEEDED = (PRLIMIT, SETPRIV)
+"""The programs that start another in a sandbox."""
 _log = Logger()
 _has_warned = threading.Event()
 _NO_LIMITS = ResourceLimits()
@@ -57,7 +59,7 @@ def run_interruptibly(  # noqa: PLR0913 - properties of a child process
     program = shutil.which(name)
     if program is None:
         raise Unavailable(f"{name} is not installed; install the package {name}")
-    for needed in (PRLIMIT, SETPRIV):
+    for needed in NEEDED:
         if needed.find() is None:
             raise Unavailable(f"{needed.name} is not installed; install the package {needed.debian}")
     deadline = time.monotonic() + wall_seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import stat
 import subprocess
@@ -34,6 +33,7 @@ _UNSHARE = (
 # The first process of a PID namespace ignores most signals, that of a limit of CPU time too.
 _FIRST_PROCESS = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
 _NO_CAPABILITIES = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+_READING_CAPABILITIES = ("--bounding-set=-all,+dac_override", *_NO_CAPABILITIES[1:])
 
 
 @cache
@@ -44,9 +44,19 @@ def find_isolation() -> str:
 
 def works(isolation: str) -> bool:
     """Return True if a program can be started in an isolation."""
+    return _runs(isolated(["true"], isolation))
+
+
+@cache
+def reads_as_root(isolation: str) -> bool:
+    """Return True if root can give a program in this isolation the files of other users; see `needs_root`."""
+    return isolation == "bwrap" and _runs([*_bwrap(_AS_ROOT, "true"), "--", "true"])
+
+
+def _runs(command: Sequence[str]) -> bool:
     try:
         done = subprocess.run(  # noqa: S603 - the arguments are ours
-            isolated(["true"], isolation),
+            command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PROBE_SECONDS,
@@ -77,12 +87,8 @@ def isolated(  # noqa: PLR0913 - what a program may reach
     """
     setpriv = SETPRIV.find() or SETPRIV.name
     if isolation == "bwrap":
-        wanted = [(os.fstat(number), _READABLE | _is_writable(number) * _WRITABLE) for number in descriptors]
-        wanted += [(path.stat(), _READABLE) for path in reads]
-        namespaces = _AS_ROOT if any(itertools.starmap(_needs_root, wanted)) else _NAMESPACES
         return [
-            *(BWRAP.find() or BWRAP.name, *namespaces, "--die-with-parent", "--new-session"),
-            *_mounts(command[0]),
+            *_bwrap(_AS_ROOT if needs_root(reads, descriptors) else _NAMESPACES, command[0]),
             *(("--bind", str(directory), str(directory), "--chdir", str(directory)) if directory else ()),
             *(word for path in reads for word in ("--ro-bind", str(path), str(path))),
             *(word for path in writes for word in ("--dev-bind", str(path), str(path))),
@@ -91,13 +97,24 @@ def isolated(  # noqa: PLR0913 - what a program may reach
     if isolation == "unshare":
         unshare = (UNSHARE.find() or UNSHARE.name, *_UNSHARE)
         return [*unshare, setpriv, *_NO_CAPABILITIES, "--", *_FIRST_PROCESS, *command]
-    capabilities = _NO_CAPABILITIES if os.geteuid() == 0 else _NO_CAPABILITIES[-1:]
+    if os.geteuid() != 0:
+        return [setpriv, *_NO_CAPABILITIES[-1:], "--", *command]
+    capabilities = _READING_CAPABILITIES if needs_root(reads, descriptors) else _NO_CAPABILITIES
     return [setpriv, *capabilities, "--", *command]
 
 
-def _needs_root(status: os.stat_result, wanted: int) -> bool:
-    """Return True if this is root, and only another user may open a file without its capabilities."""
-    return os.geteuid() == 0 and status.st_uid != 0 and (stat.S_IMODE(status.st_mode) & wanted) != wanted
+def needs_root(reads: Sequence[Path], descriptors: Iterable[int]) -> bool:
+    """Return True if this is root, and could not open one of the files without its capabilities."""
+    wanted = [(os.fstat(number), _READABLE | _is_writable(number) * _WRITABLE) for number in descriptors]
+    wanted += [(path.stat(), _READABLE) for path in reads]
+    return os.geteuid() == 0 and any(
+        status.st_uid != 0 and (stat.S_IMODE(status.st_mode) & bits) != bits for status, bits in wanted
+    )
+
+
+def _bwrap(namespaces: Sequence[str], program: str) -> list[str]:
+    words = (BWRAP.find() or BWRAP.name, *namespaces, "--die-with-parent", "--new-session")
+    return [*words, *_mounts(program)]
 
 
 def _is_writable(descriptor: int) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.common.programs.dependencies import PRLIMIT, SETPRIV
-from image_service.common.programs.isolation import find_isolation, isolated
+from image_service.common.programs.isolation import find_isolation, isolated, needs_root, reads_as_root
 from image_service.common.programs.memory_cgroup import memory_cgroup
 from image_service.common.programs.program import ProgramResult, run_program
 
@@ -88,6 +88,8 @@ def run_sandboxed(  # noqa: PLR0913 - properties of a child process
         ConversionFailed: it printed more than 16 MiB, and there is no `on_output`.
     """
     isolation = find_isolation()
+    if needs_root(reads, descriptors) and not reads_as_root(isolation):
+        isolation = "none"
     if isolation == "none":
         warn(NOT_ISOLATED)
     inner = isolated(

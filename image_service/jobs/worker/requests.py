@@ -17,7 +17,7 @@ from image_service.common.http.errors import HttpError
 from image_service.common.http.origins import DEFAULT_PORTS, bracketed
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
-from image_service.core.errors import InvalidRequest, NotFound, Unavailable
+from image_service.core.errors import InvalidRequest, NotFound, Unavailable, describe_os_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -187,7 +187,10 @@ class ServerRequests:
     def _identity(self) -> dict[str, str]:
         fields = {"User-Agent": f"image-service-worker/{__version__}"}
         if self._token_file:
-            fields["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+            try:
+                fields["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+            except OSError as error:  # perhaps it is being renewed
+                raise Unavailable(f"the token cannot be read: {describe_os_error(error)}") from None
         return fields
 
 

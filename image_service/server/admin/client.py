@@ -92,6 +92,6 @@ def _reason(error: HttpError) -> str:
     if isinstance(error, TooSlow):
         hint = "; the port may not speak HTTPS" if error.in_handshake else ""
         return f"no response in {TIMEOUT_SECONDS} s{hint}"
-    if isinstance(error, Disconnected):
+    if isinstance(error, Disconnected) and error.is_connected:
         return f"{error}; if the port speaks HTTPS, write https://"
     return str(error)

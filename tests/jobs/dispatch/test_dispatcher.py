@@ -141,7 +141,7 @@ async def test_ten_waiting_workers_do_not_each_ask_the_engine(open_dispatching: 
     handed = await gatherResults(polls)
     assert [each.job.id for each in handed if each] == [second.id]
     # Once for each, and once more if a worker has read the rows just before the first poll ended.
-    assert dispatching.engine.polls.keys() == {"org-1/customize:x86_64", "org-2/customize:x86_64"}
+    assert dispatching.engine.polls.keys() == {"2/org-1/customize:x86_64", "2/org-2/customize:x86_64"}
     assert max(dispatching.engine.polls.values()) <= 2
 
 

@@ -109,7 +109,7 @@ def test_failure_is_one_json_object_and_leaves_standard_error_to_the_progress(
     def fail(*_: object, **_named: object) -> int:
         raise error
 
-    monkeypatch.setattr("image_service.toolkit.dependencies.Dependency.find", lambda _: "/somewhere")
+    monkeypatch.setattr("image_service.common.programs.dependencies.Dependency.find", lambda _: "/somewhere")
     monkeypatch.setattr("image_service.toolkit.commands.convert.convert", fail)
     monkeypatch.setattr("image_service.toolkit.commands.convert.open_image", fail)
     for words in (["--progress", "json"], ["--progress=json"]):

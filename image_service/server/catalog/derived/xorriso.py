@@ -79,7 +79,8 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
     if result.status != 0:
         # The last line says only that xorriso gives up.
         lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", result.messages)
-        reason = "; ".join(lines)[:_MAX_REASON_LENGTH] or "no message"
+        last = "".join(re.findall(r"[ -~]", result.messages.strip().rpartition("\n")[2]))
+        reason = ("; ".join(lines) or last)[:_MAX_REASON_LENGTH] or "no message"
         raise Unavailable(f"xorriso exited with status {result.status}: {reason}")
 
 

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.http.origins import public_url
+from image_service.common.programs.interruptible import NEEDED
 from image_service.core.errors import BaseImageError, Unavailable
 from image_service.server.catalog.download.downloader import ReportProgress
 from image_service.server.catalog.lifecycle.opening import open_base_image, signature_path
@@ -149,9 +150,13 @@ class ImageFetcher:
 
     def check_programs(self) -> None:
         """Raise Unavailable if a program is absent without which no other image could be verified."""
-        if self.keys and not shutil.which("gpgv"):
+        absent = [] if shutil.which("gpgv") else [("gpgv", "gpgv")]
+        absent += [(needed.name, needed.debian) for needed in NEEDED if needed.find() is None]
+        if self.keys and absent:
+            program, package = absent[0]
             raise Unavailable(
-                "gpgv is not installed; install the package gpgv: without it no new signature can be verified"
+                f"{program} is not installed; install the package {package}:"
+                " without it no new signature can be verified"
             )
 
     def _path_of(self, entry: OsImage) -> Path:

@@ -12,7 +12,7 @@ import attrs
 
 from image_service.common.files.local_file import LocalFile
 from image_service.common.programs.interruptible import run_interruptibly
-from image_service.core.errors import BaseImageError, ConfigurationError, FormatError
+from image_service.core.errors import BaseImageError, ConfigurationError, FormatError, Unavailable
 from image_service.core.formats.openpgp import read_key_ring
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class KeyRing:
                 ["gpgv", *options, *paths], interruption, descriptors=[keys, detached, file.descriptor]
             )
         lines = b"\n" + result.output[:_MAX_STATUS_BYTES]
+        if b"\n[GNUPG:] " not in lines and "gpgv: " not in result.messages:  # the sandbox did not start it
+            reason = "".join(re.findall(r"[ -~]", result.messages.strip().rpartition("\n")[2]))[:200]
+            raise Unavailable(f"gpgv could not be run: status {result.status}: {reason or 'no message'}")
         # One good signature is enough: others may be by keys that are not in the ring.
         if b"\n[GNUPG:] GOODSIG " not in lines or b"\n[GNUPG:] BADSIG " in lines:
             # Keywords and key identifiers (doc/DETAILS of GnuPG), and nothing else of the output.
