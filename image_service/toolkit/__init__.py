@@ -1,5 +1,5 @@
 """The imaging toolkit: disk images inspected, validated, converted, customized and transferred.
 
-A leaf without Twisted: it imports formats, coreos and command_line alone, and runs in a process of its own.
+It imports core and common alone, no Twisted, and runs in a process of its own.
 Bytes of unknown origin are inspected here before any program sees them.
 """

@@ -1,1 +1,1 @@
-"""Several processes that serve as one: the supervisor, the serving processes, and their shared state."""
+"""Several processes that serve as one: the supervisor, and what it starts."""

@@ -1,1 +1,1 @@
-"""Files: base images as readable files, the page cache, disk quota, atomic publication."""
+"""Files: open files read at an offset, the page cache, disk quota, atomic publication."""

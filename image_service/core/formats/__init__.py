@@ -1,1 +1,1 @@
-"""Generic binary formats: ISO 9660, newc, squashfs, erofs, OpenPGP; no Twisted, no CoreOS."""
+"""Binary formats: newc, initrds, OpenPGP; disk images in `disk`, file systems in `filesystems`."""

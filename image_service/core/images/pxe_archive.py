@@ -1,7 +1,7 @@
 """A compressed archive for network boot: kernel, initrd with the customization, and rootfs.
 
 Its files are compressed already, so the archive stores them uncompressed, and reads any range from the base
-image: see formats/stored_xz.py.
+image: see core/formats/stored_xz.py.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""TLS below connections: the certificate, the handshake, and sending on it."""
+"""The certificate of TLS listeners: read, checked, reloaded."""
