@@ -23,6 +23,30 @@ def test_links_in_documents_resolve(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize(
+    ("document", "root"),
+    [
+        ("docs/architecture.md", "image_service"),
+        ("docs/glossary.md", "image_service"),
+        ("docs/decisions", "image_service"),
+        ("CONTRIBUTING.md", "tests"),
+    ],
+)
+def test_modules_that_documents_name_exist(document: str, root: str) -> None:
+    """A path in backticks that begins with a folder of the map names a folder, a module, or a name in one."""
+    path = CHECKOUT / document
+    texts = [each.read_text() for each in (path.glob("*.md") if path.is_dir() else [path])]
+    pattern = r"`((?:core|common|settings|server|toolkit|tools|app|cli)/[a-z_0-9/]*(?:\*|\.[a-z]+\b)?)"
+    named = {name for text in texts for name in re.findall(pattern, text)}
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not _is_module(CHECKOUT / root, name)] == []
+
+
+def _is_module(root: Path, name: str) -> bool:
+    stem = re.sub(r"\.[a-z]+$", "", name).rstrip("/")
+    return (root / name).exists() or any(root.glob(f"{stem}.py")) or (root / stem).is_dir()
+
+
 def test_readme_curl_command_fetches_the_sample() -> None:
     path = f"/byid/{SAMPLE_ID}/{SAMPLE_VERSION}/{SAMPLE_ARCHITECTURE}/full.iso"
     assert f"curl -fo full.iso http://localhost:8080{path}\n" in (CHECKOUT / "README.md").read_text()
