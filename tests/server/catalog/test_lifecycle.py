@@ -326,6 +326,8 @@ async def test_verified_image_is_degraded_without_gpgv(
     proof = {"signature_sha256": keys.proof(SHA256, signature.read_bytes())}
     sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | proof))
     monkeypatch.setenv("PATH", str(tmp_path))
+    for program in ("prlimit", "setpriv"):  # which start it in a sandbox
+        (tmp_path / program).touch(0o755)
 
     catalog = catalogs.start(image, keys=keys)
     await lines.until(image.file_name, BaseImageState.DEGRADED)
