@@ -126,7 +126,7 @@ class Served:
 def _worker(pid: int) -> tuple[int, int] | None:
     try:
         *_, argument, _ = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        return pid, json.loads(argument)["worker"]
+        return pid, json.loads(argument)["number"]
     except (OSError, ValueError, KeyError):  # gone, or not yet what it is to become
         return None
 
