@@ -1,4 +1,4 @@
-"""The base image as the layers above see it: an open file, what was parsed of it, its identity."""
+"""A base image: its open file, the parsed ISO and its identity."""
 
 from __future__ import annotations
 

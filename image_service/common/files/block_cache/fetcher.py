@@ -139,7 +139,7 @@ class Fetcher:
         return flight
 
     def _hurry(self, flight: Flight) -> None:
-        """Fetch now what was to be fetched ahead: a reader waits for it."""
+        """Fetch queued read-ahead at once, because a reader waits for it."""
         if flight.used == AHEAD and not flight.started:
             self._ahead.remove(flight)
             flight.used = USED

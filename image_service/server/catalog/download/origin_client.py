@@ -134,7 +134,7 @@ class OriginClient:
     def _unavailable(
         self, url: str, redirects: Redirects, reason: str, retry_after_seconds: int | None = None
     ) -> Unavailable:
-        """Return the error that says what cannot be fetched from where, and why."""
+        """Return an error that names the file, its origin and the reason."""
         where, current = public_url(url), public_url(redirects.url)
         if current != where:
             where += f", redirected to {current}"
