@@ -22,6 +22,7 @@ else:
     from backports import zstd
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.toolkit.corpus.images import Build
@@ -104,8 +105,8 @@ def stream_vmdk() -> bytes:
     return image("vmdk", "subformat=streamOptimized")
 
 
-def _ova_of(name: str, disk: bytes) -> Build:
-    return file_of(lambda: tar(("vm.ovf", ovf(name)), (name, disk or stream_vmdk())), "hostile.ova")
+def _ova_of(name: str, make_disk: Callable[[], bytes]) -> Build:
+    return file_of(lambda: tar(("vm.ovf", ovf(name)), (name, make_disk())), "hostile.ova")
 
 
 def _ova_of_flat_vmdk(directory: Path, host: Path) -> Path:
@@ -161,11 +162,11 @@ HOSTILE = (
     Hostile("sparse-vmdk-of-8-tib", "VMDK|vmdk|version|escriptor", _sparse(1 << 43, b"KDMV")),
     Hostile("sparse-vhd-of-8-tib", "VHD|vhd|footer", _sparse(1 << 43, b"conectix")),
     Hostile("tar-without-ovf", "OVF|ovf", file_of(lambda: tar(("disk.vmdk", stream_vmdk())))),
-    Hostile("ova-member-above", "name|path|\\.\\.", _ova_of("../disk.vmdk", b"")),
-    Hostile("ova-member-absolute", "name|path", _ova_of("/etc/disk.vmdk", b"")),
+    Hostile("ova-member-above", "name|path|\\.\\.", _ova_of("../disk.vmdk", stream_vmdk)),
+    Hostile("ova-member-absolute", "name|path", _ova_of("/etc/disk.vmdk", stream_vmdk)),
     Hostile("ova-of-flat-vmdk", "subformat|monolithicFlat|KDMV|descriptor", _ova_of_flat_vmdk),
-    Hostile("ova-of-qcow2", "qcow2", _ova_of("disk.vmdk", image("qcow2"))),
-    Hostile("ova-of-raw", "raw", _ova_of("disk.vmdk", disk_content())),
+    Hostile("ova-of-qcow2", "qcow2", _ova_of("disk.vmdk", lambda: image("qcow2"))),
+    Hostile("ova-of-raw", "raw", _ova_of("disk.vmdk", disk_content)),
     Hostile("ova-of-symlink", "link|type|regular", _ova_of_link(tarfile.SYMTYPE)),
     Hostile("ova-of-hard-link", "link|type|regular", _ova_of_link(tarfile.LNKTYPE)),
     Hostile(
