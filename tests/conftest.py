@@ -14,7 +14,7 @@ import gc
 import signal
 from collections import defaultdict
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -25,6 +25,8 @@ from twisted.logger import ILogObserver, LogPublisher, formatEvent, globalLogBeg
 from zope.interface import implementer
 
 from image_service.app.reactor import get_reactor
+from image_service.common.programs import interruptible, sandbox
+from image_service.common.programs.isolation import works
 from tests.acceptance.clients import MISSING
 from tests.postgres import PostgresServer, running_postgres
 from tests.pytwisted import blockon
@@ -141,6 +143,17 @@ def messages() -> Iterator[list[str]]:
     globalLogPublisher.addObserver(observe)  # type: ignore[arg-type]  # a function is an observer too
     yield found
     globalLogPublisher.removeObserver(observe)  # type: ignore[arg-type]  # same
+
+
+@pytest.fixture(params=["bwrap", "unshare", "none"])
+def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each isolation of programs; those that do not work here are skipped by name."""
+    chosen: str = request.param
+    if not works(chosen):
+        pytest.skip(f"{chosen} does not work here")
+    monkeypatch.setattr(sandbox, "find_isolation", lambda: chosen)
+    monkeypatch.setattr(interruptible, "_has_warned", Event())
+    return chosen
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def test_state_of_the_service_is_shown(page: Page) -> None:
     assert page.browser.find("#summary").text == "ready"
     (facts,) = page.browser.texts("#service dl")
-    for text in ("images are served", "assisted-service", "1 worker"):
+    for text in ("images are served", "assisted-service", "serving processes: 1"):
         assert text in facts
 
 

@@ -9,7 +9,6 @@ import attrs
 import pytest
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
-from image_service.common.programs import isolation, sandbox
 from image_service.common.programs.interruptible import run_interruptibly
 from image_service.common.programs.sandbox import ResourceLimits
 from image_service.core.errors import Unavailable
@@ -20,38 +19,27 @@ if TYPE_CHECKING:
     from image_service.common.programs.program import ProgramResult
 
 LIMITS = ResourceLimits(file_bytes=4096, cpu_seconds=10, address_space_bytes=2**30)
-KINDS = ("bwrap", "unshare", "none")
 
 
 def run(*command: str, descriptors: tuple[int, ...] = (), limits: ResourceLimits = LIMITS) -> ProgramResult:
     return run_interruptibly(command, Interruption(), descriptors=descriptors, limits=limits)
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each isolation; those that do not work here are skipped."""
-    chosen: str = request.param
-    if not isolation.works(chosen):
-        pytest.skip(f"{chosen} does not work here")
-    monkeypatch.setattr(sandbox, "find_isolation", lambda: chosen)
-    return chosen
-
-
 @pytest.mark.parametrize("limits", [ResourceLimits(), LIMITS], ids=["unlimited", "limited"])
-@pytest.mark.usefixtures("kind")
+@pytest.mark.usefixtures("isolation")
 def test_exit_status_and_output_are_returned(limits: ResourceLimits) -> None:
     result = run("sh", "-c", "echo said; echo meant >&2; exit 3", limits=limits)
     assert (result.status, result.output, result.messages) == (3, b"said\n", "meant\n")
 
 
-@pytest.mark.usefixtures("kind")
+@pytest.mark.usefixtures("isolation")
 def test_environment_holds_only_path_and_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/root")
     names = {line.partition(b"=")[0] for line in run("env").output.splitlines()}
     assert names - {b"PWD"} == {b"PATH", b"LC_ALL"}  # the shell that starts it, and bwrap, add PWD
 
 
-@pytest.mark.usefixtures("kind")
+@pytest.mark.usefixtures("isolation")
 def test_only_given_descriptors_are_inherited(tmp_path: Path) -> None:
     for name in ("kept", "other"):
         (tmp_path / name).touch()
@@ -62,7 +50,7 @@ def test_only_given_descriptors_are_inherited(tmp_path: Path) -> None:
         assert run(*command, descriptors=(kept.fileno(),)).status == 0
 
 
-@pytest.mark.usefixtures("kind")
+@pytest.mark.usefixtures("isolation")
 def test_file_size_limit_is_enforced(tmp_path: Path) -> None:
     with (tmp_path / "output").open("wb") as file:
         command = ("sh", "-c", f"head -c 8192 /dev/zero >/proc/self/fd/{file.fileno()}")
@@ -70,13 +58,13 @@ def test_file_size_limit_is_enforced(tmp_path: Path) -> None:
     assert (tmp_path / "output").stat().st_size == LIMITS.file_bytes
 
 
-@pytest.mark.usefixtures("kind")
+@pytest.mark.usefixtures("isolation")
 def test_signal_that_ends_the_program_is_its_status() -> None:
     assert run("sh", "-c", "kill -KILL $$").status == -9
     assert run("sh", "-c", "while :; do :; done", limits=attrs.evolve(LIMITS, cpu_seconds=1)).status == -24
 
 
-@pytest.mark.usefixtures("kind")
+@pytest.mark.usefixtures("isolation")
 def test_time_out_kills_the_program() -> None:
     with pytest.raises(Unavailable, match="sleep took more than 0 s"):
         run_interruptibly(["sleep", "999"], Interruption(), descriptors=[], wall_seconds=0.0)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 
-from image_service.common.programs import interruptible, sandbox
-from image_service.common.programs.isolation import works
 from tests.pytwisted import async_fixture
 from tests.server.catalog.catalogs import Catalogs
 from tests.server.catalog.lines import Lines
@@ -45,17 +42,6 @@ def lines(reactor: EPollReactor) -> Iterator[Lines]:
     globalLogPublisher.addObserver(observer)
     yield observer
     globalLogPublisher.removeObserver(observer)
-
-
-@pytest.fixture(params=["bwrap", "unshare", "none"])
-def isolation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each isolation of programs; those that do not work here are skipped by name."""
-    chosen: str = request.param
-    if not works(chosen):
-        pytest.skip(f"{chosen} does not work here")
-    monkeypatch.setattr(sandbox, "find_isolation", lambda: chosen)
-    monkeypatch.setattr(interruptible, "_has_warned", Event())
-    return chosen
 
 
 @async_fixture

@@ -77,7 +77,7 @@ function drawService(status) {
     Clients: [number(status.connections, "connection"), second(`${number(status.requests, "request")} in progress`)],
     Process: [
       `version ${status.version}`,
-      second(`${number(status.workers, "worker")}, since ${status.started_at}`),
+      second(`serving processes: ${status.workers}, since ${status.started_at}`),
     ],
   };
   if (status.database !== null) {
