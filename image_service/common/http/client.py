@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 MAX_IDLE_SECONDS = 30.0
 """A firewall may have forgotten a connection that was idle for longer, and answers are waited for in vain."""
 
+_SAFE = {"GET", "HEAD"}
+"""Methods that may be sent once more if an idle connection turns out to be closed."""
+
 
 @attrs.frozen
 class _Route:
@@ -129,7 +132,7 @@ class HttpClient:
         by_name = {name.lower(): (name, value) for name, value in (*sent.items(), *fields.items())}
         sent = dict(by_name.values())
         send = partial(HttpConnection.send, method=method, target=target, fields=sent, body=body, watch=watch)
-        connection, response = self._exchange(route, send, watch, may_repeat=body is None)
+        connection, response = self._exchange(route, send, watch, may_repeat=body is None and method in _SAFE)
         try:
             yield response
         except BaseException:

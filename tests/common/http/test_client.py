@@ -227,12 +227,13 @@ def test_request_is_sent_again_if_the_server_has_closed_a_kept_connection() -> N
         client.close()
 
 
-def test_body_is_sent_on_a_connection_of_its_own() -> None:
-    """A kept connection may be closed meanwhile, and what has a body is not sent twice."""
+@pytest.mark.parametrize("body", [b"order", None])
+def test_order_is_sent_on_a_connection_of_its_own(body: bytes | None) -> None:
+    """A kept connection may be closed meanwhile, and an order is not sent twice."""
     client = make_client(max_idle=1)
     with answering(WHOLE, WHOLE, per_connection=2) as server:
         get(client, server.url)
-        with client.send("POST", server.url, {}, b"order") as response:
+        with client.send("POST", server.url, {}, body) as response:
             assert response.read(9) == b"body"
         client.close()
         assert server.connections == 2
