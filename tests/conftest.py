@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections import defaultdict
 from functools import partial
 from threading import Event, Thread
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.logger import LogEvent
     from twisted.python.failure import Failure
+
+# jsonschema would build its 38 grammars, three seconds in each process, for formats that no schema here has.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # the import system's own way to refuse it
 
 settings.register_profile(
     "project",
