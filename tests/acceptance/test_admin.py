@@ -20,6 +20,7 @@ from tests.acceptance.clients import needs_client
 from tests.acceptance.prometheus import PATIENCE_SECONDS, scraping
 from tests.acceptance.service import CHECKOUT, SERVE, Certificate, Service, run_service
 from tests.acceptance.tenants import wait_for
+from tests.acceptance.workers import ONE_OR_TWO
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -131,12 +132,12 @@ def test_loopback_needs_no_token(tmp_path: Path, workers: str) -> None:
         admin.service.wait_for(rf"(listening on {admin.url.removeprefix('http://')} \(HTTP: admin\))")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ONE_OR_TWO)
 def test_other_addresses_need_the_token(
-    tmp_path: Path, token_file: Path, certificate: Certificate, workers: str
+    tmp_path: Path, token_file: Path, certificate: Certificate, workers: int
 ) -> None:
     trust = ("--cacert", str(certificate.ca))
-    variables = {"ADMIN_TOKEN_FILE": str(token_file), "WORKERS": workers, "LOGLEVEL": "debug"}
+    variables = {"ADMIN_TOKEN_FILE": str(token_file), "WORKERS": str(workers), "LOGLEVEL": "debug"}
     with administered(tmp_path, ALL_ADDRESSES, certificate, **variables) as admin:
         assert [admin.curl(path, *trust).status for path in ("/live", "/health")] == [200, 200]
         for path in ("/metrics", "/images", "/nowhere"):
@@ -170,9 +171,9 @@ def test_token_on_loopback_is_required_if_there_is_one(tmp_path: Path, token_fil
         admin.service.wait_for(f"({token_file} has mode 0644: every user has access to it)")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_health_is_503_while_the_service_stops(tmp_path: Path, workers: str) -> None:
-    with administered(tmp_path, DRAIN_DELAY="100000", WORKERS=workers) as admin:
+@pytest.mark.parametrize("workers", ONE_OR_TWO)
+def test_health_is_503_while_the_service_stops(tmp_path: Path, workers: int) -> None:
+    with administered(tmp_path, DRAIN_DELAY="100000", WORKERS=str(workers)) as admin:
         admin.service.process.terminate()
         admin.service.wait_for("(shutting down)")
         stopping = admin.curl("/health")

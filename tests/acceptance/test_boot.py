@@ -25,6 +25,8 @@ from tests.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from _pytest.mark.structures import ParameterSet
+
 pytestmark = pytest.mark.acceptance
 
 SPLICED, DERIVED = "spliced", "derived"
@@ -88,8 +90,15 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         yield Host(running, f"http://{listen}", iso)
 
 
-@pytest.mark.parametrize("medium_name", ["cd", "usb"])
-@pytest.mark.parametrize("firmware_name", ["bios", "uefi"])
+def soaked(*values: str) -> ParameterSet:
+    """Return a combination that is booted by ``make soak``; the others have each pair of values."""
+    return pytest.param(*values, marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize(
+    ("firmware_name", "medium_name"),
+    [("bios", "cd"), soaked("bios", "usb"), soaked("uefi", "cd"), ("uefi", "usb")],
+)
 def test_guest_of_full_iso_reads_config_and_kernel_arguments(
     firmware_name: str, medium_name: str, host: Host, tmp_path: Path
 ) -> None:
@@ -105,9 +114,19 @@ def test_guest_of_full_iso_reads_config_and_kernel_arguments(
     assert (report.ramdisk, report.nmstatectl, report.rootfs_digest) == ("", "", "")
 
 
-@pytest.mark.parametrize("medium_name", ["cd", "usb"])
-@pytest.mark.parametrize("firmware_name", ["bios", "uefi"])
-@pytest.mark.parametrize("version", [SPLICED, DERIVED])
+@pytest.mark.parametrize(
+    ("version", "firmware_name", "medium_name"),
+    [
+        (SPLICED, "bios", "cd"),
+        soaked(SPLICED, "bios", "usb"),
+        soaked(SPLICED, "uefi", "cd"),
+        (SPLICED, "uefi", "usb"),
+        soaked(DERIVED, "bios", "cd"),
+        (DERIVED, "bios", "usb"),
+        (DERIVED, "uefi", "cd"),
+        soaked(DERIVED, "uefi", "usb"),
+    ],
+)
 def test_guest_of_minimal_iso_reads_config_arguments_and_rootfs(
     version: str, firmware_name: str, medium_name: str, host: Host, tmp_path: Path
 ) -> None:

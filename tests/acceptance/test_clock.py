@@ -25,6 +25,7 @@ from tests.acceptance.tenants import (
     wait_for,
 )
 from tests.acceptance.upstream import running
+from tests.acceptance.workers import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-WORKERS = pytest.mark.parametrize("workers", [1, 2], ids=["1 worker", "2 workers"])
+WORKERS = pytest.mark.parametrize("workers", ONE_OR_TWO)
 TTL_SECONDS = 1
 HEAD_SECONDS = 3
 """Of an incomplete head, and of an idle connection."""

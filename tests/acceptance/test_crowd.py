@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance.standstills import ALLOWED_SECONDS, timed
 from tests.acceptance.tenants import RANGE, Site, bearer, iso_of, serving_tenants
+from tests.acceptance.workers import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ OWNER = "owner"
 _TIMEOUT_SECONDS = 100
 
 
-@pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(params=ONE_OR_TWO)
 def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Path) -> Iterator[Site]:
     environment = {"MAX_CONNECTIONS": str(CONNECTIONS), "WORKERS": str(request.param)}
     with serving_tenants(tmp_path, certificate, environment) as served:

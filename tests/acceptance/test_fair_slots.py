@@ -17,6 +17,7 @@ import pytest
 from tests.acceptance.latency_client import PROMISED_SECONDS
 from tests.acceptance.standstills import ALLOWED_SECONDS, timed
 from tests.acceptance.tenants import VERSION, Site, bearer, iso_of, serving_tenants, wait_for
+from tests.acceptance.workers import ONE_OR_TWO
 from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def running(*readers: SlowReader) -> Iterator[None]:
             thread.join()
 
 
-@pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(params=ONE_OR_TWO)
 def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Path) -> Iterator[Site]:
     rootfs = hashlib.shake_128(b"fair").digest(ROOTFS_BYTES)
     write_sparse_iso(tmp_path / "base.iso", live_files(rootfs=rootfs), {})

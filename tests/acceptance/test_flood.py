@@ -21,6 +21,7 @@ from tests.acceptance.latency_client import Client
 from tests.acceptance.standstills import Standstills, timed
 from tests.acceptance.tenants import RANGE, SERVED, Site, bearer, iso_of, serving_tenants
 from tests.acceptance.upstream import Reply
+from tests.acceptance.workers import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,7 +110,7 @@ def check_new_images(responses: Sequence[TimedResponse]) -> None:
         response.check_time()
 
 
-@pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(params=ONE_OR_TWO)
 def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Path) -> Iterator[Site]:
     environment = {**ENVIRONMENT, "WORKERS": str(request.param)}
     with serving_tenants(tmp_path, certificate, environment) as served:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.standstills import ALLOWED_SECONDS, Standstills
 from tests.acceptance.tenants import Site, serving_tenants
+from tests.acceptance.workers import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ FIRST_SECONDS = 1.5
 """Of the first image that finds the store locked: well below the 3 s of a request."""
 
 
-@pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(params=ONE_OR_TWO)
 def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Path) -> Iterator[Site]:
     environment = {"SNAPSHOT_TTL": str(TTL_SECONDS), "WORKERS": str(request.param)}
     with serving_tenants(tmp_path, certificate, environment) as served:

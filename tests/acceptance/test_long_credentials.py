@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.tenants import VERSION, Site, bearer, iso_of, serving_tenants
+from tests.acceptance.workers import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ ROUNDS = 3
 CLIENTS = 8
 
 
-@pytest.fixture(params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(params=ONE_OR_TWO)
 def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Path) -> Iterator[Site]:
     with serving_tenants(tmp_path, certificate, {"WORKERS": str(request.param)}) as served:
         yield served

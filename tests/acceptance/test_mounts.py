@@ -14,6 +14,7 @@ import pytest
 from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from tests.acceptance.service import SERVE, Service, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
+from tests.acceptance.workers import ONE_OR_TWO
 from tests.core.families.coreos.miniso_builder import add_minimal_iso
 from tests.core.formats.filesystems.iso_builder import live_files
 from tests.core.formats.reading import reader
@@ -114,10 +115,10 @@ def opened(site: Site, infra_env: str, file: str) -> Iterator[Medium]:
         yield Medium(site.service, path, image, connection)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_played_boots_pass_through_each_stage(tmp_path: Path, workers: str) -> None:
+@pytest.mark.parametrize("workers", ONE_OR_TWO)
+def test_played_boots_pass_through_each_stage(tmp_path: Path, workers: int) -> None:
     proxies = {"TRUSTED_PROXIES": "127.0.0.1"}
-    with running_site(tmp_path, WORKERS=workers, MOUNT_STALL_SECONDS="2", **proxies) as site:
+    with running_site(tmp_path, WORKERS=str(workers), MOUNT_STALL_SECONDS="2", **proxies) as site:
         for kind in ("full", "minimal"):
             infra_env = site.service.register(VERSION, CONFIG)
             with opened(site, infra_env, f"{kind}.iso") as medium:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.tenants import RANGE, SERVED, TELLING, Site, serving_tenants, wait_for
 from tests.acceptance.upstream import CONFIG, Reply
+from tests.acceptance.workers import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ class Mount:
         }
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(scope="module", params=ONE_OR_TWO)
 def workers(request: pytest.FixtureRequest) -> int:
     count: int = request.param
     return count

@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.tenants import Site, Tenants, bearer, iso_of, serving
 from tests.acceptance.upstream import Reply, running
+from tests.acceptance.workers import ONE_OR_TWO
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.server.catalog import origin
 
@@ -33,7 +34,7 @@ CONFIG_BYTES = 150_000
 """240 of them are 34 MiB."""
 CLIENTS = 8
 OWNER = "owner"
-WORKERS = pytest.mark.parametrize("workers", [1, 2], ids=["1 worker", "2 workers"])
+WORKERS = pytest.mark.parametrize("workers", ONE_OR_TWO)
 ENVIRONMENT = {
     "SNAPSHOT_STORE_BYTES": str(STORE_BYTES),
     "SNAPSHOT_TTL": "3600",
