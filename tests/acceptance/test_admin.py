@@ -20,7 +20,7 @@ from tests.acceptance.clients import needs_client
 from tests.acceptance.prometheus import PATIENCE_SECONDS, scraping
 from tests.acceptance.service import CHECKOUT, SERVE, Certificate, Service, run_service
 from tests.acceptance.tenants import wait_for
-from tests.acceptance.workers import ONE_OR_TWO
+from tests.acceptance.variants import ONE_OR_TWO
 from tests.ports import free_port
 
 if TYPE_CHECKING:

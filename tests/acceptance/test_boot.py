@@ -20,12 +20,11 @@ from tests.acceptance.mount_watcher import SeenMount, list_mounts, watching
 from tests.acceptance.ramdisk import make_ramdisk
 from tests.acceptance.service import Service, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
+from tests.acceptance.variants import soaked
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from _pytest.mark.structures import ParameterSet
 
 pytestmark = pytest.mark.acceptance
 
@@ -88,11 +87,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     with run_service(directory, images, reached_by=HOST, environment={"ADMIN_LISTEN": listen}) as running:
         running.wait_for("(the minimal ISO of the base image derived .x86_64.) is ready")
         yield Host(running, f"http://{listen}", iso)
-
-
-def soaked(*values: str) -> ParameterSet:
-    """Return a combination that is booted by ``make soak``; the others have each pair of values."""
-    return pytest.param(*values, marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize(

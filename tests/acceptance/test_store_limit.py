@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance.tenants import Site, Tenants, bearer, iso_of, serving
 from tests.acceptance.upstream import Reply, running
-from tests.acceptance.workers import ONE_OR_TWO
+from tests.acceptance.variants import ONE_OR_TWO
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.server.catalog import origin
 

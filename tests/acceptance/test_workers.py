@@ -30,6 +30,7 @@ from tests.acceptance.service import (
     os_image,
     run_service,
 )
+from tests.acceptance.variants import soaked
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.ports import free_port
 from tests.server.catalog import origin
@@ -339,12 +340,19 @@ def _heeds_signals(pid: int) -> bool:
     return caught is not None and bool(int(caught[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "security"),
+    [
+        soaked("image-service", "plain"),
+        ("image-service", "tls"),
+        ("twistd", "plain"),
+        soaked("twistd", "tls"),
+    ],
+)
 def test_shutdown_finishes_downloads_in_all_workers(
-    command: str, secure: object, certificate: Certificate, tmp_path: Path
+    command: str, security: str, certificate: Certificate, tmp_path: Path
 ) -> None:
-    given = certificate if secure else None
+    given = certificate if security == "tls" else None
     with serving(tmp_path, COMMANDS[command], given, DRAIN_TIMEOUT=FOR_EVER) as served, ExitStack() as stack:
         readers = served.read_of_each(stack)
         served.service.process.terminate()

@@ -19,6 +19,7 @@ from bench.servers import NGINX, SERVICE
 from bench.stage import QUICK, Stage
 from tests.acceptance.clients import needs_client
 from tests.acceptance.service import CHECKOUT
+from tests.acceptance.variants import soaked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,11 +56,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "*whole image, 4 clients",
-        "*cold page cache",
-        "HTTP*, 64 KiB ranges, 16 connections",
+        soaked("*whole image, 4 clients"),
+        soaked("*cold page cache"),
+        soaked("HTTP*, 64 KiB ranges, 16 connections"),
         "*mount",
-        "*HEAD*",
+        soaked("*HEAD*"),
     ],
 )
 def test_comparison_has_service_and_nginx(directory: Path, pattern: str) -> None:
@@ -99,12 +100,12 @@ def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "figures"),
     [
-        ("first request*", {"CPU time of the server for it", "time of it beyond upstream's own"}),
-        ("*, 50 readers*", {"refused or broken", "without progress", "memory above idle (PSS)"}),
+        soaked("first request*", {"CPU time of the server for it", "time of it beyond upstream's own"}),
+        soaked("*, 50 readers*", {"refused or broken", "without progress", "memory above idle (PSS)"}),
         ("*more connections", {"CPU of a request, 256 ÷ 16"}),
-        ("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
-        ("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
-        ("*more replicas", {"3 replicas ÷ 1", "3 replicas"}),
+        soaked("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
+        soaked("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
+        soaked("*more replicas", {"3 replicas ÷ 1", "3 replicas"}),
     ],
 )
 def test_study_measures_its_figures(directory: Path, pattern: str, figures: set[str]) -> None:
