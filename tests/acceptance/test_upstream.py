@@ -94,17 +94,16 @@ class Site:
 
 
 @contextmanager
-def serving(
-    directory: Path, certificate: Certificate, workers: int = 1, upstream_seconds: int = UPSTREAM_SECONDS
-) -> Iterator[Site]:
+def serving(directory: Path, certificate: Certificate, workers: int = 1, **variables: str) -> Iterator[Site]:
     iso = directory / "base.iso"
     iso.write_bytes(build_live_iso())
     with running(certificate) as upstream:
         environment = {
             **ENVIRONMENT,
             **upstream.environment,
-            "UPSTREAM_TIMEOUT": str(upstream_seconds),
+            "UPSTREAM_TIMEOUT": str(UPSTREAM_SECONDS),
             "WORKERS": str(workers),
+            **variables,
         }
         images = [os_image(iso, VERSION)]
         with (
@@ -259,7 +258,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_concurrent_first_requests_make_one_upstream_round(
     certificate: Certificate, tmp_path: Path, workers: int
 ) -> None:
-    with serving(tmp_path, certificate, workers, PATIENCE_SECONDS) as site:
+    patient = str(PATIENCE_SECONDS)
+    with serving(tmp_path, certificate, workers, UPSTREAM_TIMEOUT=patient, SNAPSHOT_TTL=patient) as site:
         check_concurrent_first_requests(site)
 
 
