@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.core.errors import FormatError
-from image_service.core.families.coreos.names import AUTHORITY, MAX_PORT
+from image_service.core.formats.hosts import MAX_PORT, parse_authority
 from image_service.core.formats.openpgp import read_key_ring
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 WEB_URL = (
-    "http:// or https:// URL, escaped, with no fragment and no user name "
+    "http:// or https:// URL with a valid host, escaped, with no fragment and no user name "
     "(credentials go into OS_IMAGES_REQUEST_HEADERS)"
 )
 # Only characters that need no escape: a request's path is compared as it was sent.
@@ -144,15 +144,7 @@ def address(value: str) -> Address:
     """Parse ``host[:port]``; an IPv6 literal stands in brackets, or bare where no port follows."""
     with suppress(ValueError):
         return Address(str(ipaddress.IPv6Address(value)), None)
-    match = AUTHORITY.fullmatch(value)
-    if not match:
-        raise ValueError(
-            "must be a host name or IP address, with :port if need be; IPv6 with a port as [::1]:80"
-        )
-    if match["port"] and not 0 < int(match["port"]) <= MAX_PORT:
-        raise ValueError(f"must have a port from 1 to {MAX_PORT}")
-    host = str(ipaddress.IPv6Address(match["v6"])) if match["v6"] else match["name"]
-    return Address(host, int(match["port"]) if match["port"] else None)
+    return Address(*parse_authority(value))
 
 
 def ip_address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

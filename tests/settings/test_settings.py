@@ -252,7 +252,9 @@ def test_malformed_host_is_refused(complete: dict[str, str], text: str) -> None:
 
 
 @given(
-    st.one_of(st.ip_addresses(), st.from_regex(r"[a-z][a-z0-9.-]{0,20}", fullmatch=True)),
+    st.one_of(
+        st.ip_addresses(), st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z0-9-]{1,9}){0,2}", fullmatch=True)
+    ),
     st.integers(1, 65535),
 )
 def test_address_round_trips_through_its_netloc(host: object, port: int) -> None:

@@ -78,7 +78,7 @@ def _add_verb(add_parser: AddParser, name: str, **texts: object) -> argparse.Arg
     parser.add_argument(
         "--ca-file", type=Path, metavar="FILE", help="PEM file of certificate authorities to trust too"
     )
-    parser.set_defaults(run=run, verb=name)
+    parser.set_defaults(run=run, verb=name, refuse=parser.error)
     return parser
 
 

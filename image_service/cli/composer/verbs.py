@@ -92,7 +92,8 @@ def _client(options: argparse.Namespace) -> ComposerClient:
     try:
         address = ServerAddress.parse(options.server or _own_socket())
     except ValueError as error:
-        raise InvalidParameter(f"--server: {error}") from None
+        options.refuse(f"argument --server: {error}")  # does not return
+        raise
     return ComposerClient(ServerRequests(address, options.token_file, options.ca_file))
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -20,6 +21,7 @@ from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.core.families.coreos.live_iso import read_features
 from image_service.core.families.coreos.network_keyfiles import FEATURE, pack_keyfiles
+from image_service.core.formats.hosts import ascii_host
 from image_service.core.formats.initrd import is_initrd
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.customization import Customization
@@ -132,6 +134,11 @@ def _parse_url(url: str) -> str:
         raise argparse.ArgumentTypeError(error.detail.replace("a kernel argument", "the URL")) from None
     if not {" ", '"'}.isdisjoint(url):
         raise argparse.ArgumentTypeError("the URL contains a blank or a double quote")
+    try:
+        if host := urlsplit(url).hostname:
+            ascii_host(host)
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from None
     return url
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 
@@ -24,6 +24,7 @@ from image_service.common.http.connection import (
 from image_service.common.http.errors import Disconnected, HttpError
 from image_service.common.http.origins import DEFAULT_PORTS, UrlOrigin
 from image_service.common.http.watch import Watch
+from image_service.core.formats.hosts import ascii_host
 
 if TYPE_CHECKING:
     import socket
@@ -119,7 +120,7 @@ class HttpClient:
         """
         watch = Watch(limits or self._limits, interruption or self._interruption)
         origin, target = _parse_url(url)
-        proxy = self._find_proxy(url)
+        proxy = self._find_proxy(f"{origin}/")
         route = _Route(origin, proxy, self._context() if origin.scheme == "https" else None)
         sent = {"Host": origin.authority, "Accept-Encoding": "identity"}
         if not self._max_idle:
@@ -210,10 +211,9 @@ def _parse_url(url: str) -> tuple[UrlOrigin, str]:
     except (ValueError, KeyError):
         raise HttpError("its URL is not a valid http or https URL", is_connected=False) from None
     try:
-        host = (split.hostname or "").encode("idna").decode()
-    except UnicodeError:
-        host = ""
-    if not host:
-        raise HttpError("its name does not resolve: it is not a host name", is_connected=False)
+        # In a Location, a name may be internationalized, and escaped.
+        host = ascii_host(unquote(split.hostname or "", errors="strict"))
+    except ValueError:
+        raise HttpError("its name does not resolve: it is not a host name", is_connected=False) from None
     target = (split.path or "/") + (f"?{split.query}" if split.query else "")
     return UrlOrigin(split.scheme, host, port), quote(target, safe=string.punctuation)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.core.errors import FormatError, UnsafeImage
+from image_service.core.formats.hosts import ascii_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,7 +95,11 @@ def origin_of_url(url: str, name: str) -> UrlOrigin:
         raise FormatError(f"{name} is no http or https URL of at most {_MAX_URL_BYTES} bytes")
     if "@" in split.netloc or "#" in url or "\\" in split.netloc:
         raise FormatError(f"{name} contains user information or a fragment, which a URL here must not have")
-    return UrlOrigin(split.scheme, split.hostname.lower(), port or DEFAULT_PORTS[split.scheme])
+    try:
+        host = ascii_host(split.hostname)
+    except ValueError as fault:
+        raise FormatError(f"{name} {fault}") from None
+    return UrlOrigin(split.scheme, host, port or DEFAULT_PORTS[split.scheme])
 
 
 def parse_origin(text: str) -> UrlOrigin:

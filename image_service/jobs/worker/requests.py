@@ -18,6 +18,7 @@ from image_service.common.http.origins import DEFAULT_PORTS, bracketed
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import InvalidRequest, NotFound, Unavailable, describe_os_error
+from image_service.core.formats.hosts import parse_authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -74,10 +75,14 @@ class ServerAddress:
                 raise ValueError(f"{text}: unix: needs an absolute path")
             return cls("localhost", socket_path=path)
         url = urlsplit(text)
-        if url.scheme not in {"http", "https"} or not url.hostname or url.username or url.query:
+        if url.scheme not in DEFAULT_PORTS or not url.netloc or "@" in url.netloc or url.query:
             raise ValueError(f"{text} is neither http://HOST:PORT, https://HOST:PORT nor unix:PATH")
-        port = url.port or DEFAULT_PORTS[url.scheme]
-        return cls(url.hostname, port, url.scheme == "https", prefix=url.path.rstrip("/"))
+        try:
+            host, port = parse_authority(url.netloc)
+        except ValueError as fault:
+            raise ValueError(f"{text} {fault}") from None
+        port = port or DEFAULT_PORTS[url.scheme]
+        return cls(host, port, url.scheme == "https", prefix=url.path.rstrip("/"))
 
 
 class ServerRefusal(InvalidRequest):

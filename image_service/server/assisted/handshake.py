@@ -37,6 +37,7 @@ LATER_SECONDS = 10.0
 """At most, and once a handshake has shown that the server speaks TLS."""
 
 _CHECK_SCHEME = "does it speak HTTP? then set ASSISTED_SERVICE_SCHEME=http"
+_CHECK_HOST = "check ASSISTED_SERVICE_HOST"
 _CHECK_CA_FILE = "check ASSISTED_SERVICE_API_TRUSTED_CA_FILE"
 _CHECK_CERTIFICATE = "check the certificate of assisted-service, and the clocks"
 # Reasons of OpenSSL's errors; the latter are of bytes that are not a TLS record.
@@ -59,7 +60,10 @@ class Handshakes:
         Raises:
             ConnectFailed: the handshake has failed.
         """
-        creator = self._policy.creatorForNetloc(self._uri.host, self._uri.port)
+        try:
+            creator = self._policy.creatorForNetloc(self._uri.host, self._uri.port)
+        except UnicodeError:  # of Twisted, by the rules of IDNA 2008
+            raise ConnectFailed(f"no certificate can have its host name; {_CHECK_HOST}") from None
         listeners = Factory.forProtocol(_HandshakeListener)
         listeners.noisy = False  # else it logs each connection twice
         connected = await wrapClientTLS(creator, endpoint).connect(listeners)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from twisted.internet import error as network
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from zope.interface import implementer
 
 from image_service.server.assisted.failures import ConnectFailed
+from image_service.server.assisted.host_endpoint import HostEndpoint
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocol, IProtocolFactory, ITCPTransport
@@ -31,7 +31,7 @@ class ProxyEndpoint:
     """Connects to a proxy; its errors name it."""
 
     def __init__(self, reactor: PosixReactorBase, proxy: Proxy, timeout_seconds: float) -> None:
-        self._endpoint = HostnameEndpoint(reactor, proxy.host, proxy.port, timeout_seconds)
+        self._endpoint = HostEndpoint(reactor, proxy.host, proxy.port, timeout_seconds)
         self._proxy = proxy
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:

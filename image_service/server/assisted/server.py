@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 import attrs
 from hyperlink import EncodedURL
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.web.client import URI
 from twisted.web.iweb import IAgentEndpointFactory
@@ -15,6 +14,7 @@ from zope.interface import implementer
 
 from image_service.core.errors import ConfigurationError
 from image_service.server.assisted.handshake import Handshakes
+from image_service.server.assisted.host_endpoint import HostEndpoint
 from image_service.server.assisted.proxy import ProxyEndpoint, TunnelEndpoint
 from image_service.server.assisted.tls import https_policy
 from image_service.settings.parsers import Address
@@ -113,7 +113,7 @@ class ServerEndpoint:
         self._handshakes = None if server.is_plain else Handshakes(reactor, server.policy, uri)
         self._tcp: IStreamClientEndpoint
         if server.proxy is None:
-            self._tcp = HostnameEndpoint(reactor, host, uri.port, timeout_seconds)
+            self._tcp = HostEndpoint(reactor, host, uri.port, timeout_seconds)
         elif server.is_plain:  # requests in absolute form: see `ApiConnections`
             self._tcp = ProxyEndpoint(reactor, server.proxy, timeout_seconds)
         else:

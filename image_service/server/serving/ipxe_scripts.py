@@ -8,7 +8,7 @@ from urllib.parse import quote
 import attrs
 
 from image_service.core.errors import NotFound
-from image_service.core.families.coreos.names import AUTHORITY
+from image_service.core.formats.hosts import is_authority
 from image_service.core.images.ipxe import check_architecture, netboot_arguments, render_ipxe_script
 from image_service.core.images.reference import Credentials, CredentialScheme, ImageRef
 
@@ -70,7 +70,7 @@ class IpxeScripts:
 
     def _reached_by(self, headers: Mapping[str, str]) -> str:
         host = headers.get("host", "")
-        if self._uses_host and AUTHORITY.fullmatch(host):
+        if self._uses_host and is_authority(host):
             return f"http://{host}{self._base_path}"
         return self._base_url
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from image_service.common.command_line.values import parse_bytes, parse_seconds
 from image_service.common.http.origins import UrlOrigin, origin_of_url, parse_origin
@@ -14,8 +15,9 @@ from image_service.common.transfer.client import TransferTimes
 from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.common.transfer.uploaded_parts import delete_parts
 from image_service.core.errors import FormatError, Unprocessable
+from image_service.core.formats.hosts import ascii_host
 from image_service.toolkit.commands.arguments import add_common_arguments, open_workspace
-from image_service.toolkit.transfer.fetch import FetchOptions, fetch_parts, read_manifest
+from image_service.toolkit.transfer.fetch import FetchOptions, fetch_parts, is_url, read_manifest
 from image_service.toolkit.workspace.dependencies import CRYPTOGRAPHY, DEPENDENCIES_OF_VERBS
 
 if TYPE_CHECKING:
@@ -34,7 +36,9 @@ def add(add_parser: AddParser) -> None:
         " at URLs, or an image bundle, whose encrypted parts are beside the manifest. The image is inspected"
         " before it gets its name.",
     )
-    parser.add_argument("manifest", metavar="MANIFEST", help="a file, or an http or https URL")
+    parser.add_argument(
+        "manifest", metavar="MANIFEST", type=_parse_manifest, help="a file, or an http or https URL"
+    )
     parser.add_argument("out", metavar="OUT", type=Path, help="the image; replaced if it exists")
     add_fetch_arguments(parser)
     add_key_arguments(parser)
@@ -126,6 +130,15 @@ def _read_bundle_url(path: Path | None) -> str | None:
     url = path.read_text(encoding="ascii", errors="replace").strip()
     origin_of_url(url, f"the URL in {path.name}")
     return url
+
+
+def _parse_manifest(text: str) -> str:
+    try:
+        if is_url(text) and (host := urlsplit(text).hostname):
+            ascii_host(host)
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from None
+    return text
 
 
 def _parse_origin(text: str) -> UrlOrigin:

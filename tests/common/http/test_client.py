@@ -14,7 +14,7 @@ from image_service.common.concurrency.interruption import Interrupted, Interrupt
 from image_service.common.http import client as client_module
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import Disconnected, HttpError, TooSlow
-from image_service.common.http.origins import AllowedOrigins, origin_of_url
+from image_service.common.http.origins import AllowedOrigins, Proxy, origin_of_url
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import UnsafeImage
@@ -164,6 +164,10 @@ def test_failure_names_the_cause_and_nothing_that_the_server_sent(answer: bytes,
         ("http://h:port/", "its URL is not a valid http or https URL"),
         ("file:///etc/passwd", "its URL is not a valid http or https URL"),
         ("http:///path", "its name does not resolve: it is not a host name"),
+        (f"http://{'.'.join(['a' * 63] * 4)}/", "its name does not resolve: it is not a host name"),
+        ("http://a%2F.example/", "its name does not resolve: it is not a host name"),
+        ("http://b%FCcher.example/", "its name does not resolve: it is not a host name"),
+        ("http://stra\u00dfe.example/", "its name does not resolve: it is not a host name"),
         ("http://nowhere.invalid/", "its name does not resolve: "),
     ],
 )
@@ -171,6 +175,20 @@ def test_url_that_leads_nowhere_is_told(url: str, reason: str) -> None:
     with pytest.raises(HttpError, match=reason) as failure:
         get(make_client(), url)
     assert not failure.value.is_connected
+
+
+@pytest.mark.parametrize("host", ["b\u00fccher.example", "b%C3%BCcher.example", "XN--bcher-kva.example"])
+def test_internationalized_name_is_sent_in_ascii(host: str) -> None:
+    with answering(WHOLE) as server:
+        asked: list[str] = []
+
+        def find_proxy(url: str) -> Proxy:
+            asked.append(url)
+            return Proxy("127.0.0.1", server.port)
+
+        get(make_client(find_proxy=find_proxy), f"http://{host}/a")
+    assert asked == ["http://xn--bcher-kva.example/"]
+    assert server.requests[0].startswith(b"GET http://xn--bcher-kva.example/a HTTP/1.1\r\n")
 
 
 def test_target_is_percent_encoded() -> None:

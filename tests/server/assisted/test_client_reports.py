@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, LogLevel, formatEvent, globalLogPublisher
@@ -20,7 +21,7 @@ from tests.ports import free_port
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.calling import ID, SECRET, TIMEOUT_SECONDS, client_of, error_of, response
 from tests.server.assisted.clocked import ClockedReactor
-from tests.server.assisted.upstream import OK, upstream
+from tests.server.assisted.upstream import IGNITION, OK, upstream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -221,6 +222,43 @@ async def test_unknown_host_is_logged_once_with_its_name(reactor: EPollReactor, 
     await assisted.close()
     reason = "its host name does not resolve; check ASSISTED_SERVICE_HOST and DNS"
     assert reports.lines == [f"assisted-service: no answer for {INFRA_ENV}: {reason} ({url})"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.example", ".".join(["a" * 63] * 4)])
+@ensure_deferred
+async def test_what_is_not_a_host_name_does_not_resolve(
+    reactor: EPollReactor, scheme: str, host: str
+) -> None:
+    assisted = AssistedService(reactor, f"{scheme}://{host}:8090")
+    error = await error_of(assisted.fetch_infra_env(ID, None))
+    await assisted.close()
+    assert (error.code, error.retry_after_seconds) == ("upstream-failed", 5)
+    assert "its host name" in error.detail
+
+
+class OneAddress:
+    """A resolver by which every name is of this machine."""
+
+    def resolveHostName(
+        self, receiver: IResolutionReceiver, *_: object, portNumber: int = 0, **__: object
+    ) -> object:
+        receiver.resolutionBegan(self)  # type: ignore[arg-type]  # nobody cancels it
+        receiver.addressResolved(IPv4Address("TCP", "127.0.0.1", portNumber))
+        receiver.resolutionComplete()
+        return self
+
+
+@pytest.mark.parametrize("host", ["assisted_service", "xn--a.example", "a-.example", "x" * 63])
+@ensure_deferred
+async def test_name_that_the_network_may_have_is_resolved(reactor: EPollReactor, host: str) -> None:
+    clocked: Any = ClockedReactor(reactor)
+    clocked.nameResolver = OneAddress()
+    async with upstream(reactor) as server:
+        assisted = AssistedService(clocked, f"http://{host}:{server.port}")
+        assert (await assisted.fetch_ignition(ID, None, None)).config == IGNITION
+        await assisted.close()
+        assert f"\r\nHost: {host}:{server.port}\r\n".encode() in server.requests[0]
 
 
 @pytest.mark.parametrize("deadline", ["silence_timeout_seconds", "upstream_timeout_seconds"])

@@ -102,6 +102,8 @@ def test_body_may_be_chunked(origin: Origin) -> None:
         (Reply(status=302), "answered with status 302, without an HTTP URL to follow"),
         (Reply(status=302, headers={"Location": "?loop"}), "more than 10 redirects, the last one from "),
         (Reply(status=302, headers={"Location": "http://h:port/"}), "redirects to an invalid URL"),
+        (Reply(status=302, headers={"Location": "http://[::1/"}), "redirects to an invalid URL"),
+        (Reply(status=300, headers={"Location": "/b.iso"}), "answered with status 300"),
     ],
 )
 def test_failure_names_the_reason_and_the_url_without_query(
@@ -111,6 +113,15 @@ def test_failure_names_the_reason_and_the_url_without_query(
     with pytest.raises(Unavailable, match=f"^cannot fetch {url}: .*{reason}") as refusal:
         fetch(f"{url}?signature={SECRET}")
     assert SECRET not in str(refusal.value)
+
+
+@pytest.mark.parametrize("host", ["images..example", f"{'a' * 64}.example", ".".join(["a" * 63] * 4)])
+def test_redirect_to_what_is_not_a_host_name_is_told(origin: Origin, host: str) -> None:
+    url = origin.serve("/a.iso", Reply(status=302, headers={"Location": f"//{host}/b.iso"}))
+    with pytest.raises(Unavailable) as refusal:
+        fetch(url)
+    reason = "its name does not resolve: it is not a host name"
+    assert str(refusal.value) == f"cannot fetch {url}, redirected to http://{host}/b.iso: {reason}"
 
 
 def test_refused_connection_is_unavailable(other: Origin) -> None:

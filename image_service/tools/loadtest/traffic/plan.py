@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
+
+from image_service.core.formats.hosts import parse_authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,12 +17,9 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "{infra_env}"
 """In a URL template: replaced by an infra-env's identifier."""
-MAX_PORT = 65535
 _BEFORE_BUILD = -3  # version, architecture and file name end a path, and are not secrets
 _SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
-# authority without userinfo (RFC 3986 section 3.2), where a name is one of DNS or /etc/hosts
-_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _PATH = re.compile(r"[!-~]*")  # visible ASCII, as in a request line
 _BASE_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
 _IDENTIFIER = re.compile(r"[0-9A-Za-z._~-]+")
@@ -132,15 +130,9 @@ def parse_base_url(url: str) -> str:
 
 
 def _parse_origin(scheme: str, netloc: str) -> ServerOrigin:
-    found = _AUTHORITY.fullmatch(netloc)
-    if not found:
-        raise ValueError("must have a host name or IP address, with :port if needed; IPv6 as in [::1]:80")
-    port = int(found["port"] or _PORTS[scheme])
-    if not 0 < port <= MAX_PORT:
-        raise ValueError(f"must have a port from 1 to {MAX_PORT}")
-    host = str(ipaddress.IPv6Address(found["v6"])) if found["v6"] else found["name"]
-    name = f"[{host}]" if found["v6"] else host
-    return ServerOrigin(scheme, host, port, f"{name}:{port}" if found["port"] else name)
+    host, port = parse_authority(netloc)
+    name = f"[{host}]" if ":" in host else host
+    return ServerOrigin(scheme, host, port or _PORTS[scheme], f"{name}:{port}" if port else name)
 
 
 def fill(template: str, infra_envs: Iterable[str]) -> list[str]:
