@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
+
+
+def use_asyncio_reactor() -> None:
+    """Install asyncio's reactor unless it is installed.
+
+    Raises:
+        SystemExit: another one is installed, and cannot be replaced; the status is that of a configuration
+            that is not valid.
+    """
+    from twisted.internet.asyncioreactor import AsyncioSelectorReactor, install  # noqa: PLC0415 - same
+
+    if (installed := sys.modules.get("twisted.internet.reactor")) is None:
+        install()
+    elif not isinstance(installed, AsyncioSelectorReactor):
+        print(  # noqa: T201 - as the faults of settings
+            f"image-service: the jobs role needs asyncio's reactor, and this is {type(installed).__name__};"
+            " run twistd --reactor=asyncio … image-service-jobs",
+            file=sys.stderr,
+        )
+        raise SystemExit(os.EX_CONFIG)
 
 
 def get_reactor() -> EPollReactor:

@@ -35,10 +35,7 @@ def run(_: argparse.Namespace) -> int:
     # Until the reactor handles the signal; a container's first process would ignore it otherwise.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     ignore_signals(signal.SIGHUP, *UNUSED)
-    # Imported here because they install the reactor. The engine's client needs a loop of asyncio.
-    from twisted.internet import asyncioreactor  # noqa: PLC0415
-
-    asyncioreactor.install()
+    # Imported here because no other command needs them.
     from twisted.scripts._twistd_unix import ServerOptions  # noqa: PLC0415
     from twisted.scripts.twistd import runApp  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ from tests.acceptance.service import CHECKOUT, Answer, fetch
 from tests.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 JOBS = (sys.executable, "-m", "image_service.cli", "jobs")
 COMPOSE = (sys.executable, "-m", "image_service.cli", "compose")
@@ -136,11 +136,12 @@ def compose_request(
 
 
 @contextmanager
-def running_role(directory: Path, **variables: str) -> Iterator[RunningRole]:
+def running_role(directory: Path, command: Sequence[str] = JOBS, **variables: str) -> Iterator[RunningRole]:
     """Run the role until the block ends; then SIGTERM must end it with status 0, unless it has ended.
 
     Args:
         directory: ``data`` in it is ``DATA_DIR``, ``log`` the output of the role.
+        command: the command line, of a process that stays in the foreground.
         variables: more of the environment.
     """
     port, admin_port = free_port(), free_port()
@@ -155,7 +156,7 @@ def running_role(directory: Path, **variables: str) -> Iterator[RunningRole]:
     }
     with (
         (directory / "log").open("ab") as log,
-        subprocess.Popen(JOBS, cwd=directory, env=environment, stdout=log, stderr=log) as process,
+        subprocess.Popen(command, cwd=directory, env=environment, stdout=log, stderr=log) as process,
     ):
         role = RunningRole(
             process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", data_dir, environment

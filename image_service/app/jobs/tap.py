@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from twisted.python import usage
 
-from image_service.app.reactor import get_reactor
+from image_service.app.reactor import get_reactor, use_asyncio_reactor
 from image_service.core.errors import describe_os_error
 from image_service.server.observability.log import log_through_observer
 from image_service.settings.jobs.role import JobsRoleSettings, read_jobs_settings
@@ -16,17 +16,22 @@ if TYPE_CHECKING:
 
 
 class JobsOptions(usage.Options):
-    """``twistd --reactor=asyncio image-service-jobs``: all settings are environment variables."""
+    """``twistd image-service-jobs``: all settings are environment variables.
+
+    The engine's client needs asyncio's reactor, which becomes the default of this plugin.
+    """
 
     settings: JobsRoleSettings
 
     def postOptions(self) -> None:
-        """Read the environment, and log as the byte server does.
+        """Install the reactor, read the environment, and log as the byte server does.
 
         Raises:
             UsageError: the log file cannot be opened.
-            SystemExit: it has faults, all of which are printed.
+            SystemExit: twistd was given another reactor, or the environment has faults, all of which are
+                printed.
         """
+        use_asyncio_reactor()
         self.settings = read_jobs_settings()
         if self.parent is not None:
             try:
