@@ -40,6 +40,10 @@ class ServerAway(TransientFailure):
     """A connection failed or stalled, or the server says by its status that it cannot answer now."""
 
 
+class ObjectAbsent(TransferRefused):
+    """A server answers with status 404."""
+
+
 class RedirectRefused(TransferRefused):
     """A server names another place, which is not followed."""
 
@@ -122,6 +126,8 @@ class ReceivedResponse:
         text = f"{self.url} answered with status {self.status}"
         if HTTPStatus.MULTIPLE_CHOICES <= self.status < HTTPStatus.BAD_REQUEST:
             return RedirectRefused(f"{text}; redirects are not followed")
+        if self.status == HTTPStatus.NOT_FOUND:
+            return ObjectAbsent(text)
         is_away = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.status in _TRANSIENT_STATUSES
         return ServerAway(text) if is_away else TransferRefused(text)
 

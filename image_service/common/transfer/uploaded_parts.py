@@ -15,9 +15,14 @@ from image_service.core.errors import FormatError, ImageServiceError
 
 if TYPE_CHECKING:
     from image_service.common.transfer.bundle_manifest import BundlePart
-    from image_service.common.transfer.client import TransferClient
+    from image_service.common.transfer.client import ReceivedResponse, TransferClient
     from image_service.common.transfer.manifest import ImportManifest, ManifestPart
+    from image_service.core.errors import TransferFailed
 
+_DENIED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+_SIGNATURE_REFUSED = (
+    "its signature is wrong or has expired, or it is not there and its signer may not list the bucket"
+)
 _DELETED = {HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}
 
 
@@ -31,7 +36,7 @@ def read_manifest_text(client: TransferClient, url: str) -> bytes:
     """
     with client.send("GET", url, "the manifest's URL", length=MAX_MANIFEST_BYTES) as response:
         if response.status != HTTPStatus.OK:
-            raise response.failure()
+            raise _failure(response, _SIGNATURE_REFUSED)
         return response.read(MAX_MANIFEST_BYTES)
 
 
@@ -46,7 +51,7 @@ def check_part(client: TransferClient, part: ManifestPart) -> None:
     name = f"head-url of part {part.index}"
     with client.send("HEAD", part.head_url, name) as response:
         if response.status != HTTPStatus.OK:
-            raise response.failure()
+            raise _failure(response, _SIGNATURE_REFUSED)
         length = response.field("Content-Length")
     if length not in {"", str(part.length)}:
         raise FormatError(
@@ -59,7 +64,11 @@ def check_bundle_part(client: TransferClient, manifest_url: str, part: BundlePar
     url = bundle_part_url(manifest_url, part)
     with client.send("HEAD", url, f"the bundle's part {part.file_name}") as response:
         if response.status != HTTPStatus.OK:
-            raise response.failure()
+            raise _failure(
+                response,
+                "the parts of a bundle are read without a signature: upload them with --acl public-read, or"
+                " let everyone read them by a policy of the bucket",
+            )
 
 
 def bundle_part_url(manifest_url: str, part: BundlePart) -> str:
@@ -85,6 +94,12 @@ def delete_parts(manifest: ImportManifest, client: TransferClient, deadline: flo
             is_away = isinstance(error, TransientFailure)
             notes.append(f"not deleted: {error.detail}")
     return notes
+
+
+def _failure(response: ReceivedResponse, hint: str) -> TransferFailed:
+    """Return the error for a status that is not the expected one, with a hint if access is denied."""
+    failure = response.failure()
+    return type(failure)(f"{failure.detail}; {hint}") if response.status in _DENIED else failure
 
 
 def _delete(client: TransferClient, url: str, name: str) -> None:

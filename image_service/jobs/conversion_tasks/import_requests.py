@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.common.http.origins import public_url
 from image_service.common.transfer.manifest import GIB, MANIFEST_FORMATS
 from image_service.core.errors import FormatError, UnsafeImage
 from image_service.core.formats.disk.model import SECTOR_BYTES
@@ -88,7 +89,7 @@ def parse_import_volume(parameters: Mapping[str, Any], origins: AllowedOrigins) 
     """
     disk = _parse_disk("", parameters, origins)
     return ImportRequest(
-        document=_without_urls(parameters),
+        document=_without_query(parameters),
         disks=(disk,),
         source=ImportSource((parameters["Image"]["ImportManifestUrl"],)),
         description=parameters.get("Description", ""),
@@ -109,8 +110,8 @@ def parse_import_instance(parameters: Mapping[str, Any], origins: AllowedOrigins
     additional = _parse_additional_info(specification.get("AdditionalInfo", ""))
     return ImportRequest(
         document={
-            **_without_urls(parameters),
-            "DiskImages": [_without_urls(image) for image in images],
+            **parameters,
+            "DiskImages": [_without_query(image) for image in images],
             "LaunchSpecification": _without_user_data(specification),
         },
         disks=disks,
@@ -186,12 +187,10 @@ def _parse_additional_info(text: str) -> Mapping[str, str]:
     return document
 
 
-def _without_urls(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters without the URL of the manifest, which is secret."""
-    if "Image" not in parameters:
-        return dict(parameters)
-    image = {name: value for name, value in parameters["Image"].items() if name != "ImportManifestUrl"}
-    return {**parameters, "Image": image}
+def _without_query(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters without the query of the manifest's URL, which is its signature."""
+    image = parameters["Image"]
+    return {**parameters, "Image": {**image, "ImportManifestUrl": public_url(image["ImportManifestUrl"])}}
 
 
 def _without_user_data(specification: Mapping[str, Any]) -> dict[str, Any]:

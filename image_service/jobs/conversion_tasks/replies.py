@@ -59,7 +59,12 @@ def _describe_volume(
         **({"AvailabilityZoneId": zone_id} if zone_id else {}),
         "BytesConverted": converted_bytes(jobs[number], image["Bytes"]) if jobs else 0,
         "Description": parameters.get("Description", ""),
-        "Image": {"Format": image["Format"], "Size": image["Bytes"]},
+        "Image": {
+            "Format": image["Format"],
+            "Size": image["Bytes"],
+            # Clients find bucket and key of their upload by it.
+            "ImportManifestUrl": image.get("ImportManifestUrl", ""),
+        },
         "Volume": {"Id": volume_id, "Size": parameters["Volume"]["Size"]},
     }
 

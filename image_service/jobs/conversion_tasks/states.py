@@ -5,12 +5,14 @@ EC2 has no state of failure: a task that has failed is ``cancelled``, and its me
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from image_service.jobs.model import ComposeState, JobState, JobType
+from image_service.jobs.plans.import_plan import AWAIT_STEP, WAITS_FOR
 from image_service.jobs.task_model import TaskKind
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ CANCEL_TIME = timedelta(minutes=2)
 
 _AWAITED, _PENDING, _CONVERTING = "image upload awaited", "conversion pending", "converting"
 _UPLOAD_PENDING, _UPLOADING = "upload pending", "uploading"
+_STEP = re.compile(r"step ([a-z0-9-]+): ")  # before the reason of a failure
 _NO_WORKER = "no worker is connected"
 _PHASES = ("download", "convert", "digest", "send")
 """The phases in which the job of an import reports progress, in their order."""
@@ -50,7 +53,7 @@ def state_of(record: TaskRecord, now: datetime) -> TaskState:
     if compose.state is ComposeState.SUCCESS:
         return TaskState(COMPLETED)
     if compose.state is ComposeState.FAILURE:
-        return TaskState(CANCELLED, compose.error.reason if compose.error else "the task failed")
+        return TaskState(CANCELLED, _describe_failure(record))
     if compose.state is ComposeState.CANCELLED:
         reason = record.task.cancel_reason
         message = f"cancelled by the user: {reason}" if reason else "cancelled by the user"
@@ -78,6 +81,21 @@ def converted_bytes(job: Job, image_bytes: int) -> int:
     return image_bytes * (phase * progress.total + progress.done) // (len(_PHASES) * progress.total)
 
 
+def _describe_failure(record: TaskRecord) -> str:
+    """Return the reason of a failure, without the name of its step; of several disks it names the one."""
+    error = record.compose.error
+    if error is None:
+        return "the task failed"
+    match = _STEP.match(error.reason)
+    if match is None:
+        return error.reason
+    reason = error.reason[match.end() :]
+    imports = [job.step for job in record.jobs if job.type is JobType.IMPORT]
+    if len(imports) > 1 and match[1] in imports:
+        return f"disk {imports.index(match[1]) + 1}: {reason}"
+    return reason
+
+
 def _is_stopping(job: Job, now: datetime) -> bool:
     """Return True if a worker may still do a job that was cancelled."""
     if job.state is not JobState.CANCELLED or job.started_at is None or job.finished_at is None:
@@ -92,12 +110,18 @@ def _describe_work(record: TaskRecord) -> str:
             return _describe_job(record, job)
     if record.jobs:
         return _CONVERTING
-    return _PENDING if record.task.kind is TaskKind.EXPORT_INSTANCE else _AWAITED
+    return _PENDING if record.task.kind is TaskKind.EXPORT_INSTANCE else _describe_wait(record)
+
+
+def _describe_wait(record: TaskRecord) -> str:
+    facts: Any = record.compose.provenance.get(AWAIT_STEP, {})
+    reason = facts.get(WAITS_FOR)
+    return f"{_AWAITED}: {reason}" if reason else _AWAITED
 
 
 def _describe_job(record: TaskRecord, job: Job) -> str:
     if job.type is JobType.IMPORT and job.state is JobState.WAITING:
-        return _AWAITED
+        return _describe_wait(record)
     is_upload = job.type is JobType.UPLOAD
     if job.state is JobState.RUNNING:
         return _UPLOADING if is_upload else _CONVERTING

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9]{1,128}(?:\.[A-Za-z0-9]{1,128}){0,15}")
 _INDEX = re.compile(r"[1-9][0-9]{0,8}")
+_MODEL_NAMES = {
+    "LaunchSpecification.Monitoring.Enabled": "LaunchSpecification.Monitoring",
+    "LaunchSpecification.UserData": "LaunchSpecification.UserData.Data",
+}
+"""EC2's names of parameters for which euca2ools has others."""
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -31,7 +36,8 @@ def parse_form(body: bytes) -> dict[str, str]:
     except UnicodeDecodeError:
         raise Ec2Error("InvalidCharacter", "the content of the request must be in UTF-8") from None
     form: dict[str, str] = {}
-    for name, value in pairs:
+    for sent_name, value in pairs:
+        name = _MODEL_NAMES.get(sent_name, sent_name)
         if not _NAME.fullmatch(name):
             raise Ec2Error("InvalidQueryParameter", "a name must be letters and digits, in parts after dots")
         if name in form:

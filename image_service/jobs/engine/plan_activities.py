@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
@@ -66,15 +66,23 @@ class PlanActivities:
 
 
 async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
-    """Run an action of ours with heartbeats, and map its errors to those that `RunPlan` knows."""
+    """Run an action of ours with heartbeats, and map its errors to those that `RunPlan` knows.
+
+    The SDK logs a failure without its reason, so it is told that a wait is benign.
+    """
     beats = asyncio.create_task(_beat())
     try:
         return await Deferred.fromCoroutine(action).asFuture(asyncio.get_running_loop())
     except NotFound as error:
         raise ApplicationError(error.detail, type=PLAN_GONE, non_retryable=True) from None
     except (StoreFailed, Unavailable, CancelledError) as error:
+        if isinstance(error, StoreFailed):
+            _log.warn("an action of a plan is repeated later: {reason}", reason=str(error))
         raise ApplicationError(
-            str(error), type=type(error).__name__, next_retry_delay=_retry_delay(error)
+            str(error),
+            type=type(error).__name__,
+            next_retry_delay=_retry_delay(error),
+            category=ApplicationErrorCategory.BENIGN,
         ) from None
     except ImageServiceError as error:
         raise ApplicationError(error.detail, type=error.code, non_retryable=True) from None

@@ -11,7 +11,12 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.common.transfer.bundle_manifest import BundleManifest, is_bundle
-from image_service.common.transfer.client import RedirectRefused, TransferClient, TransferTimes
+from image_service.common.transfer.client import (
+    ObjectAbsent,
+    RedirectRefused,
+    TransferClient,
+    TransferTimes,
+)
 from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.common.transfer.uploaded_parts import (
     check_bundle_part,
@@ -24,7 +29,7 @@ from image_service.jobs.artifacts.actions import StepResult
 from image_service.jobs.imports.expected_disk import ExpectedDisk
 from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import JobError, JobErrorId
-from image_service.jobs.plans.import_plan import AWAIT_UPLOAD, DELETE_UPLOAD
+from image_service.jobs.plans.import_plan import AWAIT_UPLOAD, DELETE_UPLOAD, WAITS_FOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,8 +86,7 @@ class ImportActions:
         """Look for manifests and parts; once all are there, pin the manifests, whose URLs are checked first.
 
         Raises:
-            Unavailable: the upload is not complete; has the time of the next look. The reason is in the log
-                alone: the engine stores the error.
+            Unavailable: the upload is not complete; has the time of the next look.
         """
         if self._looking.total() >= THREADS or self._looking[compose.tenant] >= MOST_OF_TENANT:
             raise self._not_yet()
@@ -94,7 +98,7 @@ class ImportActions:
         except TransferFailed as error:
             if self._now().timestamp() > float(str(step.arguments["expires_at"])):
                 return _refused(step, f"the upload was not complete in time: {error.detail}")
-            _log.debug("import {compose} waits: {reason}", compose=compose.id, reason=error.detail)
+            await self._record_wait(compose, step, "" if isinstance(error, ObjectAbsent) else error.detail)
             raise self._not_yet() from None
         finally:
             self._looking[compose.tenant] -= 1
@@ -111,6 +115,21 @@ class ImportActions:
                 note=notes[0],
             )
         return StepResult()
+
+    async def _record_wait(self, compose: Compose, step: Step, reason: str) -> None:
+        """Record why an upload is awaited, if it is for another reason than before.
+
+        Args:
+            reason: for the client; "": it is not there.
+        """
+        facts = compose.provenance.get(step.name)
+        if facts == {WAITS_FOR: reason}:
+            return
+        if reason or facts is None:
+            shown = reason or "it is not there yet"
+            _log.info("import {compose} awaits its upload: {reason}", compose=compose.id, reason=shown)
+        provenance = {**compose.provenance, step.name: {WAITS_FOR: reason}}
+        await self._in_thread(partial(self._composes.set_provenance, compose.id, provenance))
 
     def _not_yet(self) -> Unavailable:
         return Unavailable("the upload is awaited", retry_after_seconds=self._poll_seconds)

@@ -21,6 +21,9 @@ AWAIT_UPLOAD = "await-upload"
 Its arguments: ``expires_at``, in seconds since 1970; ``disks``, a list of objects with ``format``, ``bytes``
 and ``volume_bytes``, as in `ImportedDisk`.
 """
+AWAIT_STEP = "await-upload"
+WAITS_FOR = "waits_for"
+"""The fact that it reports until then: why the upload cannot be read; "": it is not there."""
 DELETE_UPLOAD = "delete-upload"
 """The action that deletes the parts and the manifests; it has no arguments."""
 MANIFEST = "manifest:"
@@ -76,7 +79,7 @@ def make_import_plan(
     )
     return ComposePlan(
         (
-            Step("await-upload", AWAIT_UPLOAD, arguments),
+            Step(AWAIT_STEP, AWAIT_UPLOAD, arguments),
             *imports,
             register,
             Step("delete-upload", DELETE_UPLOAD, after=(register.name,)),
@@ -99,5 +102,5 @@ def _import_steps(disks: Sequence[ImportedDisk], object_stores: list[str]) -> It
                 "volume_bytes": disk.volume_bytes,
             },
             {"manifest": f"{MANIFEST}{number}", "manifest-url": f"{MANIFEST_URL}{number}"},
-            ("await-upload",),
+            (AWAIT_STEP,),
         )

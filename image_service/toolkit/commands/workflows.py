@@ -180,12 +180,14 @@ class Workflow:
             on_input: gets the report's members on the input, when the first task has ended.
         """
         last = len(self.tasks) - 1
+        # Names in messages: that of an image says nothing about the task that has made it.
+        names = ("image", *(f"image-{number}" for number in range(2, last + 1)))
         made = TaskResult("", {}, {}, source)
         for number, task in enumerate(self.tasks):
             call = TaskCall(
                 made.source,
                 made.format or None,
-                place if number == last else workspace.directory / f"result-of-{task.name}",
+                place if number == last else workspace.directory / names[number],
                 options,
                 workspace,
                 options.digest and number in {0, last},

@@ -115,6 +115,7 @@ def test_import_of_a_volume(version: str, client: RawClient, rows: Rows) -> None
         "importVolume/bytesConverted": "0",
         "importVolume/description": "a disk&more",
         "importVolume/image/format": "VMDK",
+        "importVolume/image/importManifestUrl": "https://store.example/b/m",
         "importVolume/image/size": "1048576",
         "importVolume/volume/size": "2",
     }

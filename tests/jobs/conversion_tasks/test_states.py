@@ -60,6 +60,37 @@ def test_state_follows_the_rows(record: TaskRecord, expected: tuple[str, str]) -
     assert (state.name, state.message) == expected
 
 
+@pytest.mark.parametrize(
+    ("steps", "reason", "message"),
+    [
+        (["import"], "step import: image: its content is raw", "image: its content is raw"),
+        (["import", "import-2"], "step import-2: its content is raw", "disk 2: its content is raw"),
+        (["import", "import-2"], "step import: its content is raw", "disk 1: its content is raw"),
+        (["import"], "step await-upload: the manifest has no size", "the manifest has no size"),
+        (["convert", "upload"], "step upload: the bucket is away", "the bucket is away"),
+        (["import"], "the job engine has lost this compose", "the job engine has lost this compose"),
+    ],
+)
+def test_reason_of_a_failure_begins_with_what_failed(steps: list[str], reason: str, message: str) -> None:
+    jobs = [
+        attrs.evolve(IMPORT, step=step, type=JobType.IMPORT if "import" in step else JobType.CONVERT)
+        for step in steps
+    ]
+    record = record_of(ComposeState.FAILURE, *jobs, error=JobError(4, reason))
+    assert state_of(record, NOW).message == message
+
+
+@pytest.mark.parametrize("jobs", [(), (IMPORT,)])
+def test_awaited_upload_shows_why_it_cannot_be_read(jobs: tuple[Job, ...]) -> None:
+    record = record_of(ComposeState.BUILDING, *jobs)
+    for facts, message in (
+        ({"waits_for": ""}, "image upload awaited"),
+        ({"waits_for": "URL answered with status 403"}, "image upload awaited: URL answered with status 403"),
+    ):
+        compose = attrs.evolve(record.compose, provenance={"await-upload": facts})
+        assert state_of(attrs.evolve(record, compose=compose), NOW).message == message
+
+
 @given(
     started=st.booleans(),
     stopped=st.none() | st.integers(0, 300),

@@ -48,6 +48,33 @@ def test_indices_may_be_huge_and_have_gaps() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("form", "member", "value"),
+    [
+        ({"Monitoring.Enabled": "false"}, "Monitoring", False),
+        ({"Monitoring": "true"}, "Monitoring", True),
+        ({"KeyName": "my-key"}, "KeyName", "my-key"),
+        ({"UserData": "IyEvYmluL3NoCg=="}, "UserData", {"Data": "IyEvYmluL3NoCg=="}),
+        ({"Placement.Tenancy": "dedicated"}, "Placement", {"Tenancy": "dedicated"}),
+    ],
+)
+def test_parameters_of_instances_may_be_spelled_as_euca2ools_does(
+    form: dict[str, str], member: str, value: object
+) -> None:
+    sent = {f"LaunchSpecification.{name}": text for name, text in form.items()}
+    assert read("ImportInstance", {"Platform": "Linux", **sent})["LaunchSpecification"] == {member: value}
+
+
+@pytest.mark.parametrize(
+    "name", ["Monitoring.Level", "Keyname", "UserData.Text", "Monitoring.Enabled.1", "ImageId", "KeyName.1"]
+)
+def test_other_parameters_of_instances_are_unknown(name: str) -> None:
+    form = {"Platform": "Linux", f"LaunchSpecification.{name}": "true"}
+    with pytest.raises(Ec2Error) as raised:
+        read("ImportInstance", form)
+    assert raised.value.error_code == "UnknownParameter"
+
+
 def test_many_parameters_are_read_in_one_pass() -> None:
     ids = {f"ConversionTaskId.{index}": str(index) for index in range(1, 1500)}
     assert read("DescribeConversionTasks", ids)["ConversionTaskIds"] == list(ids.values())

@@ -177,6 +177,64 @@ async def test_upload_that_is_not_complete_in_time_is_refused(site: Site) -> Non
 
 
 @pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("/manifest", 403, "answered with status 403; its signature is wrong or has expired"),
+        ("/manifest", 401, "answered with status 401; its signature is wrong or has expired"),
+        ("/manifest", 503, "answered with status 503"),
+        ("/2", 403, "answered with status 403; its signature is wrong or has expired"),
+        ("/manifest", 404, ""),
+        ("/2", 404, ""),
+    ],
+)
+@ensure_deferred
+async def test_row_says_for_what_an_upload_waits(site: Site, path: str, status: int, reason: str) -> None:
+    site.store.serve("/manifest", Reply(render_import_manifest(site.manifest)))
+    serve_parts(site.store, IMAGE)
+    site.store.replies[path] = [Reply(status=status)]
+    compose = site.add()
+    with pytest.raises(Unavailable):
+        await site.look(compose)
+    found = Rows(site.database).composes.find(compose.id)
+    assert found
+    facts: Any = found.provenance["await-upload"]
+    assert bool(facts["waits_for"]) == bool(reason)
+    assert reason in facts["waits_for"]
+    assert SECRET not in facts["waits_for"]
+
+
+def bundle_of(part: str) -> bytes:
+    """Return the manifest of a bundle of one part, which nobody can decrypt."""
+    keys = "".join(
+        f'<{owner}_encrypted_key algorithm="AES-128-CBC">00</{owner}_encrypted_key>'
+        f"<{owner}_encrypted_iv>00</{owner}_encrypted_iv>"
+        for owner in ("user", "ec2")
+    )
+    digest = f'<digest algorithm="SHA1">{"0" * 40}</digest>'
+    return (
+        "<manifest><version>2007-10-10</version><machine_configuration></machine_configuration>"
+        f"<image>{digest}<size>512</size><bundled_size>512</bundled_size>{keys}"
+        f'<parts count="1"><part index="0"><filename>{part}</filename>{digest}</part></parts></image>'
+        "<signature>00</signature></manifest>"
+    ).encode()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@ensure_deferred
+async def test_bundle_with_private_parts_says_how_to_make_them_readable(site: Site, status: int) -> None:
+    site.store.serve("/manifest", Reply(bundle_of("image.part.0")))
+    site.store.replies["/image.part.0"] = [Reply(status=status)]
+    site.has_bundle_key = True
+    compose = site.add()
+    with pytest.raises(Unavailable):
+        await site.look(compose)
+    found = Rows(site.database).composes.find(compose.id)
+    assert found
+    assert f"status {status}; the parts of a bundle are read without a signature" in str(found.provenance)
+    assert "--acl public-read" in str(found.provenance)
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"format": "VMDK"}, "file-format is raw, but that of the request is vmdk"),

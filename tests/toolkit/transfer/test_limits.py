@@ -172,5 +172,5 @@ def test_fetched_image_that_is_unsafe_is_called_by_a_name_of_the_user(
     with nothing_is_left(out):
         done = toolkit(*verb, path, out, *allow(origin, out))
     assert done.status == 6
-    assert done.reason.startswith("result-of-down-parts: " if workflow else "disk: "), done.reason
+    assert done.reason.startswith("image: " if workflow else "disk: "), done.reason
     assert str(tmp_path) not in done.reason
