@@ -245,6 +245,10 @@ class FormatError(BaseImageError):
     """The bytes of a file violate its format; ``detail`` names the part, the offset and the size."""
 
 
+class FormatUnread(FormatError):
+    """Bytes that may be right, but exceed a limit on bytes, files or memory, or have a form not read here."""
+
+
 class FileNotInImage(FormatError):
     """A file system image has no file of that path."""
 

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import random
+import sys
 import tempfile
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -34,12 +38,18 @@ from tests.core.formats.reading import FIXTURES, fixture
 from tests.core.images.building import read
 from tests.server.catalog import full_isos
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from image_service.core.images.base import BaseImage
     from image_service.core.images.canvas import Canvas
     from tests.cli.conftest import Run
+
 
 CONFIG = b'{"ignition": {"version": "3.3.0"}}\n'
 RAMDISK = gzip.compress(write_archive([Member("etc/small", b"small")]), mtime=0)
@@ -60,6 +70,10 @@ GOLDEN_EDIT = (
     *("--karg-append", "foo=bar", "--karg-append", "baz"),
     *("--karg-delete", "ignition.firstboot", "--karg-replace", "ignition.platform.id=metal=qemu"),
 )
+
+
+def as_newc_crc(archive: bytes) -> bytes:
+    return archive.replace(b"070701", b"070702")
 
 
 @contextmanager
@@ -251,6 +265,13 @@ def test_too_long_kernel_arguments_are_refused_with_both_sizes(run: Run, base: P
         ("--ignition", b"", "is not JSON"),
         ("--ramdisk", b"hello", "is not a ramdisk"),
         ("--ramdisk", b"", "is not a ramdisk"),
+        (
+            "--ramdisk",
+            lzma.compress(write_archive([])),
+            "the kernel does not read; use xz --check=crc32",
+        ),
+        ("--ramdisk", RAMDISK[:-9], "ends within"),
+        ("--ramdisk", write_archive([Member("a", b"")])[:-124], "is not a ramdisk: no cpio header"),
     ],
 )
 def test_invalid_config_or_ramdisk_is_named(
@@ -318,15 +339,65 @@ def test_names_of_coreos_installer_are_aliases(run: Run, base: Path, out: Path) 
     assert out.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("http://192.0.2.1/r?a=1&b=2", "has '&' at position 22, "),
+        ("http://192.0.2.1/r?a=1&b=2", "write %26 "),
+        ("http://192.0.2.1/a b", "write %20 "),
+        ("http://192.0.2.1/ä", "write %C3%A4 "),
+        ('"http://192.0.2.1/a"', "write %22 "),
+        ("http://192.0.2.1/{a}", "write %7B "),
+    ],
+)
+def test_hint_of_a_refused_rootfs_url_can_be_followed(
+    run: Run, base: Path, out: Path, url: str, hint: str
+) -> None:
+    refused = run("customize", base, "--minimal", "--rootfs-url", url, "-o", out)
+    assert refused.status == 2
+    assert hint in refused.errors
+    followed = quote(url, safe=":/?=%")
+    assert run("customize", base, "--minimal", "--rootfs-url", followed, "-o", out).status == 0
+
+
+@pytest.mark.parametrize(
+    ("compress", "noted"),
+    [(bz2.compress, "CONFIG_RD_BZIP2"), (zstd.compress, "before 5.9"), (as_newc_crc, "before 5.19")],
+)
+def test_doubt_about_a_ramdisk_is_noted(
+    run: Run, base: Path, out: Path, compress: Callable[[bytes], bytes], noted: str
+) -> None:
+    ramdisk = base.with_name("ramdisk")
+    ramdisk.write_bytes(compress(write_archive([Member("a", b"")])))
+    made = run("customize", base, "--ramdisk", ramdisk, "-o", out)
+    assert (made.status, made.errors.count("\n")) == (0, 1)
+    assert made.errors.startswith(f"image-service: note: {ramdisk}: ")
+    assert noted in made.errors
+    assert out.exists()
+
+
+@pytest.mark.parametrize("name", ["eth0", ".hidden.nmconnection", "eth0.nmconnection~"])
+def test_keyfile_that_networkmanager_would_not_read_is_refused(
+    run: Run, base: Path, out: Path, name: str
+) -> None:
+    keyfile = base.with_name(name)
+    keyfile.write_bytes(b"")
+    refused = run("customize", base, "--network-keyfile", keyfile, "-o", out)
+    assert (refused.status, refused.errors.count("\n")) == (1, 1)
+    assert "NAME.nmconnection" in refused.errors
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("more", [(), MINIMAL], ids=["full", "minimal"])
 def test_keyfiles_are_packed_into_a_ramdisk(run: Run, base: Path, out: Path, more: tuple[str, ...]) -> None:
-    names = ("eth1.nmconnection", "eth0.nmconnection")
+    names = ("eth1.nmconnection", "eth0.nmconnection", "Wired +ä:1.nmconnection")
     for name in names:
         base.with_name(name).write_text(f"[connection]\nid={name}\n")
     options = [word for name in names for word in ("--network-keyfile", base.with_name(name))]
     assert run("customize", base, *options, *more, "-o", out).status == 0
     members = json.loads(run("inspect", out, "--json").output)["ignition_area"]["members"]
     assert [member["name"] for member in members] == [
+        "etc/coreos-firstboot-network/Wired +ä:1.nmconnection",
         "etc/coreos-firstboot-network/eth0.nmconnection",
         "etc/coreos-firstboot-network/eth1.nmconnection",
     ]

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import attrs
 
 from image_service.cli.iso.base import compose_with_notes, minimal_image, open_base
 from image_service.cli.shared.command import STANDARD_INPUT, add_file_command, read_input
 from image_service.cli.shared.output import choose_output, write_output
-from image_service.common.command_line.parser import exit_on_signals
-from image_service.core.errors import BaseImageError, IgnitionInvalid, KernelArgumentInvalid, Unprocessable
+from image_service.common.command_line.parser import exit_on_signals, printable
+from image_service.core.errors import (
+    BaseImageError,
+    FormatError,
+    IgnitionInvalid,
+    KernelArgumentInvalid,
+    Unprocessable,
+)
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.core.families.coreos.live_iso import read_features
-from image_service.core.families.coreos.network_keyfiles import FEATURE, pack_keyfiles
+from image_service.core.families.coreos.network_keyfiles import FEATURE, check_keyfile_name, pack_keyfiles
 from image_service.core.formats.hosts import ascii_host
-from image_service.core.formats.initrd import is_initrd
+from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.customization import Customization
 
@@ -127,13 +135,18 @@ def _parse_kernel_argument(operation: Operation, value: str) -> KernelArgument:
 
 
 def _parse_url(url: str) -> str:
-    """Refuse a URL that would not be one kernel argument."""
-    try:
-        check_argument(KernelArgument(Operation.APPEND, url))
-    except KernelArgumentInvalid as error:
-        raise argparse.ArgumentTypeError(error.detail.replace("a kernel argument", "the URL")) from None
-    if not {" ", '"'}.isdisjoint(url):
-        raise argparse.ArgumentTypeError("the URL contains a blank or a double quote")
+    """Refuse a URL that would not be one kernel argument, and name the character to replace."""
+    if not url:
+        raise argparse.ArgumentTypeError("the URL is empty")
+    for position, character in enumerate(url):
+        try:
+            check_argument(KernelArgument(Operation.APPEND, character))  # which has no quotes around it
+        except KernelArgumentInvalid:
+            raise argparse.ArgumentTypeError(
+                f"the URL has {character!a} at position {position}, which boot loaders do not pass on alike;"
+                f" write {quote(character, errors='surrogateescape')} if the server takes it for the same, or"
+                " use a URL without it"
+            ) from None
     try:
         if host := urlsplit(url).hostname:
             ascii_host(host)
@@ -201,10 +214,12 @@ def _read_customization(options: argparse.Namespace) -> Customization:
         ramdisk = pack_keyfiles(_read_keyfiles(options.network_keyfile))
     if options.ramdisk:
         ramdisk = read_input(options.ramdisk)
-        if not is_initrd(ramdisk):
-            raise Unprocessable(
-                f"{options.ramdisk} is not a ramdisk; it must be a gzip, xz, zstd or newc archive"
-            )
+        try:
+            doubts = check_ramdisk(ramdisk, "its content", time.monotonic)
+        except FormatError as error:
+            raise Unprocessable(f"{options.ramdisk} is not a ramdisk: {error.detail}") from None
+        for doubt in doubts:
+            print(f"image-service: note: {printable(options.ramdisk)}: {doubt}", file=sys.stderr)  # noqa: T201
     return Customization(ignition, tuple(options.kernel_arguments), modified=None, ramdisk=ramdisk)
 
 
@@ -212,4 +227,6 @@ def _read_keyfiles(names: Sequence[str]) -> dict[str, bytes]:
     paths = {Path(name).name: Path(name) for name in names}
     if len(paths) != len(names):
         raise Unprocessable("the files of --network-keyfile must have different names")
+    for name in paths:
+        check_keyfile_name(name)
     return {name: path.read_bytes() for name, path in paths.items()}

@@ -14,8 +14,8 @@ An LZ4 block is a sequence of
 MicroLZMA, as erofs stores it, is LZMA without a header; the complement of the properties replaces the first
 byte, which is always 0.
 
-`DecompressedStream` reads content too long for memory: gzip, xz, zstd, bzip2, and LZ4's "legacy" frames, as
-the kernel reads them:
+`DecompressedStream` reads content too long for memory: gzip, xz, zstd, bzip2, LZMA, and LZ4's "legacy"
+frames, as the kernel reads them:
 
     4   02 21 4c 18
     …   blocks of up to 8 MiB: 4 bytes with the packed length, little-endian, and an LZ4 block
@@ -27,12 +27,13 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import re
 import sys
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from image_service.core.errors import FormatError
+from image_service.core.errors import FormatError, FormatUnread
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -53,8 +54,9 @@ _MAX_HALF = 15
 _MIN_MATCH = 4
 
 # The kernel reads such initrds: xz of preset 9 needs 65 MiB, zstd's window (ZSTD_WINDOWSIZE_MAX) 128 MiB.
-_MAX_STREAM_XZ_MEMORY = 128 * 1024 * 1024
+_MAX_STREAM_MEMORY = 128 * 1024 * 1024
 _MAX_STREAM_ZSTD_WINDOW = 27
+_NEEDS_MEMORY = re.compile("memory", re.IGNORECASE)  # liblzma's and libzstd's texts have no code
 _MAX_LZ4_BLOCK = 8 * 1024 * 1024
 _MAX_PACKED_LZ4_BLOCK = _MAX_LZ4_BLOCK + _MAX_LZ4_BLOCK // 255 + 16  # LZ4_COMPRESSBOUND
 _LZ4_LENGTH = 4
@@ -239,17 +241,22 @@ def _zstd_stream() -> StreamDecompressor:
 
 
 _LZ4_MAGIC = b"\x02\x21\x4c\x18"
+_LZMA_MAGIC = b"\x5d\0"  # the kernel's; too short to tell any file by
 _STREAMS: dict[bytes, Callable[[], StreamDecompressor]] = {
     b"\x1f\x8b": _GzipDecompressor,
-    b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_STREAM_XZ_MEMORY),
+    b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_STREAM_MEMORY),
     b"\x28\xb5\x2f\xfd": _zstd_stream,
     b"BZh": bz2.BZ2Decompressor,
     _LZ4_MAGIC: _Lz4Decompressor,
 }
+_INITRD_STREAMS: dict[bytes, Callable[[], StreamDecompressor]] = {
+    **_STREAMS,
+    _LZMA_MAGIC: lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=_MAX_STREAM_MEMORY),
+}
 
 
 def is_compressed(read_at: ReadAt) -> bool:
-    """Return True if a file begins as one that `DecompressedStream` reads."""
+    """Return True if a file begins as one `DecompressedStream` reads; False for LZMA, which has no mark."""
     return read_at(0, max(map(len, _STREAMS))).startswith(tuple(_STREAMS))
 
 
@@ -273,7 +280,12 @@ class DecompressedStream:
         self._where = f"the compressed data at offset {start} of {where}"
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the content; FormatError if it is damaged, ends too soon, or is compressed in another way."""
+        """Yield the content.
+
+        Raises:
+            FormatUnread: it exceeds the limit, or needs too much memory.
+            FormatError: it is damaged, ends too soon, or is compressed in another way.
+        """
         stream = self._open()
         while not stream.eof:
             packed = self._read_at(self.position, _PACKED_CHUNK) if stream.needs_input else b""
@@ -281,19 +293,23 @@ class DecompressedStream:
             ended = stream.needs_input and not packed
             try:
                 content = stream.decompress(packed, _CHUNK)
-            except (*_DAMAGES, OSError):  # OSError is bz2's
+            except (*_DAMAGES, OSError) as error:  # OSError is bz2's
+                if _NEEDS_MEMORY.search(str(error)):
+                    raise FormatUnread(
+                        f"{self._where} needs more than {_MAX_STREAM_MEMORY} bytes of memory to decompress"
+                    ) from None
                 raise FormatError(f"{self._where} is damaged") from None
             if ended and not content and not stream.eof:
                 raise FormatError(f"the file ends within {self._where}")
             self.length += len(content)
             if self.length > self._limit:
-                raise FormatError(f"{self._where} exceeds {self._limit} decompressed bytes")
+                raise FormatUnread(f"{self._where} exceeds {self._limit} decompressed bytes")
             yield content
         self.position -= len(stream.unused_data)
 
     def _open(self) -> StreamDecompressor:
-        head = self._read_at(self.position, max(map(len, _STREAMS)))
-        for magic, open_stream in _STREAMS.items():
+        head = self._read_at(self.position, max(map(len, _INITRD_STREAMS)))
+        for magic, open_stream in _INITRD_STREAMS.items():
             if head.startswith(magic):
                 return open_stream()
         raise FormatError(f"{self._where} has no supported compression: it begins with {head.hex()}")

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from image_service.core.errors import FormatError
 from image_service.core.formats.deflate import deflate_by_huffman
-from image_service.core.formats.newc import NEWC_MAGIC, read_archive
+from image_service.core.formats.newc import read_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -85,11 +85,6 @@ def _gzip(deflated: Iterable[bytes | memoryview], archive: bytes, extra_flags: i
     """RFC 1952 without name, time and operating system: the bytes depend on the content alone."""
     header = struct.pack("<2sBBIBB", _GZIP_MAGIC, 8, 0, 0, extra_flags, 255)
     return b"".join([header, *deflated, struct.pack("<II", zlib.crc32(archive), len(archive) & 0xFFFFFFFF)])
-
-
-def is_initrd(data: bytes) -> bool:
-    """Return True if ``data`` starts like gzip, xz, zstd or newc, which the kernel tries to unpack."""
-    return data.startswith((_GZIP_MAGIC, _XZ_MAGIC, _ZSTD_MAGIC, NEWC_MAGIC))
 
 
 def read_members(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> dict[str, Member]:

@@ -1,7 +1,7 @@
 """cpio archives in the "newc" format, which the kernel unpacks its initial file system from.
 
     offset  size  content, all numbers as 8 hexadecimal digits
-    0       6     070701
+    0       6     070701; 070702 if the checksum is set, which Linux reads from 5.19 on
     6       8     inode: here the member's index
     14      8     mode
     22      24    uid, gid, number of links: here 0, 0, 1
@@ -9,7 +9,7 @@
     54      8     length of the data
     62      32    device numbers: here 0
     94      8     length of the name with its NUL
-    102     8     checksum: 0
+    102     8     checksum, the sum of the data's bytes: here 0
     110           name and NUL, zeros up to a multiple of 4, data, zeros up to a multiple of 4
 
 Multiples count from the archive's start; a member called TRAILER!!! ends the archive. Written archives equal,
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from image_service.core.formats.reading import ReadAt
 
 NEWC_MAGIC = b"070701"
-_HEADER = re.compile(rb"070701[0-9A-Fa-f]{104}")
+NEWC_MAGICS = NEWC_MAGIC, b"070702"
+"""The beginnings of archives: without and with checksums."""
+_HEADER = re.compile(rb"07070[12][0-9A-Fa-f]{104}")
 _HEADER_LENGTH = 110
 _TRAILER = "TRAILER!!!"
 _MAX_LOCATED = 64  # members; a real rootfs.img has some dozen

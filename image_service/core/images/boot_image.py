@@ -33,6 +33,7 @@ class BootImage:
     is_public: bool = False  # it is the same for everyone
     content_type: str = "application/octet-stream"
     areas: tuple[BootArea, ...] = ()  # of an ISO: its parts that a machine reads while it boots
+    doubts: tuple[str, ...] = ()  # why the kernel of a machine may not unpack all of it
 
     @property
     def size(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run time
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import attrs
 from twisted.web.http_headers import Headers  # noqa: TC002 - same
 
-from image_service.core.errors import IgnitionInvalid, IgnitionNotJson
+from image_service.core.errors import FormatError, IgnitionInvalid, IgnitionNotJson
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
-from image_service.core.formats.initrd import is_initrd
+from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.assisted.failures import upstream_error
 from image_service.server.http.dates import parse_http_date
@@ -81,12 +82,15 @@ def parse_infra_env(response: CompleteResponse) -> InfraEnv:
 
 
 def parse_ramdisk(response: CompleteResponse) -> bytes | None:
-    """Return the ramdisk, or None; raises UpstreamError if the kernel would not unpack it."""
+    """Return the ramdisk, or None; raises UpstreamError if no kernel would unpack it."""
     ramdisk = response.body
-    if ramdisk and not is_initrd(ramdisk):
-        detail = f"{response.resource}, {len(ramdisk)} bytes, is not an archive of gzip, xz, zstd or cpio"
-        raise upstream_error(detail)
-    return ramdisk or None
+    if not ramdisk:
+        return None
+    try:
+        check_ramdisk(ramdisk, f"{response.resource}, {len(ramdisk)} bytes,", time.monotonic)
+    except FormatError as error:
+        raise upstream_error(error.detail) from None
+    return ramdisk
 
 
 def _load_json(text: bytes | str, name: str) -> Any:  # noqa: ANN401 - JSON is any of six types

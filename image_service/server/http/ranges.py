@@ -12,6 +12,7 @@ _RANGES = re.compile(r"bytes=(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)", re.ASCII)
 _SINGLE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 _CHARACTERS = re.compile(r"bytes=[0-9, -]{1,180}", re.ASCII)
+_CONVERSIONS = re.compile(r"bytes=%?[a-z]{1,3}-%?[a-z]{0,3}", re.ASCII)
 _OWS = " \t"
 _DIGITS = 18
 _BEYOND = 10**_DIGITS  # past the end of anything; longer numbers mean no more than that
@@ -45,6 +46,11 @@ def clamp(first: int, last: int, size: int) -> ByteRange | None:
 def has_range_characters(value: str) -> bool:
     """Return True if a field value is short and made of a byte range's characters: safe to log."""
     return _CHARACTERS.fullmatch(value) is not None
+
+
+def has_conversion(value: str) -> bool:
+    """Return True if a field has the rest of a conversion in place of numbers: ``u-u`` of ``%zu-%zu``."""
+    return _CONVERSIONS.fullmatch(value) is not None
 
 
 def parse_range(value: str, size: int) -> tuple[ByteRange, ...] | None:

@@ -116,6 +116,7 @@ class ImageResponses:
             partial(self._images.mounts.end_response, mount),
             ranges,
             on_sent=ContentReads(reads, response.ranges).record,
+            warnings=image.doubts,
         )
         return prepared if mount.saving is None else shielded(mount.saving).addCallback(lambda _: prepared)
 

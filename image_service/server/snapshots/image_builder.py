@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from image_service.core.errors import NotFound, RamdiskTooLarge
+from image_service.core.errors import FormatError, NotFound, RamdiskTooLarge
 from image_service.core.families.coreos.family import WITHOUT_MINIMAL_ISO
+from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.netboot import compose_initrd_addrsize, compose_pxe_initrd
@@ -88,6 +90,14 @@ class ImageBuilder:
         Raises:
             ImageServiceError: they do not fit, or something derived from the base is not ready.
         """
+        image = await self._build(ref, base, customization, layout)
+        if customization.ramdisk is None:
+            return image
+        return await self.in_thread(partial(_add_doubts, image, customization.ramdisk))
+
+    async def _build(
+        self, ref: ImageRef, base: BaseImage, customization: Customization, layout: ByteLayout
+    ) -> BootImage:
         if ref.kind is Kind.MINIMAL_ISO:
             return await self._minimal_iso(base, customization, ref, layout)
         if ref.kind is Kind.PXE_INITRD:
@@ -124,6 +134,15 @@ class ImageBuilder:
     ) -> BootImage:
         work = partial(compose, canvas, customization, file_name, layout)
         return await self.in_thread(work) if len(customization.ignition) > THREAD_BYTES else work()
+
+
+def _add_doubts(image: BootImage, ramdisk: bytes) -> BootImage:
+    """Return an image with the doubts about its ramdisk, which may have been stored before it was checked."""
+    try:
+        doubts = check_ramdisk(ramdisk, "the ramdisk", time.monotonic)
+    except FormatError as error:
+        doubts = (error.detail,)
+    return attrs.evolve(image, doubts=tuple(f"the machine may lack files: {doubt}" for doubt in doubts))
 
 
 def _file_name(ref: ImageRef, base: BaseImage) -> str:

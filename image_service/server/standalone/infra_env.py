@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -13,10 +14,11 @@ import attrs
 
 from image_service.common.openapi.bodies import Keywords, Time, body, schemas_of
 from image_service.common.openapi.document import TEXT, TEXT_OR_NULL, list_schema, object_schema
-from image_service.core.errors import ImageServiceError, InvalidParameter
+from image_service.core.errors import FormatError, ImageServiceError, InvalidParameter, KeyfileInvalid
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
-from image_service.core.formats.initrd import is_initrd
+from image_service.core.families.coreos.network_keyfiles import check_keyfile_name
+from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.reference import Kind
 from image_service.server.management.messages import parse_json_object
 
@@ -34,7 +36,6 @@ _MAX_KEYFILES = 64
 _MAX_KEYFILE_CHARACTERS = 64 * 1024
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")  # as it stands in a URL's path
-_KEYFILE = re.compile(r"[0-9A-Za-z_][0-9A-Za-z._@-]{0,127}")  # a file's name, not hidden, without slashes
 ARCHITECTURES = {name: name for name in ("x86_64", "aarch64", "ppc64le", "s390x")} | {"arm64": "aarch64"}
 _OPERATIONS = {operation.value: operation for operation in Operation}
 _IMAGE_TYPE: Json = {"enum": [Kind.FULL_ISO.value, Kind.MINIMAL_ISO.value]}
@@ -217,8 +218,10 @@ def _network_keyfiles(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > _MAX_KEYFILES:
         raise ValueError(f"must be an object of at most {_MAX_KEYFILES} members")
     for name, text in value.items():
-        if not _KEYFILE.fullmatch(name):
-            raise ValueError("must have file names as member names")
+        try:
+            check_keyfile_name(name)
+        except KeyfileInvalid:
+            raise ValueError("must have file names as member names, such as eth0.nmconnection") from None
         if not isinstance(text, str) or "\0" in text or len(text) > _MAX_KEYFILE_CHARACTERS:
             raise ValueError(f"must hold text of at most {_MAX_KEYFILE_CHARACTERS} characters each")
     return value
@@ -231,10 +234,15 @@ def _ramdisk(value: object) -> bytes | None:
         content = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
     except ValueError:
         content = b""
-    if not is_initrd(content):
-        raise ValueError("must be a string of base64 that holds an archive of gzip, xz, zstd or cpio")
     if len(content) > MAX_RAMDISK_BYTES:
         raise ValueError(f"has {len(content)} bytes, more than {MAX_RAMDISK_BYTES}")
+    try:
+        check_ramdisk(content, "the content", time.monotonic)
+    except FormatError as error:
+        raise ValueError(
+            "must be a string of base64 that holds an archive of gzip, xz, zstd or cpio, which the kernel"
+            f" unpacks: {error.detail}"
+        ) from None
     return content
 
 

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from image_service.core.errors import Unavailable
 from image_service.server.http.forwarded import client_address
 from image_service.server.http.problem import problem
+from image_service.server.http.ranges import has_conversion
 from image_service.server.http.response import Response
 from image_service.server.transport.absent_content import WAIT_SECONDS, await_beginning, find_absent
 from image_service.server.transport.admission.addresses import address_group, unmapped
@@ -30,7 +31,7 @@ from image_service.server.transport.sending.observer import AbortReason
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from twisted.python.failure import Failure
 
@@ -182,6 +183,10 @@ class Dispatcher:
                 self.further = FurtherRanges(context, self._log, exchange, prepared.ranges)
             elif prepared.is_current is not None and self._repeatable is None:
                 self._repeatable = request, prepared, prepared.is_current
+        warnings = [*prepared.warnings, *_range_warnings(exchange)]
+        if warnings and response.problem is None:
+            client = client_address(self._address, exchange.headers, context.proxies)
+            context.failures.record_warnings(exchange, client, warnings)
         context.observer.record_first_byte(prepared.subject.handler, now - exchange.started)
         return head
 
@@ -215,6 +220,17 @@ class Dispatcher:
             prepared.on_end()
         if exchange.slot is not None:
             context.slots.release(exchange.slot)
+
+
+def _range_warnings(exchange: Exchange) -> Iterator[str]:
+    """Yield what is wrong with a client that asked for no valid range, and so got the whole file."""
+    requested = exchange.headers.get("range", "")
+    if exchange.status == HTTPStatus.OK and has_conversion(requested):
+        yield (
+            f"the client asked for {requested}, without numbers, and got the whole file for one read: it is"
+            " an iPXE whose printf lacks %zu, as some 32-bit builds; rebuild iPXE for x86_64"
+            " (bin-x86_64-pcbios or bin-x86_64-efi)"
+        )
 
 
 class FurtherRanges:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FormatError
-from image_service.core.formats.initrd import compress_archive, is_initrd, read_members
+from image_service.core.formats.initrd import compress_archive, read_members
 from image_service.core.formats.newc import Member, write_archive
 from tests.core.formats.reading import FIXTURES, fixture
 
@@ -207,28 +207,6 @@ def test_real_initrds_are_read() -> None:
         for form in ("uncompressed-1", "gzip", "xz")
         for name in ("world", "hello")
     }
-
-
-@pytest.mark.skipif(not FIXTURES.exists(), reason=f"{FIXTURES} is not there")
-@pytest.mark.parametrize("data", [gzip.compress(b"", mtime=0), lzma.compress(b""), ZSTD, write_archive([])])
-def test_initrd_is_recognized_by_its_first_bytes(data: bytes) -> None:
-    assert is_initrd(data)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\x1f",
-        bytes(512),
-        b"\0" + gzip.compress(b"", mtime=0),
-        b"070707",  # cpio, but of the kind that the kernel does not read
-        b"BZh9",
-        b'{"code":404}',
-    ],
-)
-def test_other_first_bytes_are_no_initrd(data: bytes) -> None:
-    assert not is_initrd(data)
 
 
 @pytest.mark.skipif(not FIXTURES.exists(), reason=f"{FIXTURES} is not there")

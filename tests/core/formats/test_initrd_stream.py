@@ -139,7 +139,7 @@ def header(length: int, name_length: int) -> bytes:
     return b"070701" + b"".join(b"%08x" % field for field in fields)
 
 
-@pytest.mark.parametrize("command", ["gzip -1", "xz -0", "zstd -1 -q", "bzip2 -1"])
+@pytest.mark.parametrize("command", ["gzip -1", "xz -0 -C crc32", "zstd -1 -q", "bzip2 -1"])
 def test_bomb_is_refused_within_bounded_memory(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,8 +179,8 @@ def test_endless_archives_are_refused() -> None:
         (gzip.compress(MAIN, mtime=0)[:-1000], "ends within"),
         (gzip.compress(MAIN, mtime=0)[:1000] + bytes(300_000), "damaged|ends within|no cpio header"),
         (zstd.compress(MAIN)[:-1], "ends within"),
-        (lzma.compress(MAIN)[:-20], "ends within"),
-        (lzma.compress(MAIN)[:500] + bytes(200_000), "damaged"),
+        (COMPRESSORS["xz"](MAIN)[:-20], "ends within"),
+        (COMPRESSORS["xz"](MAIN)[:500] + bytes(200_000), "damaged"),
         (MAIN[:-200_000], "ends within"),
         (header(0, 5000) + b"a" * 5000, "a name of 5000 bytes"),
         (header(0, 0xFFFFFFFF), "a name of 4294967295 bytes"),

@@ -97,8 +97,9 @@ async def test_absent_or_empty_ramdisk_is_none(
     "ramdisk",
     [
         RAMDISK,
-        lzma.compress(b"a"),
-        b"\x28\xb5\x2f\xfd the rest is the kernel's",
+        lzma.compress(write_archive([Member("a", b"")]), check=lzma.CHECK_CRC32),
+        b"\x89LZO the rest is the kernel's",
+        b"\0" + RAMDISK,
         write_archive([Member("a", b"")]),
         RAMDISK + bytes(3) + RAMDISK,
     ],
@@ -393,7 +394,7 @@ async def test_json_that_is_not_an_ignition_config_is_422(
     assert isinstance(await error_of(assisted.fetch_ignition(infra_env_id, None, None)), IgnitionInvalid)
 
 
-@pytest.mark.parametrize("body", [b"garbage", b"{}", b"\x1f", bytes(512), b"\0" + RAMDISK, b"<html>"])
+@pytest.mark.parametrize("body", [b"garbage", b"{}", b"\0\x1f", bytes(512), b"<html>"])
 @ensure_deferred
 async def test_ramdisk_of_unknown_format_is_502(
     standalone: FaultyStandalone, assisted: AssistedService, body: bytes
@@ -404,6 +405,26 @@ async def test_ramdisk_of_unknown_format_is_502(
     assert isinstance(error, UpstreamError)
     assert f"infra-env {infra_env_id}, {len(body)} bytes, is not an archive" in error.detail
     assert error.retry_after_seconds
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (lzma.compress(b"a"), "is xz with CRC64, which the kernel does not read; use xz --check=crc32"),
+        (RAMDISK[:-9], "ends within"),
+        (write_archive([Member("a", b"")])[:-124], "no cpio header"),
+    ],
+)
+@ensure_deferred
+async def test_ramdisk_that_no_kernel_unpacks_is_502(
+    standalone: FaultyStandalone, assisted: AssistedService, body: bytes, reason: str
+) -> None:
+    infra_env_id = str(await standalone.ensure_sample("4.20"))
+    standalone.faults[Call.RAMDISK] = Fault(status=200, body=body)
+    error = await error_of(assisted.fetch_ramdisk(infra_env_id, None))
+    assert isinstance(error, UpstreamError)
+    assert f"infra-env {infra_env_id}, {len(body)} bytes," in error.detail
+    assert reason in error.detail
 
 
 @ensure_deferred

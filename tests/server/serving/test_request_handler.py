@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import json
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 from image_service.common.concurrency.lru import ENTRY_BYTES
 from image_service.common.concurrency.negative_cache import REFUSED_SECONDS
 from image_service.core.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
+from image_service.core.formats.newc import write_archive
 from image_service.core.images.reference import Credentials, CredentialScheme
 from image_service.server.observability.log import describe
 from image_service.server.serving import request_handler
@@ -102,6 +104,19 @@ def test_image_head_and_ranges(service: Service) -> None:
     assert (head.response.status, head.response.fields) == (200, whole.response.fields)
     assert service.get(if_none_match=fields_of(whole.response)["etag"]).response.status == 304
     assert service.get(range="bytes=-0").response.status == 416
+
+
+def test_doubts_about_an_image_go_with_its_content(service: Service) -> None:
+    service.world.assisted.initrd = bz2.compress(write_archive([]))
+    target = f"/images/{ID}/pxe-initrd?version=4.20&arch=x86_64"
+    asked = service.ask(target)
+    service.world.threads.work()
+    (whole,) = answers_of(asked)
+    (doubt,) = whole.warnings
+    assert "is bzip2, which kernels without CONFIG_RD_BZIP2 skip" in doubt
+    assert service.get(target, range="bytes=0-1").warnings == whole.warnings
+    assert service.get(target, "HEAD").warnings == ()
+    assert service.get().warnings == ()
 
 
 def test_second_range_is_answered_at_once_without_upstream_calls(service: Service) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 from contextlib import ExitStack
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -19,6 +22,7 @@ from image_service.core.errors import (
     UnknownBaseImage,
 )
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.formats.newc import write_archive
 from image_service.core.images.base import NmstateImage
 from image_service.core.images.customization import Customization
 from image_service.core.images.layouts import newest_layout
@@ -99,7 +103,9 @@ class Workbench:
 
     def build(self, ref: ImageRef, customization: Customization) -> BootImage:
         """The image, made at once."""
-        (made,) = self.compose(ref, customization)
+        composed = self.compose(ref, customization)
+        self.threads.work()
+        (made,) = composed
         if isinstance(made, BaseException):
             raise made
         return made
@@ -249,6 +255,25 @@ def test_other_oversized_content_does_not_use_a_derived_iso(bench: Workbench) ->
     assert [type(error) for error in made] == [IgnitionTooLarge]
 
 
+@pytest.mark.parametrize(
+    ("ramdisk", "doubts"),
+    [
+        (gzip.compress(write_archive([])), 0),
+        (bz2.compress(write_archive([])), 1),
+        (write_archive([]).replace(b"070701", b"070702"), 1),
+        (lzma.compress(write_archive([])), 1),  # stored before ramdisks were checked
+        (None, 0),
+    ],
+)
+@pytest.mark.parametrize("kind", [MINIMAL, INITRD])
+def test_image_has_the_doubts_about_its_ramdisk(
+    bench: Workbench, kind: Kind, ramdisk: bytes | None, doubts: int
+) -> None:
+    image = bench.build(ref_of(kind), customization(ramdisk))
+    assert len(image.doubts) == doubts
+    assert all(doubt.startswith("the machine may lack files: ") for doubt in image.doubts)
+
+
 def incompressible(length: int) -> bytes:
     blocks = (sha256(b"%d" % number).digest() for number in range(length // 32 + 1))
     return b"".join(blocks)[:length]
@@ -353,7 +378,7 @@ def test_oversized_ramdisk_found_in_a_thread_uses_a_derived_iso(bench: Workbench
     bench.has_templates()
     config = incompressible(THREAD_BYTES + 1)
     made = bench.compose(ref_of(MINIMAL), customization(bytes(IGNITION_LENGTH), config=config))
-    for _ in range(2):
+    for _ in range(3):
         waiting, bench.threads.waiting = bench.threads.waiting, []
         ManualThreads(waiting).work()
     (image,) = made
@@ -374,6 +399,7 @@ def get(world: World, ref: ImageRef | ArtifactRef) -> BootImage:
     found: list[ComposedVersion | BaseException] = []
     asked = world.images.get(ImageRequest(Reader("192.0.2.1", None, ref)))
     asked.addCallbacks(found.append, lambda failure: found.append(failure.value))
+    world.threads.work()
     (composed,) = found
     if isinstance(composed, BaseException):
         raise composed

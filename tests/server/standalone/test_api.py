@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 
 from image_service.core.formats.initrd import read_members
+from image_service.core.formats.newc import write_archive
 from image_service.server.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES
 from image_service.server.standalone.service import MAX_BODY_BYTES
 from tests.pytwisted import async_fixture, ensure_deferred
@@ -119,7 +120,7 @@ async def test_ramdisk_is_fetched(api: ApiClient) -> None:
 @ensure_deferred
 async def test_own_ramdisk_replaces_that_of_keyfiles(api: ApiClient) -> None:
     infra_env_id = await api.register(network_keyfiles={"a.nmconnection": ""})
-    one, largest = f"{INFRA_ENVS}/{infra_env_id}", b"\x1f\x8b".ljust(MAX_RAMDISK_BYTES, b"\0")
+    one, largest = f"{INFRA_ENVS}/{infra_env_id}", write_archive([]).ljust(MAX_RAMDISK_BYTES, b"\0")
     override = IGNITION + " " * (MAX_OVERRIDE_BYTES - len(IGNITION))
     fields = {"ramdisk": base64.b64encode(largest).decode(), "ignition_config_override": override}
     set_ = await api("PATCH", one, fields)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import gzip
 import json
+import lzma
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from image_service.common.openapi.bodies import render_body
 from image_service.core.errors import InvalidParameter, InvalidRequest
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.formats.newc import Member, write_archive
 from image_service.core.images.reference import Kind
 from image_service.server.http.problem import status_of
 from image_service.server.standalone.infra_env import (
@@ -22,10 +26,15 @@ from image_service.server.standalone.infra_env import (
     parse_fields,
 )
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 REQUIRED: dict[str, Any] = {"name": "a", "openshift_version": "4.20"}
 IGNITION = '{"ignition":{"version":"3.2.0"}}'
-RAMDISK = gzip.compress(b"s3cret", mtime=0)
+RAMDISK = gzip.compress(write_archive([Member("s3cret", b"")]), mtime=0)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -121,8 +130,8 @@ def test_secrets_are_not_in_repr() -> None:
     fields = read(
         ignition_config_override='{"ignition":{"version":"3.2.0"},"a":"s3cret"}',
         kernel_arguments=[append("s3cret")],
-        network_keyfiles={"s3cret": "s3cret"},
-        ramdisk=in_base64(b"\x1f\x8bs3cret"),
+        network_keyfiles={"s3cret.nmconnection": "s3cret"},
+        ramdisk=in_base64(write_archive([Member("s3cret", b"")])),
     )
     assert "s3cret" not in repr(StandaloneInfraEnv.register(fields, NOW))
 
@@ -216,21 +225,26 @@ def test_content_other_than_a_json_object_is_refused(body: bytes) -> None:
         ("kernel_arguments", [{"operation": "delete", "value": 'a="b'}]),
         ("kernel_arguments", [append("a")] * 65),
         ("network_keyfiles", []),
-        ("network_keyfiles", {"../a": ""}),
-        ("network_keyfiles", {"a/b": ""}),
-        ("network_keyfiles", {".a": ""}),
+        ("network_keyfiles", {"../a.nmconnection": ""}),
+        ("network_keyfiles", {"a/b.nmconnection": ""}),
+        ("network_keyfiles", {".a.nmconnection": ""}),
         ("network_keyfiles", {"": ""}),
-        ("network_keyfiles", {"a": None}),
-        ("network_keyfiles", {"a": "\0"}),
-        ("network_keyfiles", {"a": "x" * 65_537}),
-        ("network_keyfiles", {str(number): "" for number in range(65)}),
+        ("network_keyfiles", {"eth0": ""}),
+        ("network_keyfiles", {"a\n.nmconnection": ""}),
+        ("network_keyfiles", {"ä" * 122 + ".nmconnection": ""}),
+        ("network_keyfiles", {"a.nmconnection": None}),
+        ("network_keyfiles", {"a.nmconnection": "\0"}),
+        ("network_keyfiles", {"a.nmconnection": "x" * 65_537}),
+        ("network_keyfiles", {f"{number}.nmconnection": "" for number in range(65)}),
         ("ramdisk", 7),
         ("ramdisk", ["H4sI"]),
         ("ramdisk", "H4sI\n"),
         ("ramdisk", "H4s"),
         ("ramdisk", "ä"),
         ("ramdisk", in_base64(b"070707")),
-        ("ramdisk", in_base64(b"\0" + RAMDISK)),
+        ("ramdisk", in_base64(RAMDISK[:-9])),
+        ("ramdisk", in_base64(lzma.compress(write_archive([])))),
+        ("ramdisk", in_base64(write_archive([Member("a", b"")])[:-124])),
         ("ramdisk", in_base64(RAMDISK.ljust(MAX_RAMDISK_BYTES + 1, b"\0"))),
     ],
 )
@@ -238,6 +252,32 @@ def test_wrong_value_is_refused_with_the_field_name(name: str, wrong: object) ->
     with pytest.raises(InvalidParameter, match=f"^{name} ") as caught:
         read(**{name: wrong})
     assert status_of(caught.value) == 400
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Wired connection 1.nmconnection",
+        "bond0+vlan.nmconnection",
+        "eth0:1.nmconnection",
+        "é.nmconnection",
+    ],
+)
+def test_keyfiles_have_the_names_that_networkmanager_gives(name: str) -> None:
+    assert read(network_keyfiles={name: "[connection]\n"})["network_keyfiles"] == {name: "[connection]\n"}
+
+
+def test_refused_ramdisk_says_what_to_do() -> None:
+    with pytest.raises(InvalidParameter, match="CRC64, which the kernel does not read; use xz --check=crc32"):
+        read(ramdisk=in_base64(lzma.compress(write_archive([]))))
+
+
+@pytest.mark.parametrize(
+    "ramdisk",
+    [zstd.compress(write_archive([])), bz2.compress(write_archive([])), b"\0" + RAMDISK],
+)
+def test_ramdisk_that_some_kernels_unpack_is_set(ramdisk: bytes) -> None:
+    assert read(ramdisk=in_base64(ramdisk))["ramdisk"] == ramdisk
 
 
 @given(st.dictionaries(names | st.text(max_size=8), values, max_size=4))

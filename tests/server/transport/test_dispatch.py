@@ -11,8 +11,10 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from image_service.core.errors import Unavailable
 from image_service.core.images.extents import Zeros
 from image_service.server.http.head import Request
+from image_service.server.http.problem import problem
 from image_service.server.http.response import Response
 from image_service.server.transport.admission.connection_limit import Admission
 from image_service.server.transport.admission.counts import Counts
@@ -46,6 +48,7 @@ class Setting:
     lines: list[dict[str, Any]] = attrs.field(factory=list)
     sent: list[PreparedResponse] = attrs.field(factory=list)
     aborts: list[AbortReason] = attrs.field(factory=list)
+    failures: RecentFailures = attrs.field(factory=RecentFailures)
     slots: Slots = attrs.field(init=False)
     dispatcher: Dispatcher = attrs.field(init=False)
 
@@ -70,7 +73,7 @@ class Setting:
             connection_limit=Mock(),
             observer=self.observer,
             handshake_failures=Mock(),
-            failures=RecentFailures(),
+            failures=self.failures,
             proxies=(ip_network("192.0.2.0/24"),),
         )
         self.dispatcher = Dispatcher(
@@ -183,3 +186,47 @@ def test_ended_exchange_is_recorded_once_with_its_line() -> None:
     assert setting.observer.requests == [("", "HEAD", 200, 2, 1)]
     assert [(line["status"], line["bytes"], line["ended"]) for line in setting.lines] == [(200, 1, COMPLETE)]
     assert ended == [True]
+
+
+@pytest.mark.parametrize(
+    "requested", ["bytes=u-u", "bytes=%u-%u", "bytes=zu-zu", "bytes=lu-lu", "bytes=zd-zd", "bytes=u-"]
+)
+def test_range_of_a_broken_ipxe_is_a_warning_that_says_what_to_rebuild(requested: str) -> None:
+    setting = Setting()
+    start(setting, {"range": requested}, SMALL)
+    ((_, client, reason, path, status),) = setting.failures.collect()
+    assert (client, path, status) == ("192.0.2.1", "/images", 200)
+    assert f"asked for {requested}" in reason
+    assert "rebuild iPXE for x86_64" in reason
+
+
+@pytest.mark.parametrize(
+    ("requested", "status"),
+    [
+        ("bytes=0-5", 206),
+        ("bytes=5-1", 200),
+        ("bytes=-", 200),
+        ("pages=u-u", 200),
+        ("", 200),
+        ("bytes=u-u", 416),
+    ],
+)
+def test_other_ranges_are_no_warning(requested: str, status: int) -> None:
+    setting = Setting()
+    start(setting, {"range": requested}, PreparedResponse(Response(status, b"")))
+    assert setting.failures.collect() == []
+
+
+def test_doubts_about_an_image_are_warnings_unless_it_is_refused() -> None:
+    setting = Setting()
+    doubtful = attrs.evolve(SMALL, warnings=("the ramdisk is zstd",))
+    start(setting, {}, doubtful)
+    ((_, client, reason, path, status),) = setting.failures.collect()
+    assert (client, reason, path, status) == ("192.0.2.1", "the ramdisk is zstd", "/images", 200)
+    start(setting, {}, attrs.evolve(doubtful, response=problem(Unavailable("full"), {})))
+    assert setting.failures.collect() == []
+
+
+def start(setting: Setting, headers: dict[str, str], prepared: PreparedResponse) -> None:
+    request = Request("GET", "/images", headers, keep_alive=True)
+    setting.dispatcher.start_response(Exchange("GET", request, 0.0), prepared, can_continue=True)

@@ -7,9 +7,10 @@ import pytest
 from image_service.core.errors import NotFound
 from image_service.server.http.head import Request
 from image_service.server.http.problem import problem
+from image_service.server.http.response import Response
 from image_service.server.transport.exchanges.access_log import COMPLETE
 from image_service.server.transport.exchanges.exchange import Exchange, PreparedResponse
-from image_service.server.transport.exchanges.failures import FailureList, RecentFailures
+from image_service.server.transport.exchanges.failures import WARNING_SECONDS, FailureList, RecentFailures
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"
 
@@ -47,3 +48,37 @@ def test_failed_probe_is_not_listed() -> None:
     failures = RecentFailures()
     failures.record_exchange(refused("/health"), "192.0.2.1", COMPLETE)
     assert failures.collect() == []
+
+
+def test_warning_is_listed_with_the_status_and_without_the_token() -> None:
+    failures = RecentFailures(lambda: 1.0)
+    failures.record_warnings(answered(f"/bytoken/{TOKEN}/4.20/x86_64/full.iso"), "192.0.2.1", ["a", "b"])
+    assert failures.collect() == [
+        (1.0, "192.0.2.1", reason, "/bytoken/***/4.20/x86_64/full.iso", 200) for reason in ("a", "b")
+    ]
+
+
+def test_warning_is_repeated_after_a_while_and_for_other_clients_and_images() -> None:
+    now = 0.0
+    failures = RecentFailures(lambda: now)
+    one, other = answered("/images/a"), answered("/images/b")
+    for exchange, client in (
+        (one, "192.0.2.1"),
+        (one, "192.0.2.1"),
+        (one, "192.0.2.2"),
+        (other, "192.0.2.1"),
+    ):
+        failures.record_warnings(exchange, client, ["x"])
+    assert [(client, path) for _, client, _, path, _ in failures.collect()] == [
+        ("192.0.2.1", "/images/a"),
+        ("192.0.2.2", "/images/a"),
+        ("192.0.2.1", "/images/b"),
+    ]
+    for now in (WARNING_SECONDS - 1, WARNING_SECONDS, WARNING_SECONDS + 1):  # noqa: B007 - the clock reads it
+        failures.record_warnings(one, "192.0.2.1", ["x"])
+    assert [time for time, *_ in failures.collect()] == [WARNING_SECONDS]
+
+
+def answered(target: str) -> Exchange:
+    request = Request("GET", target, {}, keep_alive=True)
+    return Exchange("GET", request, 0.0, prepared=PreparedResponse(Response(200, b"")))

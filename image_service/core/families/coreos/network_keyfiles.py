@@ -22,7 +22,8 @@ KEYFILE_DIRECTORY = "coreos-firstboot-network"
 """Of the boot partition; in an initramfs it is in ``etc``."""
 
 _DIRECTORY = f"etc/{KEYFILE_DIRECTORY}"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9 ._@+=,:-]{0,200}\.nmconnection")
+_NAME = re.compile(r"[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]*\.nmconnection")
+_MAX_NAME = 255  # bytes, the limit of file systems
 _GROUP = re.compile(r"\[[^\[\]]+\]")
 _COMMENT = ("#", ";")
 
@@ -33,12 +34,25 @@ def pack_keyfiles(keyfiles: Mapping[str, bytes]) -> bytes:
     return compress_archive(write_archive(members), MAX_DECOMPRESSED)
 
 
-def check_keyfile(name: str, content: bytes) -> None:
-    """Raise KeyfileInvalid if NetworkManager would not read a file; no detail quotes it, for its secrets."""
-    if not _NAME.fullmatch(name):
+def check_keyfile_name(name: str) -> None:
+    """Raise KeyfileInvalid unless NetworkManager would read a file of this name.
+
+    It names files after their connections, with blanks and any letters. From the directory in ``/run`` that
+    they are copied to, it reads none without the suffix, and no hidden ones.
+    """
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        length = 0
+    if not 0 < length <= _MAX_NAME or not _NAME.fullmatch(name):
         raise KeyfileInvalid(
             f"the keyfile's name {name!a} is none that NetworkManager reads: NAME.nmconnection"
         )
+
+
+def check_keyfile(name: str, content: bytes) -> None:
+    """Raise KeyfileInvalid if NetworkManager would not read a file; no detail quotes it, for its secrets."""
+    check_keyfile_name(name)
     try:
         lines = [line.strip() for line in content.decode().split("\n")]
     except UnicodeDecodeError as error:

@@ -1,4 +1,7 @@
-"""The requests and TLS handshakes that failed last, for those who run the service."""
+"""The requests and TLS handshakes that failed last, for those who run the service.
+
+Among them are warnings: of responses that are right, but by which a boot may fail.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.concurrency.lru import LruCache
 from image_service.server.http.redaction import redact_detail, redact_target
 from image_service.server.transport.exchanges.access_log import COMPLETE
 
@@ -17,11 +21,14 @@ if TYPE_CHECKING:
     from image_service.server.transport.exchanges.exchange import Exchange
 
 MAX_FAILURES = 200
+MAX_WARNED = 1024
+WARNING_SECONDS = 600.0
+"""How long a warning is not repeated: a machine that reads by sectors sends thousands of such requests."""
 
 
 @attrs.frozen
 class Failure:
-    """A request that was refused or aborted, or a TLS handshake that failed.
+    """A request that was refused or aborted, a TLS handshake that failed, or a warning.
 
     Args:
         time: seconds since the epoch.
@@ -48,6 +55,7 @@ class RecentFailures:
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
         self._wall_clock = wall_clock
         self._failures: deque[Failure] = deque(maxlen=MAX_FAILURES)
+        self._warned: LruCache[tuple[str, str, str], float] = LruCache(MAX_WARNED)
 
     def record_exchange(self, exchange: Exchange, client: str, outcome: str) -> None:
         """Record a request with an error as response, or whose response was aborted; a probe is neither.
@@ -63,6 +71,16 @@ class RecentFailures:
             reasons.append(outcome)
         path = redact_target(exchange.target) if exchange.target else None
         self.record(client, "; ".join(reasons), path, exchange.status or None)
+
+    def record_warnings(self, exchange: Exchange, client: str, warnings: Iterable[str]) -> None:
+        """Record what a boot may fail by, unless the same was recorded in the last `WARNING_SECONDS`."""
+        path, now = redact_target(exchange.target), self._wall_clock()
+        for warning in warnings:
+            key = client, path, warning
+            warned_at = self._warned.get(key)
+            if warned_at is None or abs(now - warned_at) >= WARNING_SECONDS:
+                self._warned[key] = now
+                self.record(client, warning, path, exchange.status)
 
     def record(self, client: str, reason: str, path: str | None = None, status: int | None = None) -> None:
         """Record a failure of now."""

@@ -9,7 +9,17 @@ from image_service.core.families.coreos.network_keyfiles import check_keyfile
 
 
 @pytest.mark.parametrize(
-    "name", ["eth0.nmconnection", "Wired connection 1.nmconnection", "a:b@c.nmconnection"]
+    "name",
+    [
+        "eth0.nmconnection",
+        "Wired connection 1.nmconnection",
+        "a:b@c+d=e,f.nmconnection",
+        "Café 2.nmconnection",
+        "有线连接.nmconnection",
+        "-.nmconnection",
+        "~office*(1).nmconnection",
+        "ä" * 121 + ".nmconnection",
+    ],
 )
 def test_keyfile_is_accepted(name: str) -> None:
     check_keyfile(name, b"# comment\n\n[connection]\r\nid=a\n")
@@ -17,7 +27,17 @@ def test_keyfile_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["eth0", "a/b.nmconnection", ".nmconnection", '".nmconnection', "a\n.nmconnection", "ä.nmconnection"],
+    [
+        "eth0",
+        "eth0.nmconnection~",
+        "a/b.nmconnection",
+        ".nmconnection",
+        ".a.nmconnection",
+        "a\n.nmconnection",
+        "a\0.nmconnection",
+        "\udcff.nmconnection",
+        "ä" * 122 + ".nmconnection",
+    ],
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(KeyfileInvalid, match=r"NAME\.nmconnection"):
