@@ -19,7 +19,17 @@ BLOCK_BYTES = 256 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 _HEAD_READ_BYTES = 16 * 1024
 _MAX_INTERIM_RESPONSES = 100
+_LISTS = {"connection", "content-encoding"}  # a field of each member is the same as one of all
 _BODILESS = {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}
+
+
+def codings_of(value: str) -> str:
+    """Return the content codings in a field (RFC 9110 section 8.4), in lower case; "": there are none.
+
+    Stores keep ``aws-chunked``, the coding of an upload, although the stored bytes do not have it.
+    """
+    codings = (each.strip(" \t").lower() for each in value.split(","))
+    return ", ".join(each for each in codings if each not in {"", "identity", "aws-chunked"})
 
 
 class HttpResponse:
@@ -42,8 +52,11 @@ class HttpResponse:
         self._socket = opened
         self._watch = watch
         self._fields: dict[str, str] = {}
-        for name, value in head.headers.raw_items():  # quicker than the object itself
-            self._fields.setdefault(name.decode("ascii").lower(), value.decode("latin-1"))
+        for raw_name, raw_value in head.headers.raw_items():  # quicker than the object itself
+            name, value = raw_name.decode("ascii").lower(), raw_value.decode("latin-1")
+            if name in _LISTS and name in self._fields:
+                value = f"{self._fields.pop(name)}, {value}"
+            self._fields.setdefault(name, value)
         self.status = head.status_code
         self.reason = head.reason.decode("latin-1")
         self.length = self._find_length(is_head=is_head)
@@ -54,17 +67,13 @@ class HttpResponse:
         self._is_persistent = head.http_version >= b"1.1" and "close" not in self.field("Connection").lower()
 
     def field(self, name: str) -> str:
-        """Return the value of a header field, or ""; of several of this name the first."""
+        """Return the value of a header field, or ""; of several of a name the first, or of a list all."""
         return self._fields.get(name.lower(), "")
 
     @property
     def coding(self) -> str:
-        """Content codings of the body (RFC 9110 section 8.4), in lower case; "": there are none.
-
-        Stores keep ``aws-chunked``, the coding of an upload, although the stored bytes do not have it.
-        """
-        codings = (each.strip().lower() for each in self.field("Content-Encoding").split(","))
-        return ", ".join(each for each in codings if each not in {"", "identity", "aws-chunked"})
+        """Content codings of the body, as `codings_of` returns them."""
+        return codings_of(self.field("Content-Encoding"))
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the body as it arrives.
@@ -181,5 +190,7 @@ def receive_response(
 def _next_event(protocol: h11.Connection) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
     try:
         return protocol.next_event()
-    except h11.RemoteProtocolError:
+    except h11.RemoteProtocolError as error:
+        if error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            raise HttpError(f"sent a head of more than {MAX_HEAD_BYTES // 1024} KiB") from None
         raise HttpError("what it sent is not HTTP/1.1") from None

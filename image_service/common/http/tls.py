@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 def client_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
     """Return a context that trusts the system's authorities and those of a PEM file.
 
-    The rules are those of Python 3.11 in all versions. From 3.13 on, Python by default refuses certificates
-    without an Authority Key Identifier, and authorities whose Basic Constraints are not critical. Private
-    authorities make such certificates, and curl and Go accept them.
+    The rules are those of Go, in all versions of Python:
+
+    - Certificates need no Authority Key Identifier, and the Basic Constraints of authorities need not be
+      critical: private authorities make such certificates. By default Python refuses them from 3.13 on.
+    - An authority that is trusted needs no trusted issuer: a file may have an intermediate one alone. By
+      default Python accepts that from 3.13 on.
+    - A host is one of subjectAltName; the common name does not count.
 
     Args:
         ca_file: read now.
@@ -27,6 +31,8 @@ def client_context(ca_file: Path | None = None, *, insecure: bool = False) -> ss
     """
     context = ssl.create_default_context()
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.hostname_checks_common_name = False
     context.set_alpn_protocols(["http/1.1"])
     if ca_file is not None:
         try:

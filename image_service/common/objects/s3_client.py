@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.common.objects.s3_causes import describe_sdk_error
 from image_service.core.errors import StoreFailed, TransferFailed
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ MAX_EXPIRES_SECONDS = 7 * 24 * 3600
 
 _DEFAULT_REGION = "us-east-1"
 _CONNECT_SECONDS = 10
-_IN_WORDS = {
-    "NoCredentialsError": "no credentials; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set",
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -69,13 +67,13 @@ class S3Failed(TransferFailed):
     """A request to S3 failed. The texts have nothing of the SDK's own, which may contain URLs with queries.
 
     Args:
-        reason: code and status of the answer; without an answer the type of the SDK's error.
+        reason: code and status of the answer; without an answer the endpoint and the cause.
         error_code: of the answer; "": there was none.
         status: of the answer; 0: there was none.
     """
 
     def __init__(self, action: str, reason: str, error_code: str = "", status: int = 0) -> None:
-        told = f"the store answered {reason}" if status else _IN_WORDS.get(reason, reason)
+        told = f"the store answered {reason}" if status else reason
         super().__init__(f"cannot {action}: {told}")
         self.reason = reason
         self.error_code = error_code
@@ -235,7 +233,7 @@ class S3Client:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             raise S3Failed(action, f"{code} (status {status})", code, status) from None
         except Exception as error:  # noqa: BLE001 - the SDK raises many types; its texts may contain secrets
-            raise S3Failed(action, type(error).__name__) from None
+            raise S3Failed(action, describe_sdk_error(error, sdk.meta.endpoint_url)) from None
 
 
 def _make_sdk_client(options: S3Options) -> Any:  # noqa: ANN401 - botocore has no types
@@ -266,7 +264,7 @@ def _make_sdk_client(options: S3Options) -> Any:  # noqa: ANN401 - botocore has 
             ),
         )
     except (BotoCoreError, ValueError) as error:
-        raise StoreFailed(f"the settings of S3 are invalid: {type(error).__name__}") from error
+        raise StoreFailed(f"the settings of S3 are invalid: {describe_sdk_error(error)}") from None
 
 
 def _names(location: BucketLocation) -> dict[str, str]:

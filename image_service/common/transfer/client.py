@@ -203,9 +203,8 @@ class TransferClient:
             raise TransferFailed("the transfer was aborted") from None
         except UntrustedCertificate as error:
             cause = str(error).removeprefix("certificate: ")
-            raise TransferFailed(
-                f"{failed}: its certificate is not trusted: {cause}; --ca-file names authorities"
-            ) from None
+            hint = "; --ca-file names authorities" * error.lacks_authority
+            raise TransferFailed(f"{failed}: its certificate is not trusted: {cause}{hint}") from None
         except TooSlow:
             raise ServerAway(f"{failed}: the server is too slow") from None
         except HttpError as error:

@@ -86,10 +86,10 @@ async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
         ) from None
     except ImageServiceError as error:
         raise ApplicationError(error.detail, type=error.code, non_retryable=True) from None
-    except Exception as error:  # noqa: BLE001 - any other error ends the plan
+    except Exception:  # noqa: BLE001 - any other error ends the plan
         _log.failure("an action of a plan failed")
         # Its message might contain secrets, which must not reach the engine.
-        raise ApplicationError(f"internal error ({type(error).__name__})", non_retryable=True) from None
+        raise ApplicationError("internal error; see the log", non_retryable=True) from None
     finally:
         beats.cancel()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
-from image_service.core.errors import ImageServiceError, NotFound
+from image_service.core.errors import ImageServiceError, NotFound, describe_os_error
 from image_service.jobs.worker.calls import JOB_FAILED, KINDS, JobFiles, error_id, parse_inputs
 from image_service.jobs.worker.input_files import InputFiles
 from image_service.jobs.worker.job_link import JobLink
@@ -84,8 +84,12 @@ class RunningJob:
             raise
         except ImageServiceError as error:
             return _failure(JOB_FAILED, error.detail)
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            return _failure(JOB_FAILED, f"the job cannot be done: {error!r}")
+        except OSError as error:
+            return _failure(JOB_FAILED, f"the job cannot be done: {describe_os_error(error)}")
+        except KeyError as error:
+            return _failure(JOB_FAILED, f"the job cannot be done: its arguments lack {error}")
+        except (TypeError, ValueError, AttributeError):
+            return _failure(JOB_FAILED, "the job cannot be done: its arguments are not those of its type")
 
     def _make(self) -> dict[str, Any]:
         arguments, scratch = self._job.arguments, self._tools.scratch

@@ -87,7 +87,7 @@ class AdminClient:
 
 
 def _reason(error: HttpError) -> str:
-    if isinstance(error, UntrustedCertificate):
+    if isinstance(error, UntrustedCertificate) and error.lacks_authority:
         return f"{error}; --ca-file names authorities to trust"
     if isinstance(error, TooSlow):
         hint = "; the port may not speak HTTPS" if error.in_handshake else ""

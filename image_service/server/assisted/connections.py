@@ -16,6 +16,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 from zope.interface import implementer
 
+from image_service.common.http.response import codings_of
 from image_service.server.assisted.body import abort_response, read_body
 from image_service.server.assisted.calls import add_credentials
 from image_service.server.assisted.failures import (
@@ -175,8 +176,8 @@ def _hide_fields(response: IResponse) -> IResponse:
     fields = response.headers
     fields.removeHeader(b"Set-Cookie")
     fields.removeHeader(_CODING_FIELD)
-    codings = b",".join(fields.getRawHeaders(b"Content-Encoding", []))
+    codings = codings_of(",".join(fields.getRawHeaders("Content-Encoding", [])))
     fields.removeHeader(b"Content-Encoding")
-    if codings.strip().lower() not in {b"", b"identity"}:
+    if codings:
         fields.setRawHeaders(_CODING_FIELD, [codings])
     return response

@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 from OpenSSL import crypto
-from twisted.internet.ssl import Certificate, trustRootFromCertificates
+from twisted.internet.ssl import Certificate
 from twisted.web.client import BrowserLikePolicyForHTTPS
 from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
 from image_service.common.files.reloaded import Reloaded
+from image_service.common.http.trust_root import TrustRoot
 from image_service.common.http.unverified_tls import UnverifiedTls
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from OpenSSL import SSL
     from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
 _PEM = re.compile(b"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -54,14 +56,22 @@ def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPol
 def _trust(authorities: Iterable[Certificate]) -> IPolicyForHTTPS:
     # The same authority is often both in a bundle and behind a hash link.
     distinct = {certificate.dumpPEM(): certificate for certificate in authorities}
-    return _CachedContexts(BrowserLikePolicyForHTTPS(trustRootFromCertificates(distinct.values())))
+
+    def add(context: SSL.Context) -> None:
+        if store := context.get_cert_store():
+            for certificate in distinct.values():
+                store.add_cert(certificate.original)
+
+    return _CachedContexts(BrowserLikePolicyForHTTPS(TrustRoot(add)))
 
 
 def _certificates_of(file: Path) -> list[Certificate]:
     try:
         certificates = list(map(Certificate.loadPEM, _PEM.findall(file.read_bytes())))
-    except (OSError, crypto.Error, ValueError) as error:
-        raise ConfigurationError(f"the CA file {file} cannot be read: {type(error).__name__}") from error
+    except OSError as error:
+        raise ConfigurationError(f"the CA file {file} cannot be read: {error.strerror}") from None
+    except (crypto.Error, ValueError):
+        raise ConfigurationError(f"the CA file {file} contains a damaged certificate") from None
     if not certificates:
         raise ConfigurationError(f"the CA file {file} contains no PEM certificate")
     return certificates

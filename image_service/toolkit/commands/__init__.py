@@ -10,6 +10,7 @@ import traceback
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from image_service import __version__
@@ -126,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(error.code or 0)
         reason = f"ended by signal {status - STATUS_OF_SIGNALS}" if status else None
     except Exception as error:  # noqa: BLE001 - the caller gets a report of a fault of this program too
-        reason = f"internal error: {error!r}"
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"internal error in {Path(place.filename).name}, line {place.lineno}: {error}"
         if not _is_progress_json(words):
             traceback.print_exc()
     return _print(report, words, status, reason)

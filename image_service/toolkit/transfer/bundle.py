@@ -74,7 +74,8 @@ def fetch_bundle(
         try:
             _unpack(tar, path, bundle.size, workspace)
         except _TAR_ERRORS as error:
-            raise FormatError(f"the bundle's tar is damaged: {type(error).__name__}") from None
+            reason = str(error) if isinstance(error, tarfile.TarError) else "a header is invalid"
+            raise FormatError(f"the bundle's tar is damaged: {reason}") from None
         if tar.sha1.hexdigest() != bundle.sha1:
             raise FormatError("the bundle's tar has another SHA1 than its manifest says")
         workspace.progress.finish()

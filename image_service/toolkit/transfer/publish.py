@@ -287,7 +287,7 @@ def _open_client(workspace: Workspace) -> closing[S3Client]:
     try:
         client.connect()
     except StoreFailed as error:
-        raise TransferFailed(f"cannot find the object store: {type(error.__cause__).__name__}") from None
+        raise TransferFailed(f"cannot find the object store: {error.detail}") from None
     return closing(client)
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 import ssl
 import time
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, RemoteDisconnected
+from http import HTTPStatus
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+    RemoteDisconnected,
+    UnknownProtocol,
+)
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,7 +24,6 @@ from image_service.core.errors import TransferFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from http.client import HTTPResponse
     from typing import Self
 
     from image_service.tools.doctor.target import ImageUrl
@@ -24,6 +33,7 @@ SILENCE_SECONDS = 15.0
 """For which a server may send nothing; all time-outs of firmware that are known are shorter."""
 
 _CHUNK = 64 * 1024
+_MAX_INTERIM_RESPONSES = 100
 _LENGTH = re.compile("[0-9]{1,18}")
 
 
@@ -181,8 +191,21 @@ class WebClient:
             connection = HTTPSConnection(
                 url.host, url.port, timeout=SILENCE_SECONDS, context=permissive_context()
             )
+        connection.response_class = _FinalResponse
         connection.connect()
         return connection
+
+
+class _FinalResponse(HTTPResponse):
+    """A response after those before it (1xx), of which http.client skips 100 alone."""
+
+    def begin(self) -> None:
+        """Read heads up to the final one."""
+        super().begin()
+        for _ in range(_MAX_INTERIM_RESPONSES):
+            if HTTPStatus.SWITCHING_PROTOCOLS < self.status < HTTPStatus.OK:
+                self.headers = None  # type: ignore[assignment]  # so it was before the first one
+                super().begin()
 
 
 def _is_whole(response: HTTPResponse, length: int) -> bool:
@@ -194,7 +217,7 @@ def _is_whole(response: HTTPResponse, length: int) -> bool:
 def _fields(response: HTTPResponse) -> dict[str, str]:
     fields: dict[str, str] = {}
     for name, value in response.headers.items():
-        key = name.lower()
+        key, value = name.lower(), value.strip(" \t")  # noqa: PLW2901 - white space is not part of it
         fields[key] = f"{fields[key]}, {value}" if key in fields else value
     return fields
 
@@ -219,4 +242,12 @@ def describe_network_error(error: Exception) -> str:
         return error.reason or str(error)
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return f"the response is invalid: {type(error).__name__}"
+    return f"the response is invalid: {_describe_fault(error)}"
+
+
+def _describe_fault(error: Exception) -> str:
+    if isinstance(error, BadStatusLine | UnknownProtocol):
+        return "its first line is not one of HTTP"
+    if isinstance(error, IncompleteRead):
+        return "it ends within its content"
+    return str(error) or "it is not HTTP"  # a constant: of long lines, and of too many fields

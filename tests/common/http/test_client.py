@@ -117,6 +117,11 @@ def test_blanks_around_a_value_are_not_part_of_it() -> None:
         assert (response.field("etag"), response.field("X-Empty")) == ('"v1"', "")
 
 
+def test_head_may_have_many_fields() -> None:
+    with answering(HEAD + b"X-Many: 1\r\n" * 200 + b"\r\nbody") as server:
+        assert get(make_client(), server.url) == b"body"
+
+
 @pytest.mark.parametrize(
     ("field", "coding"),
     [
@@ -124,7 +129,10 @@ def test_blanks_around_a_value_are_not_part_of_it() -> None:
         (b"Content-Encoding: \r\n", ""),
         (b"Content-Encoding: Identity\r\n", ""),
         (b"Content-Encoding: aws-chunked\r\n", ""),
+        (b"Content-Encoding: identity,,\tIDENTITY\r\n", ""),
         (b"Content-Encoding: aws-chunked, GZIP\r\n", "gzip"),
+        (b"Content-Encoding: identity\r\nContent-Encoding: gzip\r\n", "gzip"),
+        (b"content-encoding: zstd\r\nContent-Encoding: br\r\n", "zstd, br"),
         (b"Content-Encoding: br\r\n", "br"),
     ],
 )
@@ -143,7 +151,7 @@ def test_codings_of_the_body_are_named(field: bytes, coding: str) -> None:
         (b"HTTP/1.1 200", "the connection ended without a response"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "what it sent is not HTTP/1.1"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "what it sent is not HTTP/1.1"),
-        (b"HTTP/1.1 200 OK\r\nX: " + bytes(70_000), "what it sent is not HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nX: " + bytes(70_000), "sent a head of more than 64 KiB"),
         (HEAD + b"\r\nbo", "sent 2 of 4 bytes"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbo", "ended within the body"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nsecret\r\n", "what it sent is not HTTP/1.1"),

@@ -3,77 +3,102 @@
 from __future__ import annotations
 
 import ssl
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import UntrustedCertificate
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import ConfigurationError
+from tests.chains import REFUSED, TRUSTED, Chain, write_chain
 from tests.server.catalog.origin import Reply, running
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).resolve().parents[3]
 
 
-def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
-
-
-def _write_lax_chain(directory: Path) -> ssl.SSLContext:
-    """Write ``ca.pem``, whose Basic Constraints are not critical; return the context of a server.
-
-    Neither its certificate nor the authority's has an Authority Key Identifier.
-    """
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = (
-        _builder("lax", "lax", ca_key)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    leaf = (
-        _builder("127.0.0.1", "lax", key)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
-    (directory / "ca.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    (directory / "leaf.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        + leaf.public_bytes(serialization.Encoding.PEM)
-    )
+def server_context(chain: Chain) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "leaf.pem")
+    context.load_cert_chain(chain.certificate)
     return context
 
 
-def test_certificate_without_key_identifiers_is_trusted(tmp_path: Path) -> None:
-    with running(_write_lax_chain(tmp_path)) as server:
+def get(url: str, ca_file: Path) -> bytes:
+    context = client_context(ca_file)
+    with HttpClient(lambda: context, RequestLimits()).send("GET", url, {}) as response:
+        return response.read(9)
+
+
+@pytest.mark.parametrize("name", TRUSTED)
+def test_certificate_that_go_trusts_is_trusted(name: str, tmp_path: Path) -> None:
+    chain = write_chain(name, tmp_path)
+    with running(server_context(chain)) as server:
+        assert get(server.serve("/a", Reply(b"body")), chain.ca_file) == b"body"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_certificate_that_go_refuses_is_refused(name: str, tmp_path: Path) -> None:
+    chain = write_chain(name, tmp_path)
+    with running(server_context(chain)) as server:
         url = server.serve("/a", Reply(b"body"))
-        context = client_context(tmp_path / "ca.pem")
+        with pytest.raises(UntrustedCertificate, match=r"^certificate: ") as caught:
+            get(url, chain.ca_file)
+        assert caught.value.lacks_authority is (name == "another root")
+        assert server.requests == []
+
+
+def other_interpreters() -> list[str]:
+    """Return each Python here of another minor version than this one's."""
+    found = subprocess.run([ROOT / ".ci/interpreters"], check=True, capture_output=True, text=True).stdout
+    pairs = (line.split(" ", 1) for line in found.splitlines())
+    return [path for version, path in pairs if version != "{}.{}".format(*sys.version_info)]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from image_service.common.http.client import HttpClient
+from image_service.common.http.errors import UntrustedCertificate
+from image_service.common.http.tls import client_context
+from image_service.common.http.watch import RequestLimits
+
+for url, ca_file in zip(sys.argv[1::2], sys.argv[2::2]):
+    context = client_context(Path(ca_file))
+    try:
         with HttpClient(lambda: context, RequestLimits()).send("GET", url, {}) as response:
-            assert response.read(9) == b"body"
-        with pytest.raises(UntrustedCertificate, match="certificate: "):  # noqa: SIM117 - the second raises
-            with HttpClient(client_context, RequestLimits()).send("GET", url, {}):
-                pass
+            print(response.read(9).decode())
+    except UntrustedCertificate as error:
+        print(error)
+"""
+
+
+def test_other_versions_of_python_have_the_same_rules(tmp_path: Path) -> None:
+    """They run this code with the pure packages of this one."""
+    path = f"{ROOT}:{Path(pytest.__file__).parents[1]}"
+    arguments: list[str] = []
+    with ExitStack() as stack:
+        for name in (*TRUSTED, *REFUSED):
+            directory = tmp_path / name
+            directory.mkdir()
+            chain = write_chain(name, directory)
+            server = stack.enter_context(running(server_context(chain)))
+            arguments += [server.serve("/a", Reply(b"body")), str(chain.ca_file)]
+        results = {
+            python: subprocess.run(
+                [python, "-c", PROGRAM, *arguments],
+                check=True,
+                capture_output=True,
+                text=True,
+                env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            ).stdout.splitlines()
+            for python in (sys.executable, *other_interpreters())
+        }
+    for lines in results.values():
+        assert [line == "body" for line in lines] == [True] * len(TRUSTED) + [False] * len(REFUSED)
 
 
 def test_rules_are_the_same_on_every_python() -> None:

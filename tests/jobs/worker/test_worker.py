@@ -186,8 +186,13 @@ def test_invalid_job_fails(site: WorkerSite) -> None:
     with site.worker():
         for kind, arguments, reason in (
             ("convert", {"input": "image", "output": "../disk"}, "no name of a file"),
-            ("convert", {}, "the job cannot be done: KeyError('input')"),
-            ("customize", {"input": "disk", "output": "o", "input_format": "raw"}, "KeyError('disk')"),
+            ("convert", {}, "the job cannot be done: its arguments lack 'input'"),
+            (
+                "customize",
+                {"input": "disk", "output": "o", "input_format": "raw"},
+                "arguments lack 'disk'",
+            ),
+            ("convert", {"input": "image", "output": 1}, "its arguments are not those of its type"),
         ):
             result = site.jobs.finished(site.jobs.give(GivenJob(kind, arguments, {"image": b"the disk"})))
             assert reason in result["job_error"]["reason"]

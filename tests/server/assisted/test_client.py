@@ -479,6 +479,22 @@ async def test_content_coding_is_refused_before_decoding(
     assert "content coding" in error.detail
 
 
+@pytest.mark.parametrize("coding", [b"", b"Identity", b"identity, identity", b"aws-chunked", b"identity \t"])
+@ensure_deferred
+async def test_content_without_a_coding_is_accepted(reactor: EPollReactor, coding: bytes) -> None:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
+        server.answer = OK.replace(b"\r\n", b"\r\nContent-Encoding: " + coding + b"\r\n", 1)
+        assert (await assisted.fetch_ignition(ID, None, None)).config == IGNITION
+
+
+@pytest.mark.parametrize("interim", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
+@ensure_deferred
+async def test_interim_responses_are_skipped(reactor: EPollReactor, interim: bytes) -> None:
+    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
+        server.answer = 2 * (b"HTTP/1.1 " + interim + b"\r\nLink: </x>\r\n\r\n") + OK
+        assert (await assisted.fetch_ignition(ID, None, None)).config == IGNITION
+
+
 @ensure_deferred
 async def test_request_accepts_identity_coding_only(reactor: EPollReactor) -> None:
     async with upstream(reactor) as server, client_of(reactor, server) as assisted:

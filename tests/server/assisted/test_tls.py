@@ -13,6 +13,7 @@ from image_service.core.errors import ConfigurationError, UpstreamError
 from image_service.server.assisted import server as server_module
 from image_service.server.assisted.client import AssistedService
 from image_service.server.assisted.tls import https_policy
+from tests.chains import REFUSED, TRUSTED, write_chain
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.upstream import IGNITION, issue, upstream
 
@@ -158,6 +159,28 @@ async def test_untrusted_authority_is_refused(reactor: EPollReactor, ca_file: Pa
         assert server.requests == []
 
 
+@pytest.mark.parametrize("name", TRUSTED)
+@ensure_deferred
+async def test_certificate_that_go_trusts_is_trusted(
+    reactor: EPollReactor, name: str, tmp_path: Path
+) -> None:
+    chain = write_chain(name, tmp_path)
+    async with upstream(reactor, certificate=chain.certificate) as server:
+        assert await fetch(reactor, f"https://localhost:{server.port}", chain.ca_file) == IGNITION
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@ensure_deferred
+async def test_certificate_that_go_refuses_is_refused(
+    reactor: EPollReactor, name: str, tmp_path: Path
+) -> None:
+    chain = write_chain(name, tmp_path)
+    async with upstream(reactor, certificate=chain.certificate) as server:
+        with pytest.raises(UpstreamError, match="certificate"):
+            await fetch(reactor, f"https://localhost:{server.port}", chain.ca_file)
+        assert server.requests == []
+
+
 @ensure_deferred
 async def test_stand_in_is_untrusted_without_its_authority(
     reactor: EPollReactor, standalone: Standalone
@@ -223,10 +246,10 @@ async def test_insecure_accepts_any_certificate(reactor: EPollReactor, tmp_path:
 )
 def test_ca_file_without_certificates_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"ca\.pem"):
+    with pytest.raises(ConfigurationError, match=r"ca\.pem contains (no PEM|a damaged) certificate$"):
         https_policy(tmp_path / "ca.pem")
 
 
 def test_missing_ca_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"ca\.pem"):
+    with pytest.raises(ConfigurationError, match=r"ca\.pem cannot be read: No such file or directory$"):
         https_policy(tmp_path / "ca.pem")

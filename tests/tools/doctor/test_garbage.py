@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import pytest
 from image_service.tools.doctor.examination import ALL_CHECKS, Examination
 from image_service.tools.doctor.outcomes import CheckStatus
 from image_service.tools.doctor.target import ImageUrl
+from image_service.tools.doctor.web_client import WebClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,3 +75,16 @@ def test_failure_is_named(content: bytes) -> None:
     failures = [outcome for outcome in outcomes if outcome.status is CheckStatus.FAIL]
     assert failures
     assert all(outcome.detail and outcome.remedy for outcome in failures)
+    assert not any(
+        re.search(r"[a-z](Error|Exception|Read|Line|Protocol)\b", each.detail) for each in failures
+    )
+
+
+@pytest.mark.parametrize("interim", [b"", b"100 Continue", b"102 Processing", b"103 Early Hints"])
+def test_interim_responses_and_white_space_around_values_are_no_part_of_a_response(interim: bytes) -> None:
+    before = 3 * (b"HTTP/1.1 " + interim + b"\r\nLink: </x>\r\n\r\n") if interim else b""
+    content = before + OK + b'ETag:  "v1" \t\r\nContent-Length: 4 \r\n\r\nbody'
+    with answering(content) as url, WebClient(ImageUrl.parse(url)) as client:
+        reply = client.request()
+    assert (reply.status, reply.body, reply.is_whole, reply.content_length) == (200, b"body", True, 4)
+    assert reply.fields["etag"] == '"v1"'

@@ -24,6 +24,7 @@ from image_service.tools.loadtest.traffic.connection import RequestFailed
 from image_service.tools.loadtest.traffic.dialer import Dialer
 from image_service.tools.loadtest.traffic.plan import ServerOrigin
 from image_service.tools.loadtest.traffic.tls import https_policy
+from tests.chains import REFUSED, TRUSTED, Chain, write_chain
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.clocked import ClockedReactor
 
@@ -53,6 +54,14 @@ def context(certificate: trustme.LeafCert) -> SSL.Context:
     """Return a server context with a certificate."""
     made = SSL.Context(SSL.TLS_SERVER_METHOD)
     certificate.configure_cert(made)
+    return made
+
+
+def context_of(chain: Chain) -> SSL.Context:
+    """Return a server context with the certificates of a chain."""
+    made = SSL.Context(SSL.TLS_SERVER_METHOD)
+    made.use_certificate_chain_file(str(chain.certificate))
+    made.use_privatekey_file(str(chain.certificate))
     return made
 
 
@@ -166,12 +175,24 @@ async def test_unknown_authority_is_untrusted(reactor: EPollReactor, ca_file: Pa
             assert await connect(reactor, origin, ca_file) == "tls-untrusted"
 
 
+@pytest.mark.parametrize("name", TRUSTED)
 @ensure_deferred
-async def test_intermediate_without_its_root_is_untrusted(reactor: EPollReactor, tmp_path: Path) -> None:
-    between = trustme.CA().create_child_ca()
-    between.cert_pem.write_to_path(tmp_path / "between.pem")
-    async with listening(reactor, context(between.issue_cert(HOST))) as origin:
-        assert await connect(reactor, origin, tmp_path / "between.pem") == "tls-untrusted"
+async def test_certificate_that_go_trusts_is_trusted(
+    reactor: EPollReactor, name: str, tmp_path: Path
+) -> None:
+    chain = write_chain(name, tmp_path)
+    async with listening(reactor, context_of(chain)) as origin:
+        assert not await connect(reactor, origin, chain.ca_file)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@ensure_deferred
+async def test_certificate_that_go_refuses_is_refused(
+    reactor: EPollReactor, name: str, tmp_path: Path
+) -> None:
+    chain = write_chain(name, tmp_path)
+    async with listening(reactor, context_of(chain)) as origin:
+        assert (await connect(reactor, origin, chain.ca_file)).startswith("tls")
 
 
 @ensure_deferred

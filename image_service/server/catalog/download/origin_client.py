@@ -180,7 +180,7 @@ class OriginResponse:
 
 def describe_failure(error: HttpError) -> str:
     """Return the reason, with a hint for an authority that is not trusted."""
-    if isinstance(error, UntrustedCertificate):
+    if isinstance(error, UntrustedCertificate) and error.lacks_authority:
         return f"{error}; OS_IMAGE_DOWNLOAD_TRUSTED_CA_FILE, or --ca-file, has authorities to trust"
     return str(error)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreContext, X509StoreContextError
 from service_identity import VerificationError as IdentityError
-from twisted.internet._sslverify import IOpenSSLTrustRoot  # exported nowhere else
 from twisted.web.client import BrowserLikePolicyForHTTPS
-from zope.interface import implementer
 
+from image_service.common.http.trust_root import TrustRoot
 from image_service.common.http.unverified_tls import UnverifiedTls
 
 if TYPE_CHECKING:
@@ -41,7 +39,13 @@ _KINDS = {
 
 def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPolicyForHTTPS:
     """Return the policy that trusts the system's authorities and those of a PEM file; insecure: any."""
-    return UnverifiedTls() if insecure else BrowserLikePolicyForHTTPS(_SystemAndFile(ca_file))
+
+    def add(context: SSL.Context) -> None:
+        context.set_default_verify_paths()
+        if ca_file is not None:
+            context.load_verify_locations(str(ca_file))
+
+    return UnverifiedTls() if insecure else BrowserLikePolicyForHTTPS(TrustRoot(add))
 
 
 def tls_error_kind(error: BaseException | None, connection: SSL.Connection) -> str | None:
@@ -60,16 +64,3 @@ def tls_error_kind(error: BaseException | None, connection: SSL.Connection) -> s
         except X509StoreContextError as cause:
             return _KINDS.get(cause.errors[0], "tls")
     return "tls"
-
-
-@implementer(IOpenSSLTrustRoot)
-@attrs.frozen
-class _SystemAndFile:
-    """Twisted offers the platform's trust or a list of certificates, but not both together."""
-
-    _ca_file: Path | None
-
-    def _addCACertsToContext(self, context: SSL.Context) -> None:
-        context.set_default_verify_paths()
-        if self._ca_file is not None:
-            context.load_verify_locations(str(self._ca_file))
