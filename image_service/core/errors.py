@@ -253,6 +253,10 @@ class FileNotInImage(FormatError):
     """A file system image has no file of that path."""
 
 
+class UnreadScript(FormatError):
+    """A script of a boot loader, or its result, is beyond what is read here; the file may be right."""
+
+
 # Operation
 
 

@@ -17,6 +17,7 @@ from image_service.core.families.coreos.bls import ENTRIES, find_default_entry, 
 from image_service.core.families.coreos.ignition import CONFIG_FILE, FIRST_BOOT_FILE
 from image_service.core.families.coreos.network_keyfiles import KEYFILE_DIRECTORY
 from image_service.core.families.coreos.platforms import PLATFORM_ARGUMENT
+from image_service.core.formats.boot_loader.loader_entry import grub_file_key
 from image_service.core.formats.filesystems.file_tree import find_optional
 from image_service.core.formats.filesystems.ntfs import read_ntfs
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from image_service.core.formats.filesystems.file_tree import TreeNode
     from image_service.toolkit.inspection.content import DiskContent, Volume
 
-_OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
+_OS_RELEASE = ("etc/os-release", "usr/lib/os-release", "lib/os-release")
+"""The last is that of a file system which is mounted on /usr."""
 _DEPLOYMENTS = "ostree/deploy"
 _PLATFORM, _OSTREE = f"{PLATFORM_ARGUMENT}=", "ostree="
 _WINDOWS_LOADERS = ("EFI/Microsoft/Boot/bootmgfw.efi", "EFI/Microsoft/Boot/BCD")
@@ -80,7 +82,7 @@ class CoreosFacts:
         ignition_config: a config is embedded; its content is secret and not described.
         network_keyfiles: keyfiles for the first boot are embedded.
         platform: ``ignition.platform.id`` of the default entry; None: it has none.
-        entries: of the boot loader, by name; the last boots by default.
+        entries: of the boot loader, in GRUB's order; the last boots by default.
         damage: why they cannot be listed; None: they can.
     """
 
@@ -131,8 +133,9 @@ def find_operating_systems(content: DiskContent) -> OperatingSystems:
 def _find_releases(volume: Volume, root: TreeNode) -> Iterator[OsRelease]:
     """Yield the systems in a file system: at its root, or in the deployments of ostree."""
     for directory in ("", *_find_deployments(root)):
+        system = _find(root, directory)
         for path in _OS_RELEASE:
-            data = _read_small(root, f"{directory}{path}")
+            data = _read_small(system, path) if system else None
             if data is not None:
                 yield OsRelease(_number(volume), f"{directory}{path}", _parse_os_release(data))
                 break
@@ -165,7 +168,7 @@ def _read_coreos(volume: Volume, root: TreeNode) -> CoreosFacts | None:
         names = [name for name in _read_names(root, ENTRIES) if name.endswith(".conf")]
     except FormatError as error:
         names, damage = [], error.detail
-    entries = [_read_boot_entry(root, name) for name in sorted(names, key=_by_bytes)]
+    entries = [_read_boot_entry(root, name) for name in sorted(names, key=grub_file_key)]
     first_boot = _find(root, FIRST_BOOT_FILE) is not None
     if not first_boot and not any(_OSTREE in entry.kernel_arguments for entry in entries):
         return None
@@ -265,7 +268,3 @@ def _read_names(root: TreeNode, path: str) -> list[str]:
 def _value(words: list[str], prefix: str) -> str | None:
     """Return the value of the last argument of a name."""
     return next((word.removeprefix(prefix) for word in reversed(words) if word.startswith(prefix)), None)
-
-
-def _by_bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""The system that a disk boots: the newest entry of its boot loader, and the content of its initrd."""
+"""The system that a disk boots: the default entry of its boot loader, and the content of its initrds."""
 
 from __future__ import annotations
 
@@ -8,59 +8,85 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import FileNotInImage, FormatError
-from image_service.core.families.coreos.bls import find_default_entry, read_entry
-from image_service.core.formats.filesystems.ext4 import Ext4Node
-from image_service.core.formats.filesystems.fat import FatNode
-from image_service.core.formats.filesystems.file_tree import find_node, find_optional
+from image_service.core.formats.filesystems.file_tree import find_node
 from image_service.core.formats.initrd_stream import stream_initrd
+from image_service.toolkit.validation.boot_menus import find_boot_choice
+from image_service.toolkit.validation.root_files import MAX_TEXT, read_parts
 from image_service.toolkit.validation.verdicts import CannotTell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Sequence
 
-    from image_service.core.formats.filesystems.file_tree import TreeNode
     from image_service.core.formats.reading import ReadAt
     from image_service.toolkit.inspection.content import Volume
+    from image_service.toolkit.validation.boot_menus import BootChoice
 
-_MAX_TEXT = 1024 * 1024
-_DIRECTORIES = ("", "boot/")
-_GRUB_CONFIGS = ("grub2/grub.cfg", "grub/grub.cfg")
-_GRUB_LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+(?:\(\S*?\))?(?P<kernel>\S+)(?P<options>.*)$", re.MULTILINE)
-_GRUB_INITRD = re.compile(r"^\s*initrd(?:16|efi)?\s+(?:\(\S*?\))?(?P<initrd>\S+)", re.MULTILINE)
 _MODULE = re.compile(r"(?:usr/)?lib/modules/[^/]+/.*?(?P<name>[^/]+)\.ko(?:\.(?:gz|xz|zst))?")
 _IGNITION = re.compile(r"(?:.*/)?(?:bin|30ignition)/ignition")
 _BUILTIN = re.compile(r"(?:usr/)?lib/modules/[^/]+/modules\.builtin")
+FIRST_BOOT_VARIABLE = "$ignition_firstboot"
+"""GRUB's variable in CoreOS's entries: arguments of Ignition and of its network, and no others."""
+
+_UNKNOWN = "$"  # begins a variable of GRUB whose value is not on the disk
 
 
 @attrs.frozen(eq=False)
 class BootEntry:
-    """An entry of a boot loader.
+    """The entry that boots by default."""
 
-    Args:
-        volume: with kernel and initrd.
-        kernel: path in the volume.
-        initrd: path in the volume; "" if there is none.
-    """
+    choice: BootChoice
 
-    volume: Volume
-    kernel: str
-    initrd: str
-    arguments: tuple[str, ...]
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The kernel arguments; an unknown variable is in them as ``$NAME``."""
+        return tuple(word for word in self.choice.arguments if word != FIRST_BOOT_VARIABLE)
+
+    @property
+    def initrds(self) -> tuple[str, ...]:
+        """Paths in the volume, in the order in which the kernel unpacks them, as far as they are known."""
+        return tuple(path for path in self.choice.initrds if _UNKNOWN not in path)
+
+    @property
+    def has_unknown_initrds(self) -> bool:
+        """Return True if a variable that is not known may name further initrds."""
+        return any(_UNKNOWN in path for path in self.choice.initrds)
 
     def values(self, key: str) -> list[str]:
-        """Return the values of a kernel argument, in order."""
+        """Return the known values of a kernel argument, in order."""
         return [value for name, _, value in (word.partition("=") for word in self.arguments) if name == key]
+
+    def last(self, key: str) -> str | None:
+        """Return the last value of a kernel argument; None: there is none.
+
+        Raises:
+            CannotTell: a variable behind it, or anywhere if there is none, may have another.
+        """
+        for position, word in reversed(list(enumerate(self.arguments))):
+            name, _, value = word.partition("=")
+            if name == key:
+                self.require_known(position)
+                return value
+        self.require_known()
+        return None
+
+    def require_known(self, start: int = 0) -> None:
+        """Raise CannotTell if an argument, from a position on, is in a variable that is not known."""
+        unknown = next((word for word in self.arguments[start:] if _UNKNOWN in word), None)
+        if unknown:
+            raise CannotTell(f"the kernel arguments have {unknown:.80}, which is set elsewhere")
 
     def open(self, path: str) -> tuple[ReadAt, int]:
         """Return a reader of a file in the volume, and its size."""
-        node = find_node(_root(self.volume), path)
+        root = self.choice.volume.root
+        if root is None or _UNKNOWN in path:
+            raise CannotTell("the files of the volume cannot be read")
+        node = find_node(root, path)
         return read_parts(node, path), node.size
 
 
 @attrs.frozen
 class InitrdContent:
-    """The content of an initrd.
+    """The content of an initrd, or of several.
 
     Args:
         modules: those among the wanted ones that are files, with underscores.
@@ -69,29 +95,35 @@ class InitrdContent:
         has_ignition: it has the program Ignition.
     """
 
-    modules: frozenset[str]
-    builtin: frozenset[str] | None
-    has_modules: bool
-    has_ignition: bool
+    modules: frozenset[str] = frozenset()
+    builtin: frozenset[str] | None = None
+    has_modules: bool = False
+    has_ignition: bool = False
+
+    def __or__(self, other: InitrdContent) -> InitrdContent:
+        """Return the content of both, one unpacked over the other."""
+        told = [each for each in (self.builtin, other.builtin) if each is not None]
+        return InitrdContent(
+            self.modules | other.modules,
+            frozenset().union(*told) if told else None,
+            self.has_modules or other.has_modules,
+            self.has_ignition or other.has_ignition,
+        )
 
 
-def find_boot_entry(volumes: Iterable[Volume]) -> BootEntry:
-    """Return the entry that boots by default: of the Boot Loader Specification, or GRUB's first.
+def find_boot_entry(volumes: Sequence[Volume]) -> BootEntry:
+    """Return the entry that boots by default: of GRUB, or of systemd-boot.
 
     Raises:
-        CannotTell: no file system that can be read has one; names those that cannot.
+        CannotTell: no file system that can be read has one, and names those that cannot; or the choice
+            depends on what is not read.
     """
-    unreadable = []
-    for volume in volumes:
-        if volume.root:
-            for directory in _DIRECTORIES:
-                if entry := _find_bls(volume, directory) or _find_grub(volume, directory):
-                    return entry
-        elif volume.file_system:
-            unreadable.append(volume.file_system.kind)
+    if choice := find_boot_choice(volumes):
+        return BootEntry(choice)
+    unreadable = {each.file_system.kind for each in volumes if each.file_system and not each.root}
     raise CannotTell(
         "no entry of a boot loader was found in the file systems that can be read"
-        + (f"; those of {', '.join(sorted(set(unreadable)))} cannot be read" if unreadable else "")
+        + (f"; those of {', '.join(sorted(unreadable))} cannot be read" if unreadable else "")
     )
 
 
@@ -115,85 +147,9 @@ def read_initrd(
             modules.add(found["name"].replace("-", "_"))
             modules &= wanted
         elif _BUILTIN.fullmatch(member.name):
-            paths = member.read(_MAX_TEXT).decode(errors="replace").split()
+            paths = member.read(MAX_TEXT).decode(errors="replace").split()
             names = {PurePosixPath(path).name.partition(".")[0].replace("-", "_") for path in paths}
             builtin = wanted & names
         elif _IGNITION.fullmatch(member.name):
             has_ignition = True
     return InitrdContent(frozenset(modules), builtin, has_modules, has_ignition)
-
-
-def read_text(root: TreeNode, path: str) -> str | None:
-    """Return a file of at most 1 MiB; None if there is none."""
-    node = find_optional(root, path)
-    if node is None:
-        return None
-    if node.size > _MAX_TEXT:
-        raise FormatError(f"{path} has {node.size} bytes, more than {_MAX_TEXT}")
-    return node.read().decode(errors="replace")
-
-
-def has_file(root: TreeNode, path: str) -> bool:
-    """Return True if there is such a file; an absolute symlink cannot be followed, and counts as one."""
-    try:
-        return find_optional(root, path) is not None
-    except FormatError:
-        return True
-
-
-def read_parts(node: TreeNode, path: str) -> ReadAt:
-    """Return a reader of a file, which is never in memory as a whole."""
-    if not isinstance(node, Ext4Node | FatNode):
-        raise CannotTell(f"{path} is in a file system whose files cannot be read in parts")
-    file = node
-    return lambda offset, length: (
-        file.read_part(offset, min(length, file.size - offset)) if offset < file.size else b""
-    )
-
-
-def _find_bls(volume: Volume, directory: str) -> BootEntry | None:
-    path = f"{directory}loader/entries"
-    entries = find_optional(_root(volume), path)
-    names = [name for name in entries.entries() if name.endswith(".conf")] if entries else []
-    if not names:
-        return None
-    name = find_default_entry(names)
-    text = read_text(_root(volume), f"{path}/{name}") or ""
-    entry = read_entry(text.encode())
-    return BootEntry(volume, entry.kernel, entry.initramfs, tuple(entry.options.split()))
-
-
-def _find_grub(volume: Volume, directory: str) -> BootEntry | None:
-    for name in _GRUB_CONFIGS:
-        text = read_text(_root(volume), directory + name) or ""
-        if linux := _GRUB_LINUX.search(text):
-            initrd = _GRUB_INITRD.search(text, linux.end())
-            return BootEntry(
-                volume, linux["kernel"], initrd["initrd"] if initrd else "", tuple(linux["options"].split())
-            )
-    return None
-
-
-def _root(volume: Volume) -> TreeNode:
-    if volume.root is None:
-        raise CannotTell("the files of the volume cannot be read")
-    return volume.root
-
-
-def system_roots(volumes: Iterable[Volume]) -> Iterator[TreeNode]:
-    """Yield the directories with an operating system: roots of volumes, and deployments of ostree."""
-    for volume in volumes:
-        if volume.root and volume.root.entries().keys() & {"usr", "etc"}:
-            yield volume.root
-        if volume.root:
-            yield from _deployments(volume.root)
-
-
-def _deployments(root: TreeNode) -> Iterator[TreeNode]:
-    try:
-        systems = find_node(root, "ostree/deploy").entries()
-        for system in systems:
-            deployments = find_node(root, f"ostree/deploy/{system}/deploy").entries()
-            yield from (read() for name, read in deployments.items() if not name.endswith(".origin"))
-    except FileNotInImage:
-        return

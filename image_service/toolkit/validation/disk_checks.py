@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from image_service.core.formats.disk.partition_types import type_name
 from image_service.core.formats.filesystems.file_tree import find_node
 from image_service.core.formats.kernel import HEAD_BYTES, detect_kernel_architecture
-from image_service.toolkit.validation.boot_entry import read_parts
+from image_service.toolkit.validation.root_files import read_parts
 from image_service.toolkit.validation.verdicts import CannotTell, Finding, fail, ok
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def find_architectures(facts: DiskFacts) -> dict[str, str]:
     found = {f"the loader {name}": value for name, value in _loaders(facts).items()}
     with suppress(CannotTell):
         entry = facts.entry()
-        read_at, _ = entry.open(entry.kernel)
+        read_at, _ = entry.open(entry.choice.kernel)
         if kernel := detect_kernel_architecture(read_at(0, HEAD_BYTES)):
             found[_KERNEL] = kernel
     return found

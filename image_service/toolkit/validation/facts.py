@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 from image_service.core.errors import BaseImageError
 from image_service.core.families.coreos.platforms import PLATFORM_ARGUMENT
 from image_service.toolkit.inspection.content import read_content
-from image_service.toolkit.validation.boot_entry import find_boot_entry, read_initrd, system_roots
+from image_service.toolkit.validation.boot_entry import (
+    FIRST_BOOT_VARIABLE,
+    InitrdContent,
+    find_boot_entry,
+    read_initrd,
+)
+from image_service.toolkit.validation.root_files import system_roots
 from image_service.toolkit.validation.verdicts import CannotTell
 from image_service.toolkit.validation.windows import read_windows
 
@@ -17,7 +23,6 @@ if TYPE_CHECKING:
     from image_service.core.formats.filesystems.file_tree import TreeNode
     from image_service.toolkit.disks.opening import DiskImage
     from image_service.toolkit.inspection.content import DiskContent
-    from image_service.toolkit.validation.boot_entry import InitrdContent
     from image_service.toolkit.validation.platforms import Platform
     from image_service.toolkit.validation.windows import WindowsFacts
     from image_service.toolkit.workspace.workspace import Workspace
@@ -45,16 +50,19 @@ class DiskFacts:
     def is_coreos(self) -> bool:
         """Return True if the boot entry is CoreOS's."""
         entry = self.entry()
-        return bool(entry.values(PLATFORM_ARGUMENT)) or "$ignition_firstboot" in entry.arguments
+        return bool(entry.values(PLATFORM_ARGUMENT)) or FIRST_BOOT_VARIABLE in entry.choice.written.split()
 
     def _read_initrd(self) -> InitrdContent:
         entry = self.entry()
-        if not entry.initrd:
+        if not entry.choice.initrds:
             raise CannotTell("the boot entry has no initrd: its drivers are built into the kernel")
-        read_at, _ = entry.open(entry.initrd)
         groups = (*self._platform.storage_drivers, *self._platform.network_drivers)
         wanted = frozenset(name for group in groups for name in group)
-        return read_initrd(read_at, f"the initrd {entry.initrd}", wanted, self._workspace.check)
+        content = InitrdContent()
+        for path in entry.initrds:
+            read_at, _ = entry.open(path)
+            content |= read_initrd(read_at, f"the initrd {path}", wanted, self._workspace.check)
+        return content
 
     def _read_windows(self) -> WindowsFacts:
         services = frozenset((*self._platform.windows_storage, *self._platform.windows_network))

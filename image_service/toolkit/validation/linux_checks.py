@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from image_service.core.families.coreos.ignition import FIRST_BOOT_FILE
 from image_service.core.families.coreos.platforms import PLATFORM_ARGUMENT
+from image_service.core.formats.disk.partition_types import ROOT_ARCHITECTURES
 from image_service.core.formats.filesystems.file_tree import find_node
-from image_service.toolkit.validation.boot_entry import has_file, read_text
+from image_service.toolkit.validation.device_names import TAGS, DeviceName, judge_device
+from image_service.toolkit.validation.disk_checks import find_architectures
+from image_service.toolkit.validation.root_files import has_file, has_usr, read_text
 from image_service.toolkit.validation.verdicts import CannotTell, Finding, fail, ok
 
 if TYPE_CHECKING:
@@ -16,49 +19,72 @@ if TYPE_CHECKING:
     from image_service.toolkit.validation.platforms import Platform
 
 _SHOWN = 120
-_DEVICE = re.compile(r"/dev/(?:x?vd|sd|hd|nvme|mmcblk)[a-z0-9]*")
+_DEVICE_NUMBER = re.compile(r"[0-9a-f]{3,8}|[0-9]{1,4}:[0-9]{1,7}")
+_CANNOT_STOP_BOOT = {"nofail", "noauto"}
 
 
 def check_root_file_system(facts: DiskFacts, _platform: Platform) -> Finding:
     """Check that the root file system is on the disk, and that the kernel finds it by label or UUID."""
-    roots = facts.entry().values("root")
-    if not roots:
-        if not facts.is_coreos():
-            return fail("the kernel arguments of the boot entry have no root=")
+    entry = facts.entry()
+    if not entry.values("root") and facts.is_coreos():
         if facts.content.find_volume("root"):
             return ok("CoreOS finds its root file system by the label root")
         return fail("no file system has the label root, by which CoreOS finds it")
-    root = roots[-1].strip('"')
-    if _DEVICE.fullmatch(root):
-        return fail(f"the kernel argument root={root} names a device, whose name differs on other machines")
-    kind, _, value = root.partition("=")
-    known = {
-        "UUID": {each.file_system.uuid for each in facts.content.volumes if each.file_system},
-        "LABEL": {each.file_system.label for each in facts.content.volumes if each.file_system},
-        "PARTUUID": {each.partition.uuid for each in facts.content.volumes if each.partition},
-        "PARTLABEL": {each.partition.name for each in facts.content.volumes if each.partition},
-    }.get(kind)
-    if known is None:
-        raise CannotTell(f"root={root[:_SHOWN]} is neither a device nor a UUID or label")
-    if value.lower() in {each.lower() for each in known}:
-        return ok(f"root={root} is on the disk")
-    return fail(f"root={root[:_SHOWN]} is not on the disk")
+    root = entry.last("root")
+    if root is None or root == "gpt-auto":
+        return _check_discoverable_root(facts)
+    root = root.replace('"', "")
+    judged = judge_device(root, facts.content)
+    if judged is DeviceName.HARDWARE or _DEVICE_NUMBER.fullmatch(root):
+        return fail(
+            f"the kernel argument root={root[:_SHOWN]} names a device, whose name differs on other machines"
+        )
+    if judged is DeviceName.ON_DISK:
+        return ok(f"root={root[:_SHOWN]} is on the disk")
+    if judged is DeviceName.MISSING:
+        return fail(f"root={root[:_SHOWN]} is not on the disk")
+    if root.partition("=")[0] in TAGS:
+        raise CannotTell(f"root={root[:_SHOWN]} may be in a volume that cannot be read")
+    raise CannotTell(f"root={root[:_SHOWN]} is neither a device nor a UUID or label")
+
+
+def _check_discoverable_root(facts: DiskFacts) -> Finding:
+    """Check that systemd finds the root by its partition's type, where nothing names it."""
+    kernels = set(find_architectures(facts).values())
+    for volume in facts.content.volumes:
+        architecture = ROOT_ARCHITECTURES.get(volume.partition.type) if volume.partition else None
+        if architecture and (not kernels or architecture in kernels):
+            return ok(f"without root=, systemd finds {volume.partition} by its type, Linux root")
+    raise CannotTell("the kernel arguments of the boot entry have no root=: the initrd may find it by itself")
 
 
 def check_fstab(facts: DiskFacts, _platform: Platform) -> Finding:
-    """Check that /etc/fstab names no devices."""
-    for root in facts.roots():
-        text = read_text(root, "etc/fstab")
-        if text is None:
-            continue
-        lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        devices = sorted({line[0] for line in lines if _DEVICE.fullmatch(line[0])})
-        if devices:
-            return fail(
-                f"/etc/fstab names devices, whose names differ on other machines: {', '.join(devices)}"
-            )
-        return ok(f"no line of /etc/fstab ({len(lines)}) names a device")
-    raise CannotTell("the operating system has no /etc/fstab")
+    """Check that /etc/fstab names no devices by the hardware, and none that is not there."""
+    texts = [text for root in facts.roots() if (text := read_text(root, "etc/fstab")) is not None]
+    if not texts:
+        raise CannotTell("the operating system has no /etc/fstab")
+    lines = [line.split() for text in texts for line in text.splitlines() if line.split()]
+    lines = [fields for fields in lines if not fields[0].startswith("#")]
+    names = {fields[0] for fields in lines if not _CANNOT_STOP_BOOT & set(",".join(fields[3:4]).split(","))}
+    judged = {name: judge_device(name, facts.content) for name in sorted(names)}
+
+    def told(which: DeviceName) -> str:
+        return ", ".join(name for name, each in judged.items() if each is which)[: 4 * _SHOWN]
+
+    if hardware := told(DeviceName.HARDWARE):
+        return fail(f"/etc/fstab names devices, whose names differ on other machines: {hardware}")
+    if missing := told(DeviceName.MISSING):
+        return fail(f"/etc/fstab names file systems that are not on the disk: {missing}")
+    unknown = [name for name, each in judged.items() if each is DeviceName.UNKNOWN and _is_device(name)]
+    if unknown:
+        raise CannotTell(
+            f"/etc/fstab names what may be in a volume that cannot be read: {unknown[0][:_SHOWN]}"
+        )
+    return ok(f"no line of /etc/fstab ({len(lines)}) names a device")
+
+
+def _is_device(name: str) -> bool:
+    return name.startswith("/dev/") or name.partition("=")[0] in TAGS
 
 
 def check_storage_driver(facts: DiskFacts, platform: Platform) -> Finding:
@@ -80,6 +106,8 @@ def _check_drivers(facts: DiskFacts, groups: tuple[tuple[str, ...], ...]) -> Fin
     if not missing:
         found = [name for group in groups for name in group if name in present]
         return ok(f"the initrd or its kernel has {', '.join(found)}")
+    if facts.entry().has_unknown_initrds:
+        raise CannotTell(f"{', '.join(missing)} may be in an initrd that a variable of GRUB names")
     if drivers.builtin is None:
         contents = "other modules" if drivers.has_modules else "no modules"
         raise CannotTell(
@@ -91,21 +119,25 @@ def _check_drivers(facts: DiskFacts, groups: tuple[tuple[str, ...], ...]) -> Fin
 
 def check_console(facts: DiskFacts, platform: Platform) -> Finding:
     """Check that the kernel writes to a console that the platform shows."""
-    names = [value.partition(",")[0] for value in facts.entry().values("console")]
+    entry = facts.entry()
+    names = [value.partition(",")[0] for value in entry.values("console")]
     told = ", ".join(f"console={name}" for name in names) or "no console="
     if platform.has_any_console:
         return ok(f"any console fits {platform.title}; the kernel arguments have {told}")
     if platform.consoles:
         if set(names) & set(platform.consoles):
             return ok(f"the kernel arguments have {told}")
+        entry.require_known()
         wanted = " or ".join(f"console={name}" for name in platform.consoles)
         return fail(
             f"{platform.title} shows a serial port: the kernel arguments have {told}, and need {wanted}"
         )
-    if names and not {"tty0", "tty1"}.intersection(names):
-        return fail(
-            f"{platform.title} shows the screen: the kernel arguments have {told}, and need console=tty0"
-        )
+    if not {"tty0", "tty1"}.intersection(names):
+        entry.require_known()
+        if names:
+            return fail(
+                f"{platform.title} shows the screen: the kernel arguments have {told}, and need console=tty0"
+            )
     return ok(f"{platform.title} shows the screen; the kernel arguments have {told}")
 
 
@@ -122,6 +154,8 @@ def check_agent(facts: DiskFacts, platform: Platform) -> Finding:
         found = sorted({name for path, name in platform.agents.items() if has_file(root, path)})
         if found:
             return ok(f"{', '.join(found)} is installed")
+        if not has_usr(root):
+            raise CannotTell("/usr is empty: it is another file system, which cannot be read")
     return fail(f"the operating system has no agent for {platform.title}: {names}")
 
 
@@ -138,7 +172,7 @@ def check_ignition_platform(facts: DiskFacts, platform: Platform) -> Finding:
 def check_first_boot(facts: DiskFacts, _platform: Platform) -> Finding:
     """Check that CoreOS will run Ignition."""
     _require_coreos(facts)
-    root = facts.entry().volume.root
+    root = facts.entry().choice.volume.root
     if root and FIRST_BOOT_FILE in find_node(root, "").entries():
         return ok(f"{FIRST_BOOT_FILE} is there: the first boot runs Ignition")
     return fail(f"{FIRST_BOOT_FILE} is missing: the disk has booted before, and will not run Ignition")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.toolkit.validation.boot_entry import has_file
+from image_service.toolkit.validation.root_files import has_file
 from image_service.toolkit.validation.verdicts import CannotTell, Finding, fail, ok
 
 if TYPE_CHECKING:

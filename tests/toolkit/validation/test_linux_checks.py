@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.core.formats.disk.partition_types import ROOT_ARCHITECTURES
 from image_service.core.formats.newc import Member, write_archive
+from tests.acceptance.clients import run_client
 from tests.toolkit.coreos_disk import BLS_ENTRY, ENTRY, INITRAMFS
 from tests.toolkit.validation.linux_disk import DRIVERS, NO_BUILTIN, changed, initrd
 from tests.toolkit.validation.validating import verdicts
@@ -33,6 +35,10 @@ def entry(options: str) -> dict[str, bytes | None]:
         ("UUID=11111111-2222-3333-4444-555555555555", "fail", "is not on the disk"),
         ("/dev/vda4", "fail", "names a device"),
         ("/dev/mapper/vg-root", "skip", "neither a device nor a UUID or label"),
+        ("LABEL=ROOT", "fail", "root=LABEL=ROOT is not on the disk"),
+        ("/dev/disk/by-label/root", "ok", "is on the disk"),
+        ("/dev/disk/by-id/ata-x-part4", "fail", "names a device"),
+        ("803", "fail", "names a device"),
     ],
 )
 def test_root_is_found_by_label_or_uuid(
@@ -46,9 +52,15 @@ def test_root_is_found_by_label_or_uuid(
 @pytest.mark.parametrize(
     ("fstab", "verdict", "reason"),
     [
-        (b"# comment\nUUID=1 / ext4 defaults 0 1\n", "ok", "no line of /etc/fstab (1) names a device"),
+        (b"# comment\nLABEL=root / ext4 defaults 0 1\n", "ok", "no line of /etc/fstab (1) names a device"),
         (b"/dev/sda1 /data ext4 defaults 0 1\n", "fail", "/dev/sda1"),
         (b"/dev/nvme0n1p2 none swap\n/dev/vdb /x xfs\n", "fail", "/dev/nvme0n1p2, /dev/vdb"),
+        (b" # UUID=1 /\n/dev/disk/by-path/pci-1-part1 /a ext4 ro\n", "fail", "by-path/pci-1-part1"),
+        (b"/dev/xvdb /mnt auto defaults,nofail,comment=cloudconfig 0 2\n", "ok", "(1) names a device"),
+        (b"/dev/cdrom /mnt auto ro\n/dev/sr0 /m auto user,noauto\n", "skip", "/dev/cdrom"),
+        (b"UUID=12345678-0000-0000-0000-000000000000 /data ext4 defaults\n", "fail", "not on the disk"),
+        (b"LABEL=ROOT / ext4\ntmpfs /tmp tmpfs\n", "fail", "not on the disk: LABEL=ROOT"),
+        (b"PARTLABEL=root / ext4\ntmpfs /tmp tmpfs\nh:/x /x nfs\n", "ok", "(3) names a device"),
     ],
 )
 def test_fstab_must_not_name_devices(
@@ -94,6 +106,45 @@ def test_hostile_initrd_fails(content: bytes, reason: str, ec2_disk: Path, tmp_p
     found = verdicts(changed(ec2_disk, tmp_path, boot={INITRAMFS: content}), "ec2")["initrd-storage-driver"]
     assert found[0] == "fail"
     assert reason in found[1]
+
+
+def test_drivers_are_in_any_of_the_initrds(ec2_disk: Path, tmp_path: Path) -> None:
+    microcode = write_archive([Member("kernel/x86/microcode/GenuineIntel.bin", bytes(100))])
+    lines = BLS_ENTRY.replace("initrd ", "initrd /ucode.img\ninitrd ").encode()
+    disk = changed(ec2_disk, tmp_path, boot={ENTRY: lines, "ucode.img": microcode})
+    assert verdicts(disk, "ec2")["initrd-storage-driver"][0] == "ok"
+    more = changed(disk, tmp_path / "..", boot={INITRAMFS: initrd({}), "ucode.img": initrd(DRIVERS)})
+    assert verdicts(more, "ec2")["initrd-storage-driver"][0] == "ok"
+    gone = changed(ec2_disk, tmp_path, boot={ENTRY: lines})
+    assert verdicts(gone, "ec2")["initrd-storage-driver"] == (
+        "fail",
+        "no file /ucode.img: there is no ucode.img",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("$unset console=ttyS0", ("skip", "ok")),
+        ("root=LABEL=root $unset", ("skip", "skip")),
+        ("$unset root=LABEL=root console=tty0", ("ok", "skip")),
+    ],
+)
+def test_verdict_that_depends_on_an_unknown_variable_is_skip(
+    options: str, expected: tuple[str, str], ec2_disk: Path, tmp_path: Path
+) -> None:
+    disk = changed(ec2_disk, tmp_path, boot={**entry(options), "grub2/grub.cfg": None})
+    found = verdicts(disk, "ec2")
+    assert (found["root-file-system"][0], found["kernel-console"][0]) == expected
+
+
+def test_root_is_found_by_the_type_of_its_partition(ec2_disk: Path, tmp_path: Path) -> None:
+    disk = changed(ec2_disk, tmp_path, boot=entry("ro console=ttyS0"))
+    assert verdicts(disk, "ec2")["root-file-system"][0] == "skip"
+    for architecture, verdict in (("aarch64", "skip"), ("x86_64", "ok")):
+        kind = next(guid for guid, each in ROOT_ARCHITECTURES.items() if each == architecture)
+        run_client("sfdisk", "-q", "--part-type", disk, "4", kind)
+        assert verdicts(disk, "ec2")["root-file-system"][0] == verdict
 
 
 def test_name_with_a_path_is_no_driver(ec2_disk: Path, tmp_path: Path) -> None:

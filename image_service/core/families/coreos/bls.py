@@ -7,6 +7,7 @@
     initrd /ostree/fedora-coreos-.../initramfs-....img
 
 A line is a key, a blank and a value. As by coreos-installer, only the entry that boots by default is edited.
+GRUB orders them: ``loader_entry`` in ``core/formats/boot_loader``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import FormatError
+from image_service.core.formats.boot_loader.loader_entry import grub_file_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +41,7 @@ class BlsEntry:
 
 
 def find_default_entry(names: Iterable[str]) -> str:
-    """Return which of a directory's files boots by default: the last by its bytes.
+    """Return which of a directory's files boots by default: the newest in GRUB's order.
 
     Raises:
         FormatError: none is an entry.
@@ -47,7 +49,7 @@ def find_default_entry(names: Iterable[str]) -> str:
     entries = [name for name in names if name.endswith(_SUFFIX)]
     if not entries:
         raise FormatError(f"{ENTRIES} has no entry of the boot loader (*{_SUFFIX})")
-    return max(entries, key=lambda name: name.encode("utf-8", "surrogateescape"))
+    return max(entries, key=grub_file_key)
 
 
 def read_entry(content: bytes) -> BlsEntry:

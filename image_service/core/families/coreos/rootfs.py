@@ -45,7 +45,7 @@ def read_nmstatectl(read_at: ReadAt, rootfs: Span) -> bytes:
     )
     for prefix in chain([""], deployments):
         with suppress(FileNotInImage):
-            node = find_node(root, prefix + _NMSTATECTL)
+            node = find_node(find_node(root, prefix), _NMSTATECTL)
             break
     else:
         raise FileNotInImage(

@@ -63,11 +63,13 @@ class CaseInsensitiveEntries(Mapping[str, Callable[[], _Node]]):
 
 
 def find_node(root: TreeNode, path: str) -> TreeNode:
-    """Resolve a path below ``root`` and the relative symlinks on it; the result is not a symlink.
+    """Resolve a path below ``root`` and the symlinks on it; the result is not a symlink.
+
+    As for a process whose root this is, an absolute symlink starts at the root, whose parent is itself.
 
     Raises:
         FileNotInImage: there is no such file.
-        FormatError: a symlink is absolute or leaves the root, there are too many, or a node is damaged.
+        FormatError: there are too many symlinks, or a node is damaged.
     """
     trail = [root]
     names = path.split("/")[::-1]
@@ -76,7 +78,7 @@ def find_node(root: TreeNode, path: str) -> TreeNode:
         name = names.pop()
         steps += 1
         if name == "..":
-            trail.pop()
+            del trail[max(1, len(trail) - 1) :]
         elif name not in {"", "."}:
             if not stat.S_ISDIR(trail[-1].mode):
                 raise FileNotInImage(f"no file {path}: the parent of {name} is not a directory")
@@ -86,11 +88,12 @@ def find_node(root: TreeNode, path: str) -> TreeNode:
             node = read_node()
             if stat.S_ISLNK(node.mode):
                 symlinks += 1
-                names += _read_target(node, path).split("/")[::-1]
+                target = _read_target(node, path)
+                if target.startswith("/"):
+                    del trail[1:]
+                names += target.split("/")[::-1]
             else:
                 trail.append(node)
-        if not trail:
-            raise FormatError(f"a symlink on {path} leaves the file system")
         if symlinks > _MAX_SYMLINKS or steps > _MAX_STEPS:
             raise FormatError(f"{path} crosses more than {_MAX_SYMLINKS} symlinks or {_MAX_STEPS} names")
     return trail[-1]
@@ -107,7 +110,4 @@ def find_optional(root: TreeNode, path: str) -> TreeNode | None:
 def _read_target(symlink: TreeNode, path: str) -> str:
     if symlink.size > _MAX_TARGET:
         raise FormatError(f"a symlink on {path} has {symlink.size} bytes, more than {_MAX_TARGET}")
-    target = symlink.read().decode("utf-8", "surrogateescape")
-    if target.startswith("/"):
-        raise FormatError(f"a symlink on {path} is absolute, which is not supported")
-    return target
+    return symlink.read().decode("utf-8", "surrogateescape")

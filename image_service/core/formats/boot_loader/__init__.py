@@ -1,0 +1,1 @@
+"""Configurations of boot loaders: which entry boots by default, and what it says."""
