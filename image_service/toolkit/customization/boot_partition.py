@@ -25,6 +25,7 @@ def find_boot_partition(disk: VirtualDisk) -> Partition:
     table = read_partitions(disk.read_at, disk.virtual_size)
     if table is None or table.scheme != "gpt":
         raise NotCustomizable(f"no CoreOS disk: it has {'an MBR' if table else 'no partitions'}, not a GPT")
+    table.require_whole()
     found = [
         partition
         for partition in table.partitions

@@ -61,7 +61,7 @@ def judge_device(name: str, content: DiskContent) -> DeviceName:
     found = {_tag(kind, volume) for volume in content.volumes}
     if _fold(kind, value) in {_fold(kind, each) for each in found}:
         return DeviceName.ON_DISK
-    if any(_may_have(kind, volume) for volume in content.volumes) or content.table_damage:
+    if any(_may_have(kind, volume) for volume in content.volumes) or _has_lost_partitions(content):
         return DeviceName.UNKNOWN
     return DeviceName.MISSING
 
@@ -75,7 +75,11 @@ def _judge_partition(kind: str, value: str, content: DiskContent) -> DeviceName:
     numbers = [number for number, tag in tags.items() if _fold(kind, tag) == _fold(kind, value)]
     if any(number + offset in tags for number in numbers):
         return DeviceName.ON_DISK
-    return DeviceName.UNKNOWN if content.table_damage else DeviceName.MISSING
+    return DeviceName.UNKNOWN if _has_lost_partitions(content) else DeviceName.MISSING
+
+
+def _has_lost_partitions(content: DiskContent) -> bool:
+    return content.table_damage is not None or bool(content.table and content.table.losses)
 
 
 def _tag(kind: str, volume: Volume) -> str:

@@ -142,7 +142,9 @@ def find_boot_ways(read_at: ReadAt, size: int) -> BootWays:
         cd_fault = error.detail
     try:
         table = read_partitions(read_at, size)
-        partitions = table.partitions if table else ()
+        if table:
+            table.require_whole()
+            partitions = table.partitions
     except FormatError as error:
         usb_fault = error.detail
     platforms = {image.platform for image in images}

@@ -9,8 +9,11 @@
                   entry is the logical partition, from that sector on; its second is the next such sector,
                   from the start of the extended partition on
 
-A GPT counts only beside an MBR with an entry of type 0xEE, as for firmware and Linux. An MBR does not tell
-the size of its disk's sectors: 512 bytes are assumed.
+A GPT counts only beside an MBR with an entry of type 0xEE that begins in sector 1, whatever its size, as for
+Linux (block/partitions/efi.c) and EDK2. Beside another entry of this type Linux reads no partitions at all.
+An MBR does not tell the size of its disk's sectors: 512 bytes are assumed.
+
+A partition that ends behind the disk is cut there, as by Linux, and one that begins there is left out.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ _FLAGS = {0, 0x80}
 _FILE_SYSTEM_NAMES = ((3, b"NTFS    "), (3, b"EXFAT   "), (3, b"-FVE-FS-"), (54, b"FAT"), (82, b"FAT32"))
 """Signatures in the boot sectors of file systems, which end like an MBR: offset and name."""
 _PROTECTIVE = 0xEE
+_GPT_SECTOR = 1
 _MAX_LOGICAL = 256
 _FIRST_LOGICAL = 5
 
@@ -79,7 +83,8 @@ class PartitionTable:
         uuid: of the disk, in lower case.
         is_hybrid: the MBR beside a GPT has further partitions, which are not listed.
         active: numbers of the MBR's partitions that are marked for booting.
-        faults: of the table, although the partitions are known.
+        faults: of the table, although partitions are known.
+        losses: those of the faults by which a partition is cut or missing.
     """
 
     scheme: str
@@ -89,6 +94,12 @@ class PartitionTable:
     is_hybrid: bool = False
     active: tuple[int, ...] = ()
     faults: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+
+    def require_whole(self) -> None:
+        """Raise FormatError if a partition is cut or missing."""
+        if self.losses:
+            raise FormatError("; ".join(self.losses))
 
 
 @attrs.frozen
@@ -106,8 +117,7 @@ def read_partitions(read_at: ReadAt, size: int) -> PartitionTable | None:
     """Return the partition table of a disk of `size` bytes; None if it has none.
 
     Raises:
-        FormatError: the table is damaged: no GPT is valid, a partition leaves the disk, or the logical
-            partitions go on without end.
+        FormatError: the disk has a protective MBR, and no valid GPT.
     """
     sector = read_at(0, SECTOR_BYTES)
     if len(sector) < SECTOR_BYTES or not sector.endswith(_BOOT_SIGNATURE):
@@ -124,7 +134,8 @@ def read_partitions(read_at: ReadAt, size: int) -> PartitionTable | None:
 def _parse_mbr(sector: bytes) -> Iterator[_MbrEntry]:
     for number, fields in enumerate(_MBR_ENTRIES.iter_unpack(sector[446:510]), start=1):
         entry = _MbrEntry(number, *fields)
-        if entry.type and entry.sectors:
+        is_protective = entry.type == _PROTECTIVE and entry.start == _GPT_SECTOR
+        if entry.type and (entry.sectors or is_protective):
             yield entry
 
 
@@ -135,23 +146,27 @@ def _read_mbr(read_at: ReadAt, size: int, entries: list[_MbrEntry], identifier: 
 
     partitions = [partition(entry.number, entry.start, entry) for entry in entries]
     active = [entry.number for entry in entries if entry.flag]
+    losses: list[str] = []
     for extended in [each for each in partitions if each.type in EXTENDED]:
-        logical = _read_logical(read_at, extended)
+        logical = _read_logical(read_at, extended, losses)
         for number, (start, entry) in enumerate(
             logical, start=max(_FIRST_LOGICAL, partitions[-1].number + 1)
         ):
             partitions.append(partition(number, start, entry))
+    kept = _cut(partitions, size, losses)
     return PartitionTable(
         scheme="mbr",
         sector_size=SECTOR_BYTES,
-        partitions=_check_inside(partitions, size),
+        partitions=kept,
         uuid=f"{identifier:08x}",
         active=tuple(active),
+        faults=tuple(losses),
+        losses=tuple(losses),
     )
 
 
-def _read_logical(read_at: ReadAt, extended: Partition) -> Iterator[tuple[int, _MbrEntry]]:
-    """Yield the first sectors and the entries of the logical partitions."""
+def _read_logical(read_at: ReadAt, extended: Partition, losses: list[str]) -> Iterator[tuple[int, _MbrEntry]]:
+    """Yield the first sectors and the entries of the logical partitions, up to where the list is damaged."""
     first, seen = extended.offset // SECTOR_BYTES, set[int]()
     table = first
     while table not in seen:
@@ -170,7 +185,7 @@ def _read_logical(read_at: ReadAt, extended: Partition) -> Iterator[tuple[int, _
         if following is None:
             return
         table = following
-    raise FormatError(
+    losses.append(
         f"the list of logical partitions is damaged: after {len(seen) - 1} sectors it goes to sector {table}"
     )
 
@@ -208,6 +223,21 @@ def _compare_with_backup(read_at: ReadAt, size: int, primary: GptCopy) -> list[s
 
 
 def _gpt_table(copy: GptCopy, entries: list[_MbrEntry], faults: list[str], size: int) -> PartitionTable:
+    protective = [entry for entry in entries if entry.type == _PROTECTIVE]
+    table = PartitionTable(
+        scheme="gpt",
+        sector_size=copy.sector_size,
+        partitions=(),
+        uuid=copy.disk,
+        is_hybrid=len(protective) < len(entries),
+        active=tuple(entry.number for entry in entries if entry.flag),
+    )
+    if all(entry.start != _GPT_SECTOR for entry in protective):
+        loss = (
+            f"the protective MBR begins in sector {protective[0].start}, not in sector {_GPT_SECTOR}:"
+            " Linux and UEFI ignore the GPT, and the disk has no partitions for them"
+        )
+        return attrs.evolve(table, faults=(loss,), losses=(loss,))
     partitions = [
         Partition(
             number=entry.number,
@@ -224,19 +254,18 @@ def _gpt_table(copy: GptCopy, entries: list[_MbrEntry], faults: list[str], size:
         for one, other in pairwise(sorted(partitions, key=lambda each: each.offset))
         if one.offset + one.length > other.offset
     ]
-    return PartitionTable(
-        scheme="gpt",
-        sector_size=copy.sector_size,
-        partitions=_check_inside(partitions, size),
-        uuid=copy.disk,
-        is_hybrid=any(entry.type != _PROTECTIVE for entry in entries),
-        active=tuple(entry.number for entry in entries if entry.flag),
-        faults=(*faults, *overlaps),
-    )
+    losses: list[str] = []
+    kept = _cut(partitions, size, losses)
+    return attrs.evolve(table, partitions=kept, faults=(*faults, *overlaps, *losses), losses=tuple(losses))
 
 
-def _check_inside(partitions: list[Partition], size: int) -> tuple[Partition, ...]:
+def _cut(partitions: list[Partition], size: int, losses: list[str]) -> tuple[Partition, ...]:
+    """Return the parts of partitions that are on a disk of `size` bytes."""
+    kept = []
     for partition in partitions:
-        if partition.length <= 0 or partition.offset + partition.length > size:
-            raise FormatError(f"{partition} is not in the disk of {size} bytes")
-    return tuple(partitions)
+        length = min(partition.length, size - partition.offset)
+        if length != partition.length or length <= 0:
+            losses.append(f"{partition} is not in the disk of {size} bytes")
+        if length > 0:
+            kept.append(attrs.evolve(partition, length=length))
+    return tuple(kept)

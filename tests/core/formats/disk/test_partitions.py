@@ -195,11 +195,69 @@ def test_both_copies_damaged_are_refused(tmp_path: Path) -> None:
         read(bytes(disk))
 
 
-def test_truncated_disk_is_refused(tmp_path: Path) -> None:
-    disk = make_disk(tmp_path / "disk", GPT_SCRIPT)
+@pytest.mark.parametrize(("script", "cut"), [(GPT_SCRIPT, 4), (MBR_SCRIPT, 7)])
+def test_partition_that_leaves_the_disk_is_cut_and_hides_no_other(
+    tmp_path: Path, script: str, cut: int
+) -> None:
+    disk = make_disk(tmp_path / "disk", script)
+    expected = read_table(disk)
 
-    with pytest.raises(FormatError, match=r"partition 4 .* is not in the disk of 41943040 bytes"):
-        read(disk[: 40 * MIB])
+    table = read_table(disk[: 40 * MIB])
+
+    others = [each for each in expected.partitions if each.number != cut and each.type != "0x0F"]
+    assert [each for each in table.partitions if each in others] == others
+    lost = next(each for each in expected.partitions if each.number == cut)
+    assert table.partitions[-1] == attrs.evolve(lost, length=40 * MIB - lost.offset)
+    assert f"{lost} is not in the disk of 41943040 bytes" in table.losses
+    with pytest.raises(FormatError, match="is not in the disk of 41943040 bytes"):
+        table.require_whole()
+
+
+def test_partition_that_begins_behind_the_disk_is_left_out(tmp_path: Path) -> None:
+    disk = bytearray(make_disk(tmp_path / "disk", MBR_SCRIPT))
+    struct.pack_into("<II", disk, 446 + 16 + 8, SIZE // 512, 2048)
+
+    table = read_table(bytes(disk))
+
+    assert [each.number for each in table.partitions] == [1, 3, 5, 6, 7]
+    assert table.losses == (f"partition 2 ({MIB} bytes at offset {SIZE}) is not in the disk of {SIZE} bytes",)
+
+
+@pytest.mark.parametrize("sectors", [0, 1, SIZE // 512 - 1, SIZE // 512 + 7, 0xFFFFFFFF])
+@pytest.mark.parametrize("flag", [0, 0x80])
+def test_protective_mbr_counts_by_type_and_first_sector(tmp_path: Path, sectors: int, flag: int) -> None:
+    disk = bytearray(make_disk(tmp_path / "disk", GPT_SCRIPT))
+    expected = read_table(bytes(disk))
+    disk[446:462] = struct.pack("<B3xB3xII", flag, 0xEE, 1, sectors)
+    (tmp_path / "disk").write_bytes(disk)
+
+    table = read_table(bytes(disk))
+
+    assert table == attrs.evolve(expected, active=(1,) if flag else ())
+    told = json.loads(run_client("sfdisk", "--json", tmp_path / "disk"))["partitiontable"]
+    assert len(told["partitions"]) == len(table.partitions)
+
+
+@pytest.mark.parametrize("slot", range(4))
+def test_protective_entry_may_be_any_of_the_four(tmp_path: Path, slot: int) -> None:
+    disk = bytearray(make_disk(tmp_path / "disk", GPT_SCRIPT))
+    expected = read_table(bytes(disk))
+    disk[446:510] = bytes(64)
+    disk[446 + 16 * slot : 462 + 16 * slot] = struct.pack("<B3xB3xII", 0, 0xEE, 1, 0)
+
+    assert read_table(bytes(disk)) == expected
+
+
+@pytest.mark.parametrize("start", [0, 2, 63, 2048])
+def test_gpt_beside_an_entry_that_begins_elsewhere_is_ignored_as_by_linux(tmp_path: Path, start: int) -> None:
+    disk = bytearray(make_disk(tmp_path / "disk", GPT_SCRIPT))
+    struct.pack_into("<I", disk, 454, start)
+
+    table = read_table(bytes(disk))
+
+    assert (table.scheme, table.partitions) == ("gpt", ())
+    assert table.faults == table.losses
+    assert f"begins in sector {start}, not in sector 1" in table.faults[0]
 
 
 def test_hybrid_mbr_is_named(tmp_path: Path) -> None:
@@ -233,13 +291,28 @@ def test_boot_sectors_without_partitions_have_no_table(tmp_path: Path) -> None:
     assert read(b"") is None
 
 
-def test_cycle_of_logical_partitions_is_refused(tmp_path: Path) -> None:
+def test_cycle_of_logical_partitions_is_a_fault(tmp_path: Path) -> None:
     disk = bytearray(make_disk(tmp_path / "disk", MBR_SCRIPT))
     extended = read_table(bytes(disk)).partitions[2]
     struct.pack_into("<I", disk, extended.offset + 462 + 8, 0)  # the next sector is the first one
 
-    with pytest.raises(FormatError, match="the list of logical partitions is damaged"):
-        read(bytes(disk))
+    table = read_table(bytes(disk))
+
+    assert [each.number for each in table.partitions] == [1, 2, 3, 5]
+    assert table.losses[0].startswith("the list of logical partitions is damaged")
+
+
+@pytest.mark.parametrize("sector", [0, 1])
+def test_extended_partition_without_its_signature_hides_no_other(tmp_path: Path, sector: int) -> None:
+    disk = bytearray(make_disk(tmp_path / "disk", MBR_SCRIPT))
+    expected = read_table(bytes(disk)).partitions
+    place = expected[2 + sector].offset if sector == 0 else expected[4].offset - MIB
+    disk[place : place + 512] = bytes(512)
+
+    table = read_table(bytes(disk))
+
+    assert table.partitions == expected[: 3 + sector]
+    assert len(table.losses) == 1
 
 
 @pytest.mark.parametrize(("script", "sector"), [(GPT_SCRIPT, 512), (GPT_SCRIPT, 4096), (MBR_SCRIPT, 512)])
