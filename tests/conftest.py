@@ -194,9 +194,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name long values by their argument: each process keeps several copies of each test's name."""
+    """Name long values by their argument: each process keeps several copies of each test's name.
+
+    Compressed ones too: processes that make them at another second, or by another library, would disagree.
+    """
     if isinstance(val, str | bytes) and len(val) > LONGEST_ID:
         return f"long {argname}"
+    if isinstance(val, bytes) and val.startswith((b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
+        return f"compressed {argname}"
     return None
 
 
