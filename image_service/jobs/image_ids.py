@@ -6,7 +6,9 @@ from uuid import UUID, uuid5
 
 INSTANCE = "i-"
 VOLUME = "vol-"
-"""With the first 17 digits of an image's id: the ids that it has as an instance and as a volume."""
+IMAGE = "ami-"
+SNAPSHOT = "snap-"
+"""With the first 17 digits of an image's id: the ids that it has as instance, volume, image and snapshot."""
 
 _DIGITS = 17
 

@@ -16,6 +16,9 @@ class TaskKind(StrEnum):
     IMPORT_VOLUME = "import-vol"
     IMPORT_INSTANCE = "import-i"
     EXPORT_INSTANCE = "export-i"
+    IMPORT_IMAGE = "import-ami"
+    IMPORT_SNAPSHOT = "import-snap"
+    EXPORT_IMAGE = "export-ami"
 
 
 @attrs.frozen

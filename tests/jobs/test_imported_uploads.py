@@ -11,7 +11,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from image_service.common.transfer.manifest import render_import_manifest
-from image_service.core.formats.disk.model import DiskFormat
 from tests.common.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
 from tests.jobs.ec2_clients import ec2_client, import_settings, raw_sha256, wait_for_import
 from tests.jobs.running_role import RunningRole, running_role, wait_until
@@ -174,7 +173,7 @@ def test_unsafe_image_is_refused_with_the_reason(site: Site, tmp_path: Path) -> 
     secret.write_bytes(b"bytes of the host" * 100)
     body = backing_file(tmp_path, secret).read_bytes()
     serve_upload(site.store, "unsafe", body)
-    manifest = attrs.evolve(make_manifest(site.store.url("/unsafe"), len(body)), format=DiskFormat.QCOW2)
+    manifest = attrs.evolve(make_manifest(site.store.url("/unsafe"), len(body)), format_name="QCOW2")
     site.store.serve("/unsafe/manifest", Reply(render_import_manifest(manifest)))
     (message,) = site.messages([site.import_volume("unsafe", len(body), "QCOW2")])
     assert "backing" in message

@@ -9,9 +9,11 @@ from twisted.logger import Logger
 
 from image_service.common.http.origins import AllowedOrigins, parse_origin
 from image_service.common.transfer.client import TransferClient
-from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
+from image_service.jobs.conversion_tasks.image_operations import ImageOperations
+from image_service.jobs.conversion_tasks.operations import TaskOptions
 from image_service.jobs.exports.buckets import ExportBuckets
 from image_service.jobs.imports.actions import THREADS, TIMES, ImportActions
+from image_service.jobs.imports.objects import ObjectSources
 from image_service.jobs.task_model import TaskLimits
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
     from image_service.jobs.ec2.signatures import SignatureVerifier  # noqa: PLC0415 - same
 
     verifier = SignatureVerifier.of_file(settings.ec2.credentials_file)
-    operations = TaskOperations(
+    operations = ImageOperations(
         rows.tasks,
         rows.workers,
         catalog,
@@ -60,6 +62,7 @@ def build_ec2_api(  # noqa: PLR0913, PLR0917 - the inputs of its parts
         rows.in_thread,
         parts.in_thread_pool(_S3_THREADS, "buckets"),
         _task_options(settings),
+        sources=ObjectSources(settings.s3.options, _allowed_object_stores(settings.ec2), TIMES),
     )
     return Ec2Api(verifier, operations.handlers, metrics)
 

@@ -2,7 +2,7 @@
 
 <manifest>
   <version>2010-11-15</version>
-  <file-format>VMDK|RAW|VHD|QCOW2</file-format>
+  <file-format>VMDK|RAW|VHD|QCOW2|VHDX|OVA</file-format>
   <importer><name/><version/><release/></importer>
   <self-destruct-url>to DELETE the manifest</self-destruct-url>
   <import>
@@ -48,6 +48,9 @@ MANIFEST_FORMATS = {
     "QCOW2": DiskFormat.QCOW2,
 }
 """By the names that manifests have for them; QCOW2 is an addition of this service."""
+OVA = "OVA"
+IMAGE_FORMATS = {**MANIFEST_FORMATS, "VHDX": DiskFormat.VHDX, OVA: DiskFormat.VMDK}
+"""Those of images that are one object; the VMDK of an OVA is inside it. Clients upload no such parts."""
 
 _VERSION = "2010-11-15"
 _ELEMENTS_OF_PART = 6
@@ -81,16 +84,22 @@ class ImportManifest:
     """A valid manifest.
 
     Args:
+        format_name: one of `IMAGE_FORMATS`.
         size: bytes of the image as declared: of the file, or of its disk.
         volume_gib: GiB of the volume that must hold the disk.
         parts: contiguous from offset 0.
     """
 
-    format: DiskFormat
+    format_name: str
     size: int
     volume_gib: int
     self_destruct_url: str = attrs.field(repr=False)
     parts: tuple[ManifestPart, ...]
+
+    @property
+    def content(self) -> str:
+        """The format of the file as the toolkit names it."""
+        return OVA.lower() if self.format_name == OVA else IMAGE_FORMATS[self.format_name].value
 
     @property
     def file_size(self) -> int:
@@ -119,12 +128,12 @@ def parse_import_manifest(text: bytes) -> ImportManifest:
     if text_of(root, "version") != _VERSION:
         raise FormatError(f"the manifest's version is not {_VERSION}")
     name = text_of(root, "file-format").upper()
-    if name not in MANIFEST_FORMATS:
-        raise FormatError(f"the manifest's file-format is none of {', '.join(MANIFEST_FORMATS)}")
+    if name not in IMAGE_FORMATS:
+        raise FormatError(f"the manifest's file-format is none of {', '.join(IMAGE_FORMATS)}")
     only_child(root, "importer")
     described = only_child(root, "import")
     manifest = ImportManifest(
-        MANIFEST_FORMATS[name],
+        name,
         number_of(described, "size"),
         number_of(described, "volume-size"),
         text_of(root, "self-destruct-url"),
@@ -137,7 +146,7 @@ def parse_import_manifest(text: bytes) -> ImportManifest:
             f"the manifest's size of {manifest.size} bytes is not from 1"
             f" to the {manifest.volume_size} of its volume"
         )
-    if manifest.format is DiskFormat.RAW and manifest.file_size != manifest.size:
+    if manifest.content == DiskFormat.RAW.value and manifest.file_size != manifest.size:
         raise FormatError(
             f"the manifest's parts have {manifest.file_size} bytes, but its size is {manifest.size}"
         )
@@ -163,7 +172,6 @@ def _parse_parts(element: Element) -> tuple[ManifestPart, ...]:
 
 def render_import_manifest(manifest: ImportManifest) -> bytes:
     """Return the XML of a manifest."""
-    names = {format_: name for name, format_ in MANIFEST_FORMATS.items()}
     parts = "".join(
         f'<part index="{part.index}">'
         f'<byte-range start="{part.offset}" end="{part.offset + part.length - 1}"/>'
@@ -175,7 +183,7 @@ def render_import_manifest(manifest: ImportManifest) -> bytes:
     )
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f"<manifest><version>{_VERSION}</version><file-format>{names[manifest.format]}</file-format>"
+        f"<manifest><version>{_VERSION}</version><file-format>{manifest.format_name}</file-format>"
         f"<importer><name>image-toolkit</name><version>{__version__}</version><release>1</release></importer>"
         f"<self-destruct-url>{escape(manifest.self_destruct_url)}</self-destruct-url>"
         f"<import><size>{manifest.size}</size><volume-size>{manifest.volume_gib}</volume-size>"

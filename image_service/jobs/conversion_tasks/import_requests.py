@@ -28,8 +28,8 @@ MAX_DISKS = 16
 """Of an instance."""
 
 _MAX_VOLUME_GIB = 16384  # as EC2's largest volumes
-_PLATFORMS = ("Windows", "Linux")
-_ARCHITECTURES = {"i386": "i386", "x86_64": "x86_64", "arm64": "aarch64"}
+PLATFORMS = ("Windows", "Linux")
+ARCHITECTURES = {"i386": "i386", "x86_64": "x86_64", "arm64": "aarch64"}
 _ADDITIONAL = ("kernel", "ramdisk", "virtualization", "layout")
 _VIRTUALIZATIONS = ("hvm", "paravirt")
 
@@ -66,6 +66,7 @@ class ImportRequest:
         platform: ``Windows`` or ``Linux``; "": it was not named.
         architecture: RPM architecture name; "": it was not named.
         kernel_images: ids of images that `AdditionalInfo` names.
+        tags: of the task, values by keys.
     """
 
     document: Json
@@ -76,6 +77,7 @@ class ImportRequest:
     architecture: str = ""
     layout: DiskLayout = DiskLayout.DISK
     kernel_images: tuple[str, ...] = ()
+    tags: Mapping[str, str] = attrs.field(factory=dict)
 
 
 def parse_import_volume(parameters: Mapping[str, Any], origins: AllowedOrigins) -> ImportRequest:
@@ -117,7 +119,7 @@ def parse_import_instance(parameters: Mapping[str, Any], origins: AllowedOrigins
         disks=disks,
         source=ImportSource(tuple(image["Image"]["ImportManifestUrl"] for image in images)),
         description=parameters.get("Description", ""),
-        platform=one_of("Platform", parameters.get("Platform", ""), _PLATFORMS),
+        platform=one_of("Platform", parameters.get("Platform", ""), PLATFORMS),
         architecture=_parse_architecture(specification),
         layout=DiskLayout(additional.get("layout", DiskLayout.DISK)),
         kernel_images=tuple(additional[name] for name in ("kernel", "ramdisk") if name in additional),
@@ -160,7 +162,7 @@ def _parse_architecture(specification: Mapping[str, Any]) -> str:
     name = specification.get("Architecture", "")
     if not name:
         return ""
-    return _ARCHITECTURES[one_of("LaunchSpecification.Architecture", name, _ARCHITECTURES)]
+    return ARCHITECTURES[one_of("LaunchSpecification.Architecture", name, ARCHITECTURES)]
 
 
 def _parse_additional_info(text: str) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.core.errors import NotFound, TaskLimitReached
-from image_service.jobs.conversion_tasks.filters import parse_tags, select_tasks
+from image_service.jobs.conversion_tasks.filters import EXPORT_TASK_FILTERS, parse_tags, select_tasks
 from image_service.jobs.conversion_tasks.import_requests import parse_import_instance, parse_import_volume
 from image_service.jobs.conversion_tasks.replies import (
     describe_conversion_task,
@@ -56,9 +57,10 @@ UPLOAD_TIME = timedelta(hours=168)
 
 _IMPORTS = (TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE)
 _EXPORTS = (TaskKind.EXPORT_INSTANCE,)
-_UNKNOWN_IMPORT = "InvalidConversionTaskId"
-_UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
-_MAX_DESCRIPTION_CHARACTERS = 255  # of an export, as on EC2: filters compare it
+_ALL_EXPORTS = (*_EXPORTS, TaskKind.EXPORT_IMAGE)  # which CancelExportTask cancels
+UNKNOWN_IMPORT = "InvalidConversionTaskId"
+UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
+MAX_DESCRIPTION_CHARACTERS = 255  # of an export, as on EC2: filters compare it
 _REFUSAL = "Refusal"  # in the place of an output: code and detail of an error
 _log = Logger()
 
@@ -119,12 +121,18 @@ class TaskOperations:
     ) -> Mapping[str, Any]:
         """Carry out a changing request; one whose signature was seen before gets the first answer.
 
-        A refusal is an answer, too: repeated later, the request might not be refused.
+        A refusal is an answer, too: repeated later, the request might not be refused. A request with the
+        `ClientToken` of one that was carried out gets its answer, whatever its signature.
         """
         output = await self._in_thread(partial(self._tasks.find_answer, caller.request_digest))
+        client, token = caller, parameters.get("ClientToken")
+        if output is None and token:
+            identity = f"{caller.access_key}/{handle.__name__}/{token}"
+            client = attrs.evolve(caller, request_digest=hashlib.sha256(identity.encode()).hexdigest())
+            output = await self._in_thread(partial(self._tasks.find_answer, client.request_digest))
         if output is None:
             try:
-                output = await handle(caller, parameters)
+                output = await handle(client, parameters)
             except Ec2Error as error:
                 refusal = TaskAnswer(caller.request_digest, {_REFUSAL: [error.error_code, error.detail]})
                 output = await self._in_thread(partial(self._tasks.add_answer, caller.tenant, refusal))
@@ -152,7 +160,11 @@ class TaskOperations:
             if await self._in_thread(partial(self._catalog.find, caller.tenant, name)) is None:
                 place = "LaunchSpecification.AdditionalInfo"
                 raise invalid_value(f"{place}: there is no image {name!a:.100}")
-        record = self._make_import(caller.tenant, kind, request)
+        stores = [str(origin) for origin in self._options.origins.named]
+        expires_at = self._now() + UPLOAD_TIME
+        record = self._make_import(
+            caller.tenant, kind, request, lambda disks: make_import_plan(disks, stores, expires_at)
+        )
         output = {"ConversionTask": describe_conversion_task(record, self._now())}
         return await self._add(caller, record, request.source, output)
 
@@ -160,24 +172,24 @@ class TaskOperations:
         ids, now = parameters.get("ConversionTaskIds"), self._now()
 
         def describe() -> Json:
-            found = self._with_workers(self._find(caller, _IMPORTS, ids, _UNKNOWN_IMPORT))
+            found = self._with_workers(self._find(caller, _IMPORTS, ids, UNKNOWN_IMPORT))
             return {"ConversionTasks": [describe_conversion_task(record, now) for record in found]}
 
         return await self._in_thread(describe)
 
     async def _cancel_conversion_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         task_id, reason = parameters["ConversionTaskId"], parameters.get("ReasonMessage", "")
-        return await self._cancel(caller, _IMPORTS, task_id, _UNKNOWN_IMPORT, reason)
+        return await self._cancel(caller, _IMPORTS, task_id, UNKNOWN_IMPORT, reason)
 
     async def _create_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         target = parse_export_target(parameters["TargetEnvironment"], parameters["ExportToS3Task"])
         description = parameters.get("Description", "")
-        if len(description) > _MAX_DESCRIPTION_CHARACTERS:
-            raise invalid_value(f"Description must have at most {_MAX_DESCRIPTION_CHARACTERS} characters")
-        tags = parse_tags(parameters.get("TagSpecifications", ()))
+        if len(description) > MAX_DESCRIPTION_CHARACTERS:
+            raise invalid_value(f"Description must have at most {MAX_DESCRIPTION_CHARACTERS} characters")
+        tags = parse_tags(parameters.get("TagSpecifications", ()), "export-instance-task")
         image = await self._find_image(caller.tenant, parameters["InstanceId"])
         compose_id = str(uuid4())
-        task_id = _task_id(TaskKind.EXPORT_INSTANCE, compose_id)
+        task_id = task_id_of(TaskKind.EXPORT_INSTANCE, compose_id)
         key = target.key(task_id)
         await self._in_s3_thread(partial(self._buckets.check, caller, target.bucket, key))
         plan = make_export_plan(image, file_format=target.format, bucket=target.bucket, key=key)
@@ -194,7 +206,7 @@ class TaskOperations:
             uploads=(UploadResult(UploadTarget(S3), "pending"),),
             source_image=image.stored_id,
         )
-        record = _make_record(compose, TaskKind.EXPORT_INSTANCE, request, tags=tags)
+        record = make_record(compose, TaskKind.EXPORT_INSTANCE, request, tags=tags)
         return await self._add(
             caller, record, None, {"ExportTask": describe_export_task(record, self._now())}
         )
@@ -203,14 +215,14 @@ class TaskOperations:
         ids, now = parameters.get("ExportTaskIds"), self._now()
 
         def describe() -> Json:
-            found = self._with_workers(self._find(caller, _EXPORTS, ids, _UNKNOWN_EXPORT))
+            found = self._with_workers(self._find(caller, _EXPORTS, ids, UNKNOWN_EXPORT))
             tasks = [describe_export_task(record, now) for record in found]
-            return {"ExportTasks": select_tasks(tasks, parameters.get("Filters", ()))}
+            return {"ExportTasks": select_tasks(tasks, parameters.get("Filters", ()), EXPORT_TASK_FILTERS)}
 
         return await self._in_thread(describe)
 
     async def _cancel_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        return await self._cancel(caller, _EXPORTS, parameters["ExportTaskId"], _UNKNOWN_EXPORT)
+        return await self._cancel(caller, _ALL_EXPORTS, parameters["ExportTaskId"], UNKNOWN_EXPORT)
 
     async def _add(
         self, caller: Ec2Caller, record: TaskRecord, source: ImportSource | None, output: Json
@@ -261,8 +273,20 @@ class TaskOperations:
     async def _cancel(
         self, caller: Ec2Caller, kinds: Sequence[TaskKind], task_id: str, unknown: str, reason: str = ""
     ) -> Json:
+        """Cancel a task; return the answer of an operation that has no other output."""
+        return await self._cancel_with(caller, kinds, task_id, unknown, reason, lambda _: {"Return": True})
+
+    async def _cancel_with(  # noqa: PLR0913, PLR0917 - what the operations differ in
+        self,
+        caller: Ec2Caller,
+        kinds: Sequence[TaskKind],
+        task_id: str,
+        unknown: str,
+        reason: str,
+        answer_of: Callable[[TaskRecord], Json],
+    ) -> Json:
         (record,) = await self._in_thread(partial(self._find, caller, kinds, [task_id], unknown))
-        answer = TaskAnswer(caller.request_digest, {"Return": True})
+        answer = TaskAnswer(caller.request_digest, answer_of(record))
         given = await self._in_thread(partial(self._tasks.cancel, record.task, reason, answer))
         if given is None:
             raise Ec2Error(
@@ -281,9 +305,15 @@ class TaskOperations:
             raise Ec2Error("InvalidInstanceID.NotFound", f"there is no image {name!a:.100}")
         return image
 
-    def _make_import(self, tenant: str, kind: TaskKind, request: ImportRequest) -> TaskRecord:
+    def _make_import(
+        self,
+        tenant: str,
+        kind: TaskKind,
+        request: ImportRequest,
+        make_plan: Callable[[list[ImportedDisk]], ComposePlan],
+    ) -> TaskRecord:
         compose_id = str(uuid4())
-        task_id = _task_id(kind, compose_id)
+        task_id = task_id_of(kind, compose_id)
         shared = {
             "architecture": request.architecture or self._options.architecture,
             "platform": request.platform,
@@ -306,12 +336,11 @@ class TaskOperations:
             )
             for number, disk in enumerate(request.disks)
         ]
-        object_stores = map(str, self._options.origins.named)
-        plan = make_import_plan(disks, object_stores, self._now() + UPLOAD_TIME)
-        return _make_record(
-            self._make_compose(compose_id, tenant, ComposeOrigin.IMPORT, plan),
+        return make_record(
+            self._make_compose(compose_id, tenant, ComposeOrigin.IMPORT, make_plan(disks)),
             kind,
             request.document,
+            tags=request.tags,
             volume_bytes=sum(disk.volume_bytes for disk in request.disks),
         )
 
@@ -332,11 +361,12 @@ class TaskOperations:
         )
 
 
-def _task_id(kind: TaskKind, compose_id: str) -> str:
+def task_id_of(kind: TaskKind, compose_id: str) -> str:
+    """Return the id of the task whose work a compose does."""
     return f"{kind}-{alias_digits(compose_id)}"
 
 
-def _make_record(
+def make_record(
     compose: Compose,
     kind: TaskKind,
     request: Json,
@@ -344,8 +374,9 @@ def _make_record(
     tags: Mapping[str, str] | None = None,
     volume_bytes: int = 0,
 ) -> TaskRecord:
+    """Return a new task with its compose."""
     task = ConversionTask(
-        id=_task_id(kind, compose.id),
+        id=task_id_of(kind, compose.id),
         compose_id=compose.id,
         tenant=compose.tenant,
         kind=kind,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.jobs.model import ComposeState, JobState, JobType
-from image_service.jobs.plans.import_plan import AWAIT_STEP, WAITS_FOR
-from image_service.jobs.task_model import TaskKind
+from image_service.jobs.plans.import_plan import AWAIT_STEP, AWAIT_UPLOAD, WAITS_FOR
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -29,6 +28,7 @@ CANCEL_TIME = timedelta(minutes=2)
 _AWAITED, _PENDING, _CONVERTING = "image upload awaited", "conversion pending", "converting"
 _UPLOAD_PENDING, _UPLOADING = "upload pending", "uploading"
 _STEP = re.compile(r"step ([a-z0-9-]+): ")  # before the reason of a failure
+_ALL = 100  # percent
 _NO_WORKER = "no worker is connected"
 _PHASES = ("download", "convert", "digest", "send")
 """The phases in which the job of an import reports progress, in their order."""
@@ -96,6 +96,23 @@ def _describe_failure(record: TaskRecord) -> str:
     return reason
 
 
+def progress_percent(record: TaskRecord) -> int:
+    """Return how much of a task's jobs is done."""
+    if record.compose.state is ComposeState.SUCCESS:
+        return _ALL
+    done = sum(map(_progress_of, record.jobs))
+    return min(done // max(1, len(record.jobs)), _ALL - 1)
+
+
+def _progress_of(job: Job) -> int:
+    if job.state is JobState.FINISHED:
+        return _ALL
+    if job.type is JobType.IMPORT:
+        return converted_bytes(job, _ALL)
+    progress = job.progress
+    return _ALL * progress.done // progress.total if progress and progress.total else 0
+
+
 def _is_stopping(job: Job, now: datetime) -> bool:
     """Return True if a worker may still do a job that was cancelled."""
     if job.state is not JobState.CANCELLED or job.started_at is None or job.finished_at is None:
@@ -110,10 +127,12 @@ def _describe_work(record: TaskRecord) -> str:
             return _describe_job(record, job)
     if record.jobs:
         return _CONVERTING
-    return _PENDING if record.task.kind is TaskKind.EXPORT_INSTANCE else _describe_wait(record)
+    return _describe_wait(record)
 
 
 def _describe_wait(record: TaskRecord) -> str:
+    if not any(step.action == AWAIT_UPLOAD for step in record.compose.plan.steps):
+        return _PENDING
     facts: Any = record.compose.provenance.get(AWAIT_STEP, {})
     reason = facts.get(WAITS_FOR)
     return f"{_AWAITED}: {reason}" if reason else _AWAITED

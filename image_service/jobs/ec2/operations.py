@@ -22,7 +22,7 @@ class Ec2Caller:
         tenant: to which the access key belongs.
         access_key: its name, which is not secret.
         operations: that the access key may call; ``*`` stands for any characters.
-        buckets: to which it may export; ``*`` likewise.
+        buckets: from which it may import objects, and to which it may export; ``*`` likewise.
         request_digest: SHA-256, in hexadecimal, of the signature: the same for a repeated request.
     """
 
@@ -36,8 +36,8 @@ class Ec2Caller:
         """Return True if the access key may call an operation."""
         return any(fnmatchcase(operation, pattern) for pattern in self.operations)
 
-    def may_export_to(self, bucket: str) -> bool:
-        """Return True if the access key may export to a bucket."""
+    def may_use(self, bucket: str) -> bool:
+        """Return True if the access key may import from a bucket and export to it."""
         return any(fnmatchcase(bucket, pattern) for pattern in self.buckets)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,7 @@ _MODEL_NAMES = {
     "LaunchSpecification.UserData": "LaunchSpecification.UserData.Data",
 }
 """EC2's names of parameters for which euca2ools has others."""
+_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -137,6 +139,20 @@ def _read_whole_number(text: str, name: str) -> int:
     return int(text)
 
 
+def _read_number(text: str, name: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise invalid_value(f"{name} must be a number")
+    return float(text)
+
+
+def _read_time(text: str, name: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise invalid_value(f"{name} must be a time such as 2026-11-23T12:00:00Z") from None
+    return text
+
+
 def _read_flag(text: str, name: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise invalid_value(f"{name} must be true or false")
@@ -148,5 +164,7 @@ _SCALARS: dict[str, Callable[[str, str], object]] = {
     "integer": _read_whole_number,
     "long": _read_whole_number,
     "boolean": _read_flag,
+    "double": _read_number,
+    "timestamp": _read_time,
 }
 """Readers of a text and its parameter's name, by type; the operations that are served have no other types."""

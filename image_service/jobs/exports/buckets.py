@@ -32,7 +32,7 @@ class ExportBuckets:
             Ec2Error: the access key may not export to it, or the bucket is not there, or refuses the object.
             StoreFailed: S3 does not answer, or there are no credentials.
         """
-        if not caller.may_export_to(bucket):
+        if not caller.may_use(bucket):
             raise Ec2Error("UnauthorizedOperation", f"the access key may not export to the bucket {bucket}")
         location = BucketLocation(bucket, key)
         try:

@@ -65,20 +65,32 @@ def parse_export_target(environment: str, export: Mapping[str, Any]) -> ExportTa
             raise invalid_value(
                 f"ExportToS3.ContainerFormat {OVA} needs DiskImageFormat VMDK, not {disk_format}"
             )
-    bucket, prefix = export.get("S3Bucket", ""), export.get("S3Prefix", "")
+    return ExportTarget(disk_format, container, *parse_place("ExportToS3", export))
+
+
+def parse_place(name: str, place: Mapping[str, Any]) -> tuple[str, str]:
+    """Return bucket and prefix of an export.
+
+    Args:
+        name: of the parameter that has ``S3Bucket`` and ``S3Prefix``.
+
+    Raises:
+        Ec2Error: one of them is missing or invalid.
+    """
+    bucket, prefix = place.get("S3Bucket", ""), place.get("S3Prefix", "")
     if not bucket:
-        raise missing_parameter("ExportToS3.S3Bucket")
+        raise missing_parameter(f"{name}.S3Bucket")
     if not _BUCKET.fullmatch(bucket):
         raise invalid_value(
-            "ExportToS3.S3Bucket must be the name of a bucket: 3 to 63 lower-case letters, digits, dots and"
+            f"{name}.S3Bucket must be the name of a bucket: 3 to 63 lower-case letters, digits, dots and"
             " hyphens"
         )
     if not _PREFIX.fullmatch(prefix) or _has_odd_parts(prefix):
         raise invalid_value(
-            "ExportToS3.S3Prefix must have at most 900 letters, digits, blanks and characters of !_.*'()/-,"
+            f"{name}.S3Prefix must have at most 900 letters, digits, blanks and characters of !_.*'()/-,"
             " and no parts that are empty, . or .."
         )
-    return ExportTarget(disk_format, container, bucket, prefix)
+    return bucket, prefix
 
 
 def _has_odd_parts(prefix: str) -> bool:

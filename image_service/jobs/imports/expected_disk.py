@@ -58,7 +58,7 @@ class ExpectedDisk:
         manifest = parse_import_manifest(text)
         for name, url in manifest.urls():
             allowed.check(url, name)
-        self._compare("file-format", manifest.format.value, MANIFEST_FORMATS[self.format].value)
+        self._compare("file-format", manifest.content, MANIFEST_FORMATS[self.format].value)
         self._compare("size", manifest.size, self.size)
         if manifest.volume_size > self.volume_bytes:
             raise UnsafeImage(

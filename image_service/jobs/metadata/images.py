@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.jobs.image_ids import INSTANCE, VOLUME, alias_digits
+from image_service.jobs.image_ids import IMAGE, INSTANCE, SNAPSHOT, VOLUME, alias_digits
 from image_service.jobs.metadata.statements import IMAGES_IN_USE, delete_image, utc_now
 from image_service.jobs.metadata.tables import IMAGES
 from image_service.jobs.metadata.values import IMAGE_COLUMNS, row_of, to_image
@@ -47,7 +47,7 @@ class ImageRepository:
 
     def find(self, tenant: str | None, name: str) -> CatalogImage | None:
         """Return an image by its id or an alias; None: there is none, or it is of another tenant."""
-        is_alias = name.startswith((INSTANCE, VOLUME))
+        is_alias = name.startswith((INSTANCE, VOLUME, IMAGE, SNAPSHOT))
         wanted = IMAGES.c.alias == name.partition("-")[2] if is_alias else IMAGES.c.id == name
         select = _SELECT.where(wanted)
         if tenant is not None:

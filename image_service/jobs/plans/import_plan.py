@@ -65,34 +65,44 @@ def make_import_plan(
         object_stores: the origins from which the worker may fetch.
         expires_at: until when the upload must be complete.
     """
-    imports = tuple(_import_steps(disks, sorted(object_stores)))
-    images = [
-        {**disk.facts, "format": _FORMAT, "artifact": f"{step.name}/{FILE_NAME}"}
-        for disk, step in zip(disks, imports, strict=True)
-    ]
     awaited = [
         {"format": disk.format, "bytes": disk.bytes, "volume_bytes": disk.volume_bytes} for disk in disks
     ]
     arguments = {"expires_at": expires_at.timestamp(), "disks": awaited}
-    register = Step(
-        "register", REGISTER_IMAGE, {"images": images}, after=tuple(step.name for step in imports)
-    )
-    return ComposePlan(
-        (
-            Step(AWAIT_STEP, AWAIT_UPLOAD, arguments),
-            *imports,
-            register,
-            Step("delete-upload", DELETE_UPLOAD, after=(register.name,)),
-        ),
-        result=f"{imports[0].name}/{FILE_NAME}",
-        file_name=FILE_NAME,
+    steps = tuple(_import_steps(disks, sorted(object_stores), after=(AWAIT_STEP,)))
+    return _make_plan(
+        Step(AWAIT_STEP, AWAIT_UPLOAD, arguments),
+        *steps,
+        Step("delete-upload", DELETE_UPLOAD, after=(steps[-1].name,)),
     )
 
 
-def _import_steps(disks: Sequence[ImportedDisk], object_stores: list[str]) -> Iterator[Step]:
+def make_object_import_plan(disks: Sequence[ImportedDisk], origins: Iterable[str]) -> ComposePlan:
+    """Return the steps of an import of objects, whose manifests are pinned; they stay where they are.
+
+    Args:
+        disks: at least one.
+        origins: from which the worker may fetch.
+    """
+    return _make_plan(*_import_steps(disks, sorted(origins), after=()))
+
+
+def _make_plan(*steps: Step) -> ComposePlan:
+    first = next(step for step in steps if step.is_job)
+    return ComposePlan(steps, result=f"{first.name}/{FILE_NAME}", file_name=FILE_NAME)
+
+
+def _import_steps(
+    disks: Sequence[ImportedDisk], object_stores: list[str], *, after: tuple[str, ...]
+) -> Iterator[Step]:
+    """Yield the jobs that import disks, and the step that registers their images."""
+    names, images = [], []
     for number, disk in enumerate(disks):
+        name = "import" if number == 0 else f"import-{number + 1}"
+        names.append(name)
+        images.append({**disk.facts, "format": _FORMAT, "artifact": f"{name}/{FILE_NAME}"})
         yield Step(
-            "import" if number == 0 else f"import-{number + 1}",
+            name,
             JobType.IMPORT,
             {
                 "object_stores": object_stores,
@@ -102,5 +112,6 @@ def _import_steps(disks: Sequence[ImportedDisk], object_stores: list[str]) -> It
                 "volume_bytes": disk.volume_bytes,
             },
             {"manifest": f"{MANIFEST}{number}", "manifest-url": f"{MANIFEST_URL}{number}"},
-            (AWAIT_STEP,),
+            after,
         )
+    yield Step("register", REGISTER_IMAGE, {"images": images}, after=tuple(names))

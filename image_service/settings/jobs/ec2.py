@@ -30,6 +30,13 @@ OPERATIONS = (
     "CreateInstanceExportTask",
     "DescribeExportTasks",
     "CancelExportTask",
+    "ImportImage",
+    "DescribeImportImageTasks",
+    "ImportSnapshot",
+    "DescribeImportSnapshotTasks",
+    "CancelImportTask",
+    "ExportImage",
+    "DescribeExportImageTasks",
 )
 
 _MEMBERS = ("access_key", "secret_key", "tenant", "operations", "buckets")
@@ -47,7 +54,7 @@ class Ec2Credential:
         secret_key: signs requests.
         tenant: as tokens name it; "": the default tenant.
         operations: that the key may call; ``*`` stands for any characters.
-        buckets: to which it may export; ``*`` likewise.
+        buckets: from which it may import objects, and to which it may export; ``*`` likewise.
     """
 
     access_key: str
@@ -155,8 +162,8 @@ class Ec2Settings:
     """File of the access keys of EC2's API, re-read when it has changed: a JSON list of objects with
     `access_key`; `secret_key`, of at least 16 characters; `tenant`, as tokens name it, `""` for the default
     tenant; `operations`, a list of names that may have `*`, such as `["Describe*"]`; and `buckets`, a list of
-    those to which the key may export, with `*` likewise. No other user may have access to the file. When not
-    set: the API is not served."""
+    those from which the key may import objects and to which it may export, with `*` likewise. No other user
+    may have access to the file. When not set: the API is not served."""
     object_stores: frozenset[str] = setting(
         "EC2_OBJECT_STORES", parse=_parse_object_stores, absent=frozenset()
     )

@@ -165,7 +165,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
                 notes = delete_parts(manifest, source.client)
     report.output = fetched.describe()
     report.fields["notes"] = notes
-    report.text = "\n".join([f"{options.out}: {fetched.format.value}, {fetched.size} bytes", *notes])
+    report.text = "\n".join([f"{options.out}: {fetched.format}, {fetched.size} bytes", *notes])
     return 0
 
 

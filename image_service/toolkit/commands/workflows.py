@@ -208,7 +208,7 @@ def _down(fetch: _Fetch, call: TaskCall) -> TaskResult:
     options = attrs.evolve(call.options.fetch, digest=call.digest)
     source = read_manifest(str(call.source), options, call.workspace)
     image = fetch(source, call.out, options, call.workspace)
-    return TaskResult(image.format.value, source.describe(), image.describe(), call.out)
+    return TaskResult(image.format, source.describe(), image.describe(), call.out)
 
 
 def _fetch_parts(

@@ -82,7 +82,7 @@ def fetch_bundle(
         name = workspace.name_of(path)
         with open_image(path, DiskFormat.RAW.value, pace=workspace.pace, name=name) as image:
             virtual_size = image.disk.virtual_size
-        return describe_image(path, DiskFormat.RAW, virtual_size, options, workspace)
+        return describe_image(path, DiskFormat.RAW.value, virtual_size, options, workspace)
 
 
 def _encrypted_blocks(

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from image_service.common.http.origins import UrlOrigin
     from image_service.common.transfer.manifest import ImportManifest, ManifestPart
-    from image_service.core.formats.disk.model import DiskFormat
     from image_service.toolkit.workspace.workspace import Workspace
 
 _Result = TypeVar("_Result")
@@ -74,19 +73,20 @@ class FetchedImage:
     """What was fetched.
 
     Args:
+        format: as `open_image` names it.
         size: bytes of the file.
         virtual_size: bytes of its disk.
         sha256: of the file; None: not computed.
     """
 
-    format: DiskFormat
+    format: str
     size: int
     virtual_size: int
     sha256: str | None
 
     def describe(self) -> dict[str, Any]:
         """Return what a report says of it."""
-        return {**attrs.asdict(self), "format": self.format.value}
+        return attrs.asdict(self)
 
 
 @attrs.frozen(eq=False)
@@ -180,11 +180,11 @@ def fetch_parts(
                 with _writing(path, manifest.file_size) as descriptor:
                     _download(manifest, client, descriptor, workspace, None)
             virtual_size = _check_disk(path, manifest, workspace)
-            return describe_image(path, manifest.format, virtual_size, options, workspace)
+            return describe_image(path, manifest.content, virtual_size, options, workspace)
 
 
 def describe_image(
-    path: Path, format_: DiskFormat, virtual_size: int, options: FetchOptions, workspace: Workspace
+    path: Path, format_: str, virtual_size: int, options: FetchOptions, workspace: Workspace
 ) -> FetchedImage:
     """Return what a finished image is, with its digest if the options ask for it."""
     with path.open("rb") as file:
@@ -229,7 +229,7 @@ def _writing(path: Path, size: int) -> Iterator[int]:
 def _check_disk(path: Path, manifest: ImportManifest, workspace: Workspace) -> int:
     """Return the bytes of the disk; UnsafeImage if the image is unsafe, or is not what its manifest says."""
     name = workspace.name_of(path)
-    with open_image(path, manifest.format.value, pace=workspace.pace, name=name) as image:
+    with open_image(path, manifest.content, pace=workspace.pace, name=name) as image:
         virtual_size = image.disk.virtual_size
     if virtual_size > manifest.volume_size:
         raise UnsafeImage(

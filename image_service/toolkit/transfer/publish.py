@@ -266,7 +266,7 @@ def _make_manifest(
 
     disk = image.disk
     return ImportManifest(
-        format=disk.format,
+        format_name=disk.format.value.upper(),
         size=disk.virtual_size if disk.format in _COMPACT else image.size,
         volume_gib=-(-disk.virtual_size // GIB),
         self_destruct_url=sign("delete_object", _manifest_of(stem)),

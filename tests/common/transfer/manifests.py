@@ -6,7 +6,6 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from image_service.common.transfer.manifest import ImportManifest, ManifestPart
-from image_service.core.formats.disk.model import DiskFormat
 from tests.server.catalog.origin import Resource
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def make_manifest(base_url: str, size: int, part_bytes: int = PART_BYTES) -> Imp
         )
         for index, offset in enumerate(range(0, size, part_bytes))
     ]
-    return ImportManifest(DiskFormat.RAW, size, 1, f"{base_url}/manifest{QUERY}", tuple(parts))
+    return ImportManifest("RAW", size, 1, f"{base_url}/manifest{QUERY}", tuple(parts))
 
 
 def serve_parts(origin: Origin, body: bytes, part_bytes: int = PART_BYTES) -> list[Resource]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from image_service.jobs.conversion_tasks.filters import parse_tags, select_tasks
+from image_service.jobs.conversion_tasks.filters import EXPORT_TASK_FILTERS, page_of, parse_tags, select_tasks
 from image_service.jobs.ec2.errors import Ec2Error
 
 TASKS: list[dict[str, Any]] = [
@@ -20,8 +22,13 @@ TASKS: list[dict[str, Any]] = [
 ]
 
 
+RESOURCE_TYPE = "export-instance-task"
+
+
 def selected(*filters: tuple[str, list[str]]) -> list[str]:
-    found = select_tasks(TASKS, [{"Name": name, "Values": values} for name, values in filters])
+    found = select_tasks(
+        TASKS, [{"Name": name, "Values": values} for name, values in filters], EXPORT_TASK_FILTERS
+    )
     return [task["ExportTaskId"][-1] for task in found]
 
 
@@ -76,8 +83,11 @@ def specification(*tags: tuple[str, str]) -> dict[str, Any]:
 
 
 def test_tags_of_all_specifications_count() -> None:
-    assert parse_tags([specification(("a", "1")), specification(("b", ""))]) == {"a": "1", "b": ""}
-    assert parse_tags([]) == {}
+    assert parse_tags([specification(("a", "1")), specification(("b", ""))], RESOURCE_TYPE) == {
+        "a": "1",
+        "b": "",
+    }
+    assert parse_tags([], RESOURCE_TYPE) == {}
 
 
 @pytest.mark.parametrize(
@@ -95,5 +105,27 @@ def test_tags_of_all_specifications_count() -> None:
 )
 def test_wrong_tags_are_refused(specifications: list[dict[str, Any]], code: str) -> None:
     with pytest.raises(Ec2Error) as refused:
-        parse_tags(specifications)
+        parse_tags(specifications, RESOURCE_TYPE)
     assert refused.value.error_code == code
+
+
+@given(st.integers(1, 5), st.integers(0, 12))
+def test_pages_have_all_tasks_once(size: int, number: int) -> None:
+    tasks = [{"Id": str(each)} for each in range(number)]
+    parameters: dict[str, Any] = {"MaxResults": size}
+    found: list[Any] = []
+    while True:
+        page, token = page_of(tasks, "Id", parameters)
+        assert len(page) <= size
+        found += page
+        if token is None:
+            break
+        parameters["NextToken"] = token
+    assert found == tasks
+
+
+@pytest.mark.parametrize("parameters", [{"MaxResults": 0}, {"MaxResults": -1}, {"NextToken": "x"}])
+def test_wrong_pages_are_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(Ec2Error) as refused:
+        page_of([{"Id": "1"}], "Id", parameters)
+    assert refused.value.error_code == "InvalidParameterValue"

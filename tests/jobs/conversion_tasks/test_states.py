@@ -12,19 +12,23 @@ from hypothesis import strategies as st
 
 from image_service.jobs.conversion_tasks.states import converted_bytes, state_of
 from image_service.jobs.model import ComposeState, Job, JobError, JobProgress, JobState, JobType
+from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan, make_object_import_plan
 from tests.jobs.metadata.composing import NOW
 from tests.jobs.metadata.test_tasks import make_record
 
 if TYPE_CHECKING:
     from image_service.jobs.metadata.tasks import TaskRecord
 
+DISK = ImportedDisk("RAW", 512, 1, {})
 PHASES = ["download", "convert", "digest", "send"]
 IMPORT = Job("j", "c", "org-1", "import", JobType.IMPORT, "x86_64", JobState.WAITING)
 
 
 def record_of(state: ComposeState, *jobs: Job, reason: str = "", error: JobError | None = None) -> TaskRecord:
     record = make_record(state=state, error=error)
-    return attrs.evolve(record, task=attrs.evolve(record.task, cancel_reason=reason), jobs=jobs)
+    compose = attrs.evolve(record.compose, plan=make_import_plan([DISK], [], NOW))
+    task = attrs.evolve(record.task, cancel_reason=reason)
+    return attrs.evolve(record, task=task, compose=compose, jobs=jobs)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,13 @@ def test_awaited_upload_shows_why_it_cannot_be_read(jobs: tuple[Job, ...]) -> No
     ):
         compose = attrs.evolve(record.compose, provenance={"await-upload": facts})
         assert state_of(attrs.evolve(record, compose=compose), NOW).message == message
+
+
+@pytest.mark.parametrize("jobs", [(), (IMPORT,)])
+def test_import_of_an_object_awaits_no_upload(jobs: tuple[Job, ...]) -> None:
+    record = record_of(ComposeState.BUILDING, *jobs)
+    compose = attrs.evolve(record.compose, plan=make_object_import_plan([DISK], []))
+    assert state_of(attrs.evolve(record, compose=compose), NOW).message == "conversion pending"
 
 
 @given(

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"]), max_size=20)
 
 
+_OTHERS: dict[str, st.SearchStrategy[Any]] = {
+    "double": st.decimals(-(10**9), 10**9, places=3).map(float),
+    "timestamp": st.sampled_from(["2026-11-23T12:00:00Z", "1999-12-31T23:59:59Z"]),
+}
+
+
 def operation_model(name: str) -> OperationModel:
     """Return the model of an operation."""
     return ec2_model().operation_model(name)
@@ -37,5 +43,6 @@ def values_of(shape: Shape, *, min_items: int = 0) -> st.SearchStrategy[Any]:
     if shape.type_name == "boolean":
         return st.booleans()
     if shape.type_name in {"integer", "long"}:
-        return st.integers(-(10**18) + 1, 10**18 - 1)
-    return TEXTS
+        limits = shape.metadata
+        return st.integers(limits.get("min", -(10**18) + 1), limits.get("max", 10**18 - 1))
+    return _OTHERS.get(shape.type_name, TEXTS)

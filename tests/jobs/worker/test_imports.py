@@ -92,7 +92,7 @@ def upload(store: Origin, image: Path, name: str, format_: DiskFormat = DiskForm
         store.serve(f"/{name}/{index}", part)
     manifest = make_manifest(store.url(f"/{name}"), len(body), PART_BYTES)
     size = len(body) if format_ is DiskFormat.RAW else SIZE
-    return render_import_manifest(attrs.evolve(manifest, format=format_, size=size))
+    return render_import_manifest(attrs.evolve(manifest, format_name=format_.value.upper(), size=size))
 
 
 def test_disk_is_imported_as_qcow2(imports: ImportSite, raw: Path, tmp_path: Path) -> None:
