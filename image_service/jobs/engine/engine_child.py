@@ -45,6 +45,7 @@ _OPTIONS = (
     "--dynamic-config-value",
     "matching.numTaskqueueWritePartitions=1",
 )
+_DATABASE = "temporal.sqlite"
 _POLL_SECONDS = 0.1
 _LEFTOVER_SECONDS = 10.0
 _TERMINATION_SECONDS = 10.0
@@ -139,11 +140,13 @@ class EngineChild:
 
     def _spawn(self, process: ChildProcess) -> None:
         self._pid_file.write_text("")
-        server = server_command(self._program, self._port, self._directory / "temporal.sqlite")
-        command = ["/bin/sh", "-c", _START, "sh", str(self._pid_file), *server]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self._directory)}
+        # The engine makes a URI of the name, so names are relative to its directory, which may have # and ?.
+        server = server_command(self._program, self._port, Path(_DATABASE))
+        command = ["/bin/sh", "-c", _START, "sh", self._pid_file.name, *server]
+        directory = str(self._directory.resolve())
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": directory}
         descriptors: dict[int, int | str] = {1: "r", 2: "r", _LOCK_DESCRIPTOR: self._locks[_CHILD]}
-        self._reactor.spawnProcess(process, "/bin/sh", command, environment, childFDs=descriptors)
+        self._reactor.spawnProcess(process, "/bin/sh", command, environment, directory, childFDs=descriptors)
 
 
 def _reserve_port() -> socket.socket:
