@@ -29,9 +29,9 @@ MIB = 1024 * 1024
 TOOLKIT = [sys.executable, "-m", "image_service.toolkit"]
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = {
-    "qcow2": ["convert", "disk.raw", "out", "--format", "qcow2"],
-    "vhd": ["convert", "disk.raw", "out", "--format", "vhd"],
-    "ova": ["convert", "disk.raw", "out", "--format", "ova"],
+    "qcow2": ["convert", "disk.raw", "out", "--force", "--format", "qcow2"],
+    "vhd": ["convert", "disk.raw", "out", "--force", "--format", "vhd"],
+    "ova": ["convert", "disk.raw", "out", "--force", "--format", "ova"],
     "customize": ["customize", "disk.raw", "out", "--ignition", "config.ign", "--platform", "aws"],
 }
 
@@ -146,7 +146,7 @@ def test_call_that_is_ended_in_a_phase_leaves_nothing(place: Path, name: str) ->
             if number == signal.SIGTERM:
                 assert call.report["error"] == {"reason": "ended by signal 15"}
             else:
-                assert run_toolkit(place, ["convert", "tiny.raw", "out"]).status == 0
+                assert run_toolkit(place, ["convert", "tiny.raw", "out", "--force"]).status == 0
             assert names(place) == before
     assert {*ended} == {signal.SIGTERM, signal.SIGKILL}
 
@@ -181,7 +181,7 @@ def convert_often(place: Path, count: int) -> None:
     before = None
     for number in range(count):
         target = ("qcow2", "vmdk", "vhd", "vhdx", "ova", "raw")[number % 6]
-        arguments = ["convert", str(place / "disk.raw"), str(place / "out"), "--format", target]
+        arguments = ["convert", str(place / "disk.raw"), str(place / "out"), "--force", "--format", target]
         status = main([*arguments, "--scratch", str(place / "scratch"), "--progress=none", "--memory=1G"])
         assert status == 0
         if before is None:

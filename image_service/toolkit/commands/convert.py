@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from image_service.common.command_line.values import parse_bytes
 from image_service.common.programs.dependencies import require
-from image_service.core.errors import InvalidArguments, Unprocessable
+from image_service.core.errors import InvalidArguments, Unprocessable, UnusableOutput
 from image_service.toolkit.commands.arguments import add_common_arguments, add_input_format, open_workspace
 from image_service.toolkit.conversion.convert import convert
 from image_service.toolkit.conversion.ovf import FIRMWARES, GUESTS, Appliance
-from image_service.toolkit.conversion.target import OVA, TARGET_NAMES, Target, find_target
+from image_service.toolkit.conversion.target import OVA, TARGET_NAMES, Target, find_format, find_target
 from image_service.toolkit.disks.opening import open_image
 from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _NOT_IN_NAMES = re.compile("^[^A-Za-z0-9]+|[^A-Za-z0-9._-]+")
 _EXAMPLES = """\
 examples:
-  image-toolkit convert rhcos.qcow2 rhcos.ova --format ova --ova-memory 16G
-  image-toolkit convert rhcos.raw rhcos.vhd --format vhd --input-format raw --json
+  image-toolkit convert rhcos.qcow2 rhcos.ova --ova-memory 16G
+  image-toolkit convert rhcos.raw rhcos.vhd --subformat dynamic --input-format raw --json
 """
 
 
@@ -40,19 +40,35 @@ def add(add_parser: AddParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("input", metavar="FILE", type=Path, help="the disk image, or a block device")
-    parser.add_argument("out", metavar="OUT", type=Path, help="the new image; replaced if it exists")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the new image")
     add_input_format(parser)
     parser.add_argument(
         "--no-digest", action="store_false", dest="digest", help="compute no SHA-256 of FILE and OUT"
     )
     add_target_arguments(parser)
+    add_force(parser)
     add_common_arguments(parser)
     parser.set_defaults(run=run)
 
 
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--force`` of a verb that makes the file OUT, for `check_output`."""
+    parser.add_argument("-f", "--force", action="store_true", help="replace OUT if it exists")
+
+
+def check_output(options: argparse.Namespace) -> None:
+    """Raise UnusableOutput if OUT is a file, unless ``--force`` is given."""
+    if options.out.is_file() and not options.out.is_symlink() and not options.force:
+        raise UnusableOutput(f"{options.out} exists; --force replaces it")
+
+
 def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of formats, for `parse_target` and `describe_appliance`."""
-    parser.add_argument("--format", choices=TARGET_NAMES, default="qcow2", help="of OUT (default: qcow2)")
+    parser.add_argument(
+        "--format",
+        choices=TARGET_NAMES,
+        help="of OUT (default: that of OUT's suffix, qcow2 if it has none); a suffix of another is refused",
+    )
     parser.add_argument(
         "--subformat",
         metavar="NAME",
@@ -89,8 +105,12 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_target(options: argparse.Namespace) -> Target:
-    """Return the target of ``--format`` and its options; InvalidArguments if they do not fit."""
+    """Return the target of ``--format`` and its options; InvalidArguments if they do not fit.
+
+    A format that is not given becomes that of OUT's suffix.
+    """
     try:
+        options.format = find_format(options.out.name, options.format)
         return find_target(options.format, options.subformat, compress=options.compress)
     except Unprocessable as error:
         raise InvalidArguments(error.detail) from error
@@ -116,6 +136,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
     """Convert an image."""
     require(DEPENDENCIES_OF_VERBS["convert"])
     target, appliance = parse_target(options), describe_appliance(options)
+    check_output(options)
     with (
         open_workspace(options) as workspace,
         open_image(options.input, options.input_format, pace=workspace.pace) as image,

@@ -68,8 +68,9 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
     report.fields["workflow"] = workflow.name
     require(workflow.dependencies)
     place: Place = options.out
-    options.out = Path(str(options.out))  # whose name an appliance gets
     tasks = {task.name for task in workflow.tasks}
+    # Its name is that of an appliance, and tells the format; a prefix is not a file.
+    options.out = Path("" if "up-parts" in tasks else str(options.out))
     wanted = WorkflowOptions(
         fetch=fetch_options(options) if tasks & {"down-parts", "down-bundle", "fetch"} else FetchOptions(),
         target=parse_target(options) if "convert" in tasks else None,

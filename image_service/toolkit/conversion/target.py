@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -10,7 +11,7 @@ from image_service.core.errors import Unprocessable
 from image_service.core.formats.disk.model import SECTOR_BYTES, DiskFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 OVA = "ova"
 _GIB = 1 << 30
@@ -134,6 +135,44 @@ TARGETS = (
 )
 """All of them; of a format with several subformats, the default is first."""
 TARGET_NAMES = tuple(dict.fromkeys(target.name for target in TARGETS))
+
+
+_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
+    ".raw": ("raw",),
+    ".img": ("raw", "qcow2"),  # some distributions name qcow2 images so
+    ".dd": ("raw",),
+    ".iso": ("raw",),
+    ".qcow2": ("qcow2",),
+    ".qcow": ("qcow2",),
+    ".vmdk": ("vmdk",),
+    ".vhd": ("vhd",),
+    ".vpc": ("vhd",),
+    ".vhdx": ("vhdx",),
+    ".ova": ("ova",),
+    **dict.fromkeys(
+        (".vdi", ".qed", ".hdd", ".dmg", ".ovf", ".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip"), ()
+    ),
+}
+"""The formats of files with a suffix, of which the first is meant where none is named; none: not written here."""
+
+
+def find_format(file: str, wanted: str | None) -> str:
+    """Return the format of a new file: the wanted one, that of its suffix, or qcow2.
+
+    Args:
+        file: its name.
+        wanted: None: none is named.
+
+    Raises:
+        Unprocessable: programs would take a file with this suffix for another format.
+    """
+    suffix = PurePath(file).suffix
+    formats = _SUFFIXES.get(suffix.lower(), (wanted or "qcow2",))
+    if not formats:
+        raise Unprocessable(f"{file}: no format that convert writes has the suffix {suffix}")
+    if wanted is not None and wanted not in formats:
+        raise Unprocessable(f"{file}: the suffix {suffix} is that of {formats[0]}, and --format is {wanted}")
+    return wanted or formats[0]
 
 
 def find_target(name: str, subformat: str | None = None, *, compress: bool = False) -> Target:

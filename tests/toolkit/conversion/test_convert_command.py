@@ -68,7 +68,7 @@ def check_refused(run: Run, status: int, reason: str, source: Path, out: Path, *
     """Fail the test unless a call fails, leaves OUT alone, and leaves nothing beside it or in its scratch."""
     before = {path: path.stat() for path in out.parent.iterdir() if path.is_file()}
     content = out.read_bytes()
-    outcome = run(source, out, *options)
+    outcome = run(source, out, "--force", *options)
     assert (outcome.status, outcome.report["exit"]) == (status, status), outcome.report
     assert reason in outcome.report["error"]["reason"]
     after = {path: path.stat() for path in out.parent.iterdir() if path.is_file()}
@@ -140,7 +140,7 @@ def test_partition_gets_a_gpt_around_it(
     table = read_partitions(lambda offset, length: disk[offset : offset + length], len(disk))
     assert table
     assert (len(table.partitions), table.faults) == (1, ())
-    again = run(out, back, "--wrap-partition")
+    again = run(out, back, "--wrap-partition", "--force")
     assert (again.status, "has a partition table" in str(again.report["error"])) == (6, True)
 
 
@@ -148,9 +148,69 @@ def test_disk_cannot_shrink(run: Run, raw: Path, old: Path) -> None:
     check_refused(run, 6, f"cannot shrink to {MIB}", raw, old, "--size", "1M")
 
 
+@pytest.mark.parametrize("options", [(), ("--format", "raw"), ("--size", "1G")])
+@pytest.mark.parametrize("name", ["out.old", "out.qcow2", "out"])
+def test_existing_file_is_kept_without_force(
+    name: str, options: tuple[str, ...], run: Run, raw: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / name
+    out.write_bytes(OLD)
+    outcome = run(raw, out, *(options if name != "out.qcow2" else ()))
+    assert outcome.status == 2
+    assert outcome.report["error"]["reason"] == f"{out} exists; --force replaces it"
+    assert out.read_bytes() == OLD
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("o.vhdx", (), "vhdx"),
+        ("o.VHD", (), "vhd"),
+        ("o.vmdk", ("--subformat", "monolithicSparse"), "vmdk"),
+        ("o.ova", ("--ova-cpus", "4"), "ova"),
+        ("o.raw", (), "raw"),
+        ("o.img", (), "raw"),
+        ("o.img", ("--format", "qcow2"), "qcow2"),
+        ("o.qcow2", ("--compress",), "qcow2"),
+        ("o", (), "qcow2"),
+        ("o.2026-11", (), "qcow2"),
+        ("o.2026-11", ("--format", "vhd"), "vhd"),
+        (".vhdx", (), "qcow2"),
+    ],
+)
+def test_format_is_that_of_the_suffix(  # noqa: PLR0913, PLR0917 - cases and fixtures
+    name: str, options: tuple[str, ...], expected: str, run: Run, raw: Path, tmp_path: Path
+) -> None:
+    outcome = run(raw, tmp_path / name, "--no-digest", *options)
+    assert outcome.status == 0, outcome.report
+    assert outcome.report["output"]["format"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("o.vhdx", ("--format", "qcow2"), "the suffix .vhdx is that of vhdx, and --format is qcow2"),
+        ("o.vhd", ("--format", "vhdx"), "the suffix .vhd is that of vhd"),
+        ("o.OVA", ("--format", "vmdk"), "the suffix .OVA is that of ova"),
+        ("o.qcow2", ("--format", "raw"), "the suffix .qcow2 is that of qcow2"),
+        ("o.img", ("--format", "vmdk"), "the suffix .img is that of raw"),
+        ("o.raw", ("--compress",), "raw cannot be compressed"),
+        ("o.vdi", (), "no format that convert writes has the suffix .vdi"),
+        ("o.raw.gz", ("--format", "raw"), "the suffix .gz"),
+    ],
+)
+def test_suffix_of_another_format_is_refused(  # noqa: PLR0913, PLR0917 - cases and fixtures
+    name: str, options: tuple[str, ...], reason: str, run: Run, raw: Path, tmp_path: Path
+) -> None:
+    outcome = run(raw, tmp_path / name, *options)
+    assert outcome.status == 2
+    assert reason in outcome.report["error"]["reason"]
+    assert not (tmp_path / name).exists()
+
+
 def test_existing_file_is_replaced_and_keeps_its_permissions(run: Run, raw: Path, old: Path) -> None:
     old.chmod(0o640)
-    assert run(raw, old, "--format", "raw").status == 0
+    assert run(raw, old, "--format", "raw", "--force").status == 0
     assert old.read_bytes() == raw.read_bytes()
     assert old.stat().st_mode & 0o777 == 0o640
 
