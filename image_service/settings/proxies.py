@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _Address: TypeAlias = IPv4Address | IPv6Address
-_FAULT = "must be http://[user:password@]host[:port], with / @ and % in user and password percent-encoded"
+_FAULT = (
+    "must be http://[user:password@]host[:port], or https://…, with / @ and % in user and password"
+    " percent-encoded"
+)
 # host, and after a colon the port; an IPv6 address with a port stands in brackets
 _EXEMPT = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 
@@ -64,19 +67,19 @@ class Exemptions:
 
 
 def parse_proxy(text: str) -> Proxy:
-    """Parse the URL of a proxy; without a scheme it is http, and without a port 80."""
+    """Parse the URL of a proxy; without a scheme it is http, and without a port 80, or 443 for https."""
     try:
         split = urlsplit(text if "://" in text else f"http://{text}")
         user, at, netloc = split.netloc.rpartition("@")
         address = parsers.address(netloc)
     except ValueError:
         raise ValueError(_FAULT) from None
-    if split.scheme != "http" or split.path not in {"", "/"} or split.query or split.fragment:
+    if split.scheme not in DEFAULT_PORTS or split.path not in {"", "/"} or split.query or split.fragment:
         raise ValueError(_FAULT)
     name, _, password = user.partition(":")
     credentials = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
-    port = DEFAULT_PORTS["http"] if address.port is None else address.port
-    return Proxy(address.host, port, f"Basic {credentials}" if at else "")
+    port = address.port or DEFAULT_PORTS[split.scheme]
+    return Proxy(address.host, port, f"Basic {credentials}" if at else "", is_tls=split.scheme == "https")
 
 
 def parse_exemptions(text: str) -> Exemptions:
@@ -113,10 +116,11 @@ class ProxySettings:
 
     http: Proxy | None = setting("HTTP_PROXY", "http_proxy", parse=parse_proxy, is_secret=True)
     """Proxy for requests to `http://` URLs: to assisted-service, and to the origins of base images and
-    streams. `http://[user:password@]host[:port]`; the service speaks plain HTTP to a proxy. Requests to
+    streams. `http://[user:password@]host[:port]`, or `https://…` for a proxy that is reached by TLS; its
+    certificate is verified as those of the servers behind it are, by the same authorities. Requests to
     `localhost` and to loopback addresses never use one."""
     https: Proxy | None = setting("HTTPS_PROXY", "https_proxy", parse=parse_proxy, is_secret=True)
-    """Proxy for requests to `https://` URLs, by CONNECT; its URL is `http://…` too."""
+    """Proxy for requests to `https://` URLs, by CONNECT; its URL is as that of `HTTP_PROXY`."""
     exempt: Exemptions = setting("NO_PROXY", "no_proxy", parse=parse_exemptions, absent=Exemptions())
     """Hosts that are reached without a proxy, separated by commas, as in Go programs: `example.com` (with its
     subdomains), `.example.com` (the subdomains alone), an IP address, or a CIDR block. A name or an address

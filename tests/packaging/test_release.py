@@ -96,6 +96,10 @@ def test_description_for_registries_links_to_no_file(sdist: dict[str, bytes]) ->
     assert "image-service serve --standalone" in metadata.get_payload()
     assert "](" not in metadata.get_payload()
     assert metadata["Version"] == __version__
+    assert metadata["Author"] == "image-service maintainers"
+    urls = [line.partition(", ")[2] for line in metadata.get_all("Project-URL", [])]
+    assert urls
+    assert all(url.startswith("https://") for url in urls)
 
 
 def commit(directory: Path, tag: str) -> None:

@@ -97,6 +97,9 @@ def test_no_proxy_is_read_as_in_go(url: str, exempt: str, *, expected: bool) -> 
         ("http://proxy:3128/", "http://proxy:3128"),
         ("http://[::1]:3128", "http://[::1]:3128"),
         ("http://user:secret@proxy:3128", "http://proxy:3128"),
+        ("https://user:secret@proxy:3129", "https://proxy:3129"),
+        ("https://proxy/", "https://proxy:443"),
+        ("https://[2001:db8::1]", "https://[2001:db8::1]:443"),
     ],
 )
 def test_url_of_a_proxy_is_parsed_and_shown_without_user(text: str, url: str) -> None:
@@ -114,7 +117,7 @@ def test_user_and_password_are_decoded() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "https://user:s3cret@proxy:3128",
+        "https://user:s3cret@a..b:3128",
         "socks5://user:s3cret@proxy",
         "http://user:s3cret/@proxy:3128",
         "http://user:s3cret@",

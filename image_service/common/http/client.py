@@ -27,13 +27,13 @@ from image_service.common.http.watch import Watch
 from image_service.core.formats.hosts import ascii_host
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from image_service.common.http.origins import Proxy
     from image_service.common.http.response import HttpResponse
+    from image_service.common.http.tunneled_tls import Stream
     from image_service.common.http.watch import RequestLimits
 
 MAX_IDLE_SECONDS = 30.0
@@ -121,11 +121,12 @@ class HttpClient:
         watch = Watch(limits or self._limits, interruption or self._interruption)
         origin, target = _parse_url(url)
         proxy = self._find_proxy(f"{origin}/")
-        route = _Route(origin, proxy, self._context() if origin.scheme == "https" else None)
+        needs_tls = origin.scheme == "https" or (proxy is not None and proxy.is_tls)
+        route = _Route(origin, proxy, self._context() if needs_tls else None)
         sent = {"Host": origin.authority, "Accept-Encoding": "identity"}
         if not self._max_idle:
             sent["Connection"] = "close"
-        if proxy and route.context is None:
+        if proxy and origin.scheme == "http":
             target = f"{origin}{target}"
             if proxy.authorization:
                 sent["Proxy-Authorization"] = proxy.authorization
@@ -176,14 +177,16 @@ class HttpClient:
                 return
         connection.close()
 
-    def _open(self, route: _Route, watch: Watch) -> socket.socket:
+    def _open(self, route: _Route, watch: Watch) -> Stream:
         if self._unix_socket:
             return open_unix(self._unix_socket, watch)
         origin, proxy = route.origin, route.proxy
         check = partial(self._check_address, origin) if self._check_address else None
         host, port = (proxy.host, proxy.port) if proxy else (origin.host, origin.port)
-        opened = open_tcp(host, port, watch, check)
-        if route.context is None:
+        opened: Stream = open_tcp(host, port, watch, check)
+        if proxy and proxy.is_tls and route.context:
+            opened = _secure_proxy(opened, route.context, proxy, watch)
+        if origin.scheme == "http" or route.context is None:
             return opened
         if proxy:
             try:
@@ -192,6 +195,14 @@ class HttpClient:
                 opened.close()
                 raise
         return secure(opened, route.context, origin.host, watch)
+
+
+def _secure_proxy(opened: Stream, context: ssl.SSLContext, proxy: Proxy, watch: Watch) -> Stream:
+    try:
+        return secure(opened, context, proxy.host, watch)
+    except HttpError as error:
+        error.args = (f"the proxy: {error}",)
+        raise
 
 
 def _exchange(connection: HttpConnection, send: Callable[[HttpConnection], HttpResponse]) -> HttpResponse:

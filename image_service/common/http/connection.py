@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import h11
@@ -10,14 +11,15 @@ import h11
 from image_service.common.http.errors import Disconnected, HttpError, TooSlow, failure_of
 from image_service.common.http.origins import bracketed
 from image_service.common.http.response import BLOCK_BYTES, MAX_HEAD_BYTES, receive_response
+from image_service.common.http.tunneled_tls import TunneledTls
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from image_service.common.http.origins import Proxy, UrlOrigin
     from image_service.common.http.response import HttpResponse
+    from image_service.common.http.tunneled_tls import Stream
     from image_service.common.http.watch import Watch
 
 _UPLOADS = {"POST", "PUT", "PATCH"}
@@ -26,7 +28,7 @@ _UPLOADS = {"POST", "PUT", "PATCH"}
 class HttpConnection:
     """A connection that is open; used by one thread at a time."""
 
-    def __init__(self, opened: socket.socket) -> None:
+    def __init__(self, opened: Stream) -> None:
         self._socket = opened
 
     def send(
@@ -50,7 +52,7 @@ class HttpConnection:
             Interrupted: the work is abandoned.
         """
         protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        watch.interruption.watch_socket(self._socket)
+        watch.interruption.watch_socket(_socket_of(self._socket))
         if not hasattr(body, "read") and (body is not None or method in _UPLOADS):
             fields = {**fields, "Content-Length": str(len(body or b""))}
         try:
@@ -141,18 +143,26 @@ def _connect_failure(error: OSError, watch: Watch) -> HttpError:
     return failure_of(error, is_connected=False)
 
 
-def secure(opened: socket.socket, context: ssl.SSLContext, host: str, watch: Watch) -> socket.socket:
-    """Return a socket with TLS over one that is open, which is closed on failure.
+def _socket_of(opened: Stream) -> socket.socket:
+    return opened.outer if isinstance(opened, TunneledTls) else opened
+
+
+def secure(opened: Stream, context: ssl.SSLContext, host: str, watch: Watch) -> Stream:
+    """Return TLS over a connection that is open, which is closed on failure.
 
     Raises:
         UntrustedCertificate: the peer's certificate is not verified.
         HttpError: there is no TLS.
         Interrupted: the work is abandoned.
     """
-    secured = None
+    secured: ssl.SSLSocket | TunneledTls | None = None
     try:
-        secured = context.wrap_socket(opened, server_hostname=host, do_handshake_on_connect=False)
-        watch.interruption.watch_socket(secured)
+        plain = _socket_of(opened)
+        if isinstance(plain, ssl.SSLSocket):
+            secured = TunneledTls(plain, context, host)
+        else:
+            secured = context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+        watch.interruption.watch_socket(_socket_of(secured))
         secured.settimeout(watch.connect_seconds())
         secured.do_handshake()
     except BaseException as error:
@@ -169,7 +179,7 @@ def secure(opened: socket.socket, context: ssl.SSLContext, host: str, watch: Wat
     return secured
 
 
-def open_tunnel(opened: socket.socket, origin: UrlOrigin, proxy: Proxy, watch: Watch) -> None:
+def open_tunnel(opened: Stream, origin: UrlOrigin, proxy: Proxy, watch: Watch) -> None:
     """Let a proxy connect a socket to an origin; HttpError if it does not."""
     authority = f"{bracketed(origin.host)}:{origin.port}"
     fields = {"Host": authority}

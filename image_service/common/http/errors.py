@@ -61,6 +61,8 @@ def failure_of(error: OSError, *, is_connected: bool = True) -> HttpError:
             f"certificate: {error.verify_message.removesuffix('.')}{hint}",
             lacks_authority=error.verify_code in _NO_AUTHORITY,
         )
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return Disconnected("the connection ended within TLS", is_connected=is_connected)
     if isinstance(error, ssl.SSLError):
         is_plain = error.reason == "WRONG_VERSION_NUMBER"
         text = "the port may not speak HTTPS" if is_plain else error.reason or error.strerror

@@ -46,11 +46,13 @@ class Proxy:
     Args:
         host: name or IP address, without brackets.
         authorization: the value of Proxy-Authorization; empty: none.
+        is_tls: it is reached by TLS.
     """
 
     host: str
     port: int
     authorization: str = attrs.field(default="", repr=False)
+    is_tls: bool = False
 
     @property
     def netloc(self) -> str:
@@ -59,7 +61,7 @@ class Proxy:
 
     def __str__(self) -> str:
         """Return its URL without user and password."""
-        return f"http://{self.netloc}"
+        return f"{'https' if self.is_tls else 'http'}://{self.netloc}"
 
 
 def bracketed(host: str) -> str:

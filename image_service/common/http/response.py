@@ -10,9 +10,9 @@ import h11
 from image_service.common.http.errors import Disconnected, HttpError
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
+    from image_service.common.http.tunneled_tls import Stream
     from image_service.common.http.watch import Watch
 
 BLOCK_BYTES = 256 * 1024
@@ -43,7 +43,7 @@ class HttpResponse:
         self,
         protocol: h11.Connection,
         head: h11.Response,
-        opened: socket.socket,
+        opened: Stream,
         watch: Watch,
         *,
         is_head: bool,
@@ -162,7 +162,7 @@ class HttpResponse:
 
 
 def receive_response(
-    protocol: h11.Connection, opened: socket.socket, watch: Watch, *, is_head: bool = False
+    protocol: h11.Connection, opened: Stream, watch: Watch, *, is_head: bool = False
 ) -> HttpResponse:
     """Return the final response to the request that was sent; those before it (1xx) are skipped.
 

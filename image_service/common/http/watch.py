@@ -14,10 +14,10 @@ import attrs
 from image_service.common.http.errors import TooSlow, failure_of
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from image_service.common.concurrency.interruption import Interruption
+    from image_service.common.http.tunneled_tls import Stream
 
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")
@@ -59,18 +59,18 @@ class Watch:
             raise TooSlow(self.limits.slow, is_connected=False)
         return min(self.limits.connect_seconds, left)
 
-    def send(self, opened: socket.socket, data: bytes) -> None:
+    def send(self, opened: Stream, data: bytes) -> None:
         """Send all of it."""
         self._wait(opened, opened.sendall, data)
         self._begin_window()
 
-    def receive(self, opened: socket.socket, size: int) -> bytes:
+    def receive(self, opened: Stream, size: int) -> bytes:
         """Return the next bytes, at most `size`; none: the peer has closed the connection."""
         block = self._wait(opened, opened.recv, size)
         self._count(len(block))
         return block
 
-    def receive_into(self, opened: socket.socket, target: memoryview) -> int:
+    def receive_into(self, opened: Stream, target: memoryview) -> int:
         """Fill the begin of `target` with the next bytes; return how many, 0: as `receive`."""
         count = self._wait(opened, opened.recv_into, target)
         self._count(count)
@@ -88,7 +88,7 @@ class Watch:
             self._begin_window()
 
     def _wait(
-        self, opened: socket.socket, operation: Callable[[_Argument], _Result], argument: _Argument
+        self, opened: Stream, operation: Callable[[_Argument], _Result], argument: _Argument
     ) -> _Result:
         self.interruption.raise_if_interrupted()
         started = time.monotonic()

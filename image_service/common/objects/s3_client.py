@@ -248,6 +248,7 @@ def _make_sdk_client(options: S3Options) -> Any:  # noqa: ANN401 - botocore has 
         session = Session(profile=options.profile)
         if options.access_key_id and options.secret_access_key:
             session.set_credentials(options.access_key_id, options.secret_access_key, options.session_token)
+        bundle = session.get_config_variable("ca_bundle")
         return session.create_client(
             "s3",
             region_name=options.region or session.get_config_variable("region") or _DEFAULT_REGION,
@@ -259,6 +260,8 @@ def _make_sdk_client(options: S3Options) -> Any:  # noqa: ANN401 - botocore has 
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 retries={"mode": "standard", "total_max_attempts": options.attempts},
+                # Else a proxy's certificate is verified by other rules, from Python 3.13 on.
+                proxies_config={"proxy_ca_bundle": bundle} if bundle else None,
                 connect_timeout=min(_CONNECT_SECONDS, options.answer_seconds),
                 read_timeout=options.answer_seconds,
             ),

@@ -9,30 +9,42 @@ from twisted.internet import error as network
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.web.client import URI
 from zope.interface import implementer
 
 from image_service.server.assisted.failures import ConnectFailed
+from image_service.server.assisted.handshake import Handshakes
 from image_service.server.assisted.host_endpoint import HostEndpoint
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocol, IProtocolFactory, ITCPTransport
     from twisted.internet.posixbase import PosixReactorBase
     from twisted.python.failure import Failure
+    from twisted.web.iweb import IPolicyForHTTPS
 
     from image_service.common.http.origins import Proxy
 
 _MAX_HEAD_BYTES = 16 * 1024
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")
 _CHECK_PROXY = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+_CHECK_PROXY_TLS = f"{_CHECK_PROXY}, and its authority in ASSISTED_SERVICE_API_TRUSTED_CA_FILE"
 
 
 @implementer(IStreamClientEndpoint)
 class ProxyEndpoint:
-    """Connects to a proxy; its errors name it."""
+    """Connects to a proxy; its errors name it.
 
-    def __init__(self, reactor: PosixReactorBase, proxy: Proxy, timeout_seconds: float) -> None:
+    Args:
+        policy: verifies the certificate of a proxy that is reached by TLS.
+    """
+
+    def __init__(
+        self, reactor: PosixReactorBase, proxy: Proxy, policy: IPolicyForHTTPS, timeout_seconds: float
+    ) -> None:
         self._endpoint = HostEndpoint(reactor, proxy.host, proxy.port, timeout_seconds)
         self._proxy = proxy
+        uri = URI.fromBytes(str(proxy).encode("ascii"))
+        self._handshakes = Handshakes(reactor, policy, uri) if proxy.is_tls else None
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect."""
@@ -41,7 +53,13 @@ class ProxyEndpoint:
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:
         try:
+            if self._handshakes is not None:
+                return await self._handshakes.connect(self._endpoint, factory)
             connected: IProtocol = await self._endpoint.connect(factory)
+        except ConnectFailed as failure:  # of the handshake; its hint is at settings of assisted-service
+            cause = failure.explanation.partition(";")[0]
+            text = f"the proxy {self._proxy}: {cause}; {_CHECK_PROXY_TLS}"
+            raise ConnectFailed(text, is_late=failure.is_late) from None
         except network.DNSLookupError:
             text = f"the name of the proxy {self._proxy} does not resolve; {_CHECK_PROXY}"
             raise ConnectFailed(text) from None
@@ -59,18 +77,24 @@ class TunnelEndpoint:
     """Connects to a server through a proxy, by CONNECT (RFC 9110 section 9.3.6).
 
     Args:
+        policy: as of `ProxyEndpoint`.
         authority: host and port of the server.
         timeout_seconds: for the connection to the proxy, and again for its answer.
     """
 
     def __init__(
-        self, reactor: PosixReactorBase, proxy: Proxy, authority: str, timeout_seconds: float
+        self,
+        reactor: PosixReactorBase,
+        proxy: Proxy,
+        policy: IPolicyForHTTPS,
+        authority: str,
+        timeout_seconds: float,
     ) -> None:
         self._clock = reactor
         self._proxy = proxy
         self._authority = authority
         self._timeout_seconds = timeout_seconds
-        self._endpoint = ProxyEndpoint(reactor, proxy, timeout_seconds)
+        self._endpoint = ProxyEndpoint(reactor, proxy, policy, timeout_seconds)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect to the server."""

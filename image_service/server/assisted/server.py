@@ -115,10 +115,10 @@ class ServerEndpoint:
         if server.proxy is None:
             self._tcp = HostEndpoint(reactor, host, uri.port, timeout_seconds)
         elif server.is_plain:  # requests in absolute form: see `ApiConnections`
-            self._tcp = ProxyEndpoint(reactor, server.proxy, timeout_seconds)
+            self._tcp = ProxyEndpoint(reactor, server.proxy, server.policy, timeout_seconds)
         else:
             authority = Address(host, uri.port).netloc
-            self._tcp = TunnelEndpoint(reactor, server.proxy, authority, timeout_seconds)
+            self._tcp = TunnelEndpoint(reactor, server.proxy, server.policy, authority, timeout_seconds)
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         """Return this endpoint."""

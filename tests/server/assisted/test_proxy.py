@@ -16,6 +16,8 @@ from image_service.server.assisted.client import AssistedService
 from image_service.settings.parsers import address
 from image_service.settings.proxies import ProxySettings
 from image_service.settings.upstream import UpstreamSettings
+from tests.chains import write_chain
+from tests.connect_proxy import running_proxy
 from tests.ports import ANY_ADDRESS, free_port
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.calling import ID, TIMEOUT_SECONDS, error_of
@@ -95,6 +97,62 @@ async def test_certificate_is_verified_in_the_tunnel(reactor: EPollReactor, tmp_
         await assisted.close()
         assert server.requests == []
     assert "its certificate is not for this host" in error.detail
+
+
+def tls_proxies_at(port: int) -> ProxySettings:
+    url = f"https://{USER}localhost:{port}"
+    return ProxySettings.from_environment({"HTTP_PROXY": url, "HTTPS_PROXY": url})
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("name", ["without key identifiers", "intermediate alone"])
+@ensure_deferred
+async def test_proxy_may_be_reached_by_tls(
+    reactor: EPollReactor, scheme: str, name: str, tmp_path: Path
+) -> None:
+    chain = write_chain(name, tmp_path)
+    authority = trustme.CA()
+    certificate = issue(authority, tmp_path, ANY_ADDRESS) if scheme == "https" else None
+    chain.ca_file.write_bytes(chain.ca_file.read_bytes() + authority.cert_pem.bytes())
+    with running_proxy(chain.certificate) as proxy:
+        async with upstream(reactor, certificate=certificate) as server:
+            url, proxies = f"{scheme}://{ANY_ADDRESS}:{server.port}", tls_proxies_at(proxy.port)
+            assisted = AssistedService(reactor, url, ca_file=chain.ca_file, proxies=proxies)
+            for _ in range(2):
+                assert (await assisted.fetch_ignition(ID, None, None)).config == IGNITION
+            await assisted.close()
+            assert len(server.requests) == 2
+    start = f"CONNECT {ANY_ADDRESS}:{server.port}" if scheme == "https" else f"GET {url}/api/"
+    assert proxy.lines[0].startswith(start)
+    assert proxy.lines[0].endswith(f"Proxy-Authorization: Basic {CREDENTIALS}")
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@ensure_deferred
+async def test_certificate_of_the_proxy_is_verified(
+    reactor: EPollReactor, scheme: str, tmp_path: Path
+) -> None:
+    chain = write_chain("another root", tmp_path)
+    with running_proxy(chain.certificate) as proxy:
+        url, proxies = f"{scheme}://ai.example.com", tls_proxies_at(proxy.port)
+        assisted = AssistedService(reactor, url, ca_file=chain.ca_file, proxies=proxies)
+        error = await error_of(assisted.fetch_ignition(ID, None, None))
+        await assisted.close()
+    assert proxy.lines == []
+    named = f"the proxy https://localhost:{proxy.port}: the issuer of its certificate is not trusted"
+    assert error.detail == (
+        f"{NO_ANSWER}{named}; {CHECK_PROXY}, and its authority in ASSISTED_SERVICE_API_TRUSTED_CA_FILE"
+    )
+
+
+@ensure_deferred
+async def test_proxy_without_tls_is_named(reactor: EPollReactor) -> None:
+    async with upstream(reactor) as proxy:
+        proxy.greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        assisted = AssistedService(reactor, "https://ai.example.com", proxies=tls_proxies_at(proxy.port))
+        error = await error_of(assisted.fetch_ignition(ID, None, None))
+        await assisted.close()
+    assert f"the proxy https://localhost:{proxy.port}: it does not answer with TLS; " in error.detail
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
