@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.formats.disk.model import SECTOR_BYTES
+from image_service.core.formats.disk.ova import is_old_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,7 @@ _IMAGES = (
     _Signature("qcow2", b"QFI\xfb"),
     _Signature("vmdk", b"KDMV"),
     _Signature("vmdk", b"COWD"),
+    _Signature("sesparse", b"\xbe\xba\xfe\xca\0\0\0\0"),
     _Signature("vhd", b"conectix"),
     _Signature("vhd", b"conectix", -SECTOR_BYTES),
     _Signature("vhdx", b"vhdxfile"),
@@ -69,7 +71,8 @@ def detect_images(read_at: ReadAt, size: int) -> set[str]:
 
 def detect_others(read_at: ReadAt, size: int) -> set[str]:
     """Return the archives and compressed files that the bytes have a signature of; a tar is ``ova``."""
-    return set(_match(_OTHERS, read_at, size))
+    found = set(_match(_OTHERS, read_at, size))
+    return found | {"ova"} if size >= SECTOR_BYTES and is_old_tar(read_at) else found
 
 
 def _match(signatures: tuple[_Signature, ...], read_at: ReadAt, size: int) -> Iterator[str]:

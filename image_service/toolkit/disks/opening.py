@@ -17,6 +17,7 @@ import attrs
 from image_service.core.errors import FormatError, UnsafeImage
 from image_service.core.formats.disk.model import SECTOR_BYTES, DiskFormat, VirtualDisk, check_structure
 from image_service.core.formats.disk.ova import read_ova
+from image_service.core.formats.disk.ova_manifest import check_ova_manifest
 from image_service.core.formats.disk.reading_disks import read_disk
 from image_service.core.formats.reading import SpanReader
 from image_service.toolkit.disks.detection import detect_images, detect_others
@@ -208,10 +209,26 @@ def assess(
         check_structure(disk)
         reasons += check_content(disk)
     except FormatError as error:
-        reasons.append(error.detail)
+        reasons.insert(0, error.detail)
     disk_format = DiskFormat.VMDK if content == OVA else DiskFormat(content)
     read_at.left = None
     return Assessment(disk_format, content, tuple(reasons), size, disk, area)
+
+
+def check_manifest(descriptor: int, assessment: Assessment, pace: Callable[[int], None]) -> str | None:
+    """Return why an OVA differs from its manifest, after reading all of it; None: it does not."""
+    if assessment.content != OVA:
+        return None
+
+    def read_at(offset: int, length: int) -> bytes:
+        pace(length)
+        return os.pread(descriptor, length, offset)
+
+    try:
+        check_ova_manifest(read_at, read_ova(read_at, assessment.size))
+    except FormatError as error:
+        return error.detail
+    return None
 
 
 def _detect(read_at: ReadAt, size: int) -> tuple[set[str], list[str]]:
@@ -262,6 +279,8 @@ def open_image(
             reasons.insert(0, f"it is declared to be {declared}, and its content is {assessment.content}")
         if reasons or assessment.disk is None:
             raise UnsafeImage(f"{name or path}: {'; '.join(reasons)}")
+        if damage := check_manifest(descriptor, assessment, pace):
+            raise UnsafeImage(f"{name or path}: {damage}")
         image = DiskImage(
             path,
             descriptor,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from image_service.core.errors import FormatError
 from image_service.core.formats.disk.model import SECTOR_BYTES, DiskFormat, VirtualDisk
+from image_service.core.formats.disk.vmdk_header import with_ascii_descriptor
 from image_service.toolkit.disks.detection import detect_images
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _SUPERSEDED: Final[Mapping[str, Collection[str]]] = {
     "qcow2": {"unknown_features"},
 }
 _DESCRIPTIONS: Final[Mapping[str, str]] = {
+    "sesparse": "one extent of a VMDK (seSparse), whose descriptor is another file",
     "vdi": "a VirtualBox disk image (VDI)",
     "qed": "a QED image",
     "luks": "an encrypted LUKS volume",
@@ -47,7 +49,8 @@ logging.getLogger("oslo_utils").addHandler(logging.NullHandler())  # its warning
 def inspect_by_oslo(read_at: ReadAt, size: int) -> tuple[set[str], list[str]]:
     """Return the formats that oslo.utils finds, none for raw, and why it takes them for unsafe.
 
-    It gets the head and the tail: it would read a sparse file of terabytes to its end.
+    It gets the head and the tail: it would read a sparse file of terabytes to its end. It reads a VMDK's
+    descriptor as ASCII, and refuses the names in other encodings that hypervisors write.
     """
     # `image-toolkit list` works where oslo.utils is missing.
     from oslo_utils.imageutils.format_inspector import InspectWrapper  # noqa: PLC0415
@@ -56,6 +59,7 @@ def inspect_by_oslo(read_at: ReadAt, size: int) -> tuple[set[str], list[str]]:
         data = read_at(0, size)
     else:
         data = read_at(0, _HEAD_BYTES) + read_at(size - _TAIL_BYTES, _TAIL_BYTES)
+    data = with_ascii_descriptor(data)
     wrapper = InspectWrapper(io.BytesIO(data))
     wrapper.read(_FIRST_CHUNK_BYTES)
     wrapper.read(len(data))

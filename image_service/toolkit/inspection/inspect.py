@@ -10,7 +10,7 @@ import attrs
 from image_service.core.errors import FormatError
 from image_service.core.formats.disk.model import SECTOR_BYTES
 from image_service.toolkit.disks.digest import sha256_of
-from image_service.toolkit.disks.opening import assess
+from image_service.toolkit.disks.opening import assess, check_manifest
 from image_service.toolkit.inspection.content import read_content
 from image_service.toolkit.inspection.operating_system import find_operating_systems
 
@@ -76,7 +76,7 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool = True) -> I
     Args:
         path: of a file or block device.
         workspace: its limits are kept; nothing is written.
-        digest: compute the SHA-256 of the file.
+        digest: compute the SHA-256 of the file, and compare an OVA with its manifest.
 
     Raises:
         OSError: the file cannot be read.
@@ -94,6 +94,8 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool = True) -> I
             except FormatError as error:  # of the image: content of the disk is described, not raised
                 reasons = (error.detail,)
         hashes = digest and assessment.size and not assessment.reasons  # an unsafe file may be 8 EiB of holes
+        if hashes and (damage := check_manifest(descriptor, assessment, workspace.pace)):
+            reasons = (*reasons, damage)
         return ImageDescription(
             format=assessment.content,
             subformat=disk.subformat if disk else "",

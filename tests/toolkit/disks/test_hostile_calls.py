@@ -56,7 +56,7 @@ def test_hostile_file_is_refused_by_every_verb_that_opens_it(
     declared = ["--input-format", hostile.declared] if hostile.declared else []
     common = [*declared, "--json", "--scratch", str(written)]
 
-    check_refusal(call(["convert", path, out, "--format", "raw", *common]), hostile.reason)
+    check_refusal(call(["convert", path, out, "--force", "--format", "raw", *common]), hostile.reason)
     check_refusal(call(["validate", path, "--for", "openstack", *common]), hostile.reason)
     if hostile.declared in {None, "raw", "qcow2"}:
         check_refusal(call(["customize", path, out, "--ignition", config, *common]), hostile.reason)

@@ -14,11 +14,14 @@
     77      2     compression: 0 none, 1 deflate with zlib's header
 
 The footer is before the last sector of the file, between a marker and a sector of zeros. The descriptor is
-text with the type of the image, its parent and its extents; extents in other files are refused.
+text with the type of the image, its parent and its extents; extents in other files are refused. It names its
+encoding; a byte beyond ASCII is part of a name or of a comment.
 """
 
 from __future__ import annotations
 
+import codecs
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -46,6 +49,12 @@ _GRAIN_SECTORS = [1 << bits for bits in range(3, 12 + 1)]  # 4 KiB to 2 MiB
 TABLE_ENTRIES = 512
 _MAX_DIRECTORY_BYTES = 8 << 20  # 64 TiB with the usual grains of 64 KiB
 _MAX_DESCRIPTOR_BYTES = 64 << 10
+
+_ENCODING = re.compile(rb'^\s*encoding\s*=\s*"([A-Za-z0-9._-]{1,32})"', re.MULTILINE | re.IGNORECASE)
+_ASCII_SUPERSET = re.compile(
+    r"utf-8|cp125\d|cp437|cp8[56]\d|cp874|cp93\d|cp9[45]\d|gbk|gb2312|gb18030|big5|shift_jis|euc_\w\w|iso8859-\d+|koi8-\w"
+)
+"""Encodings, as Python names them, in which a slash, a quote or a line end is no part of another letter."""
 
 _ACCESS = ("RW", "RDONLY", "NOACCESS")  # the first word of an extent's line
 _NO_PARENT = "ffffffff"
@@ -157,14 +166,20 @@ def _parse_header(data: bytes, offset: int) -> VmdkHeader:
 
 def _check_descriptor(read_at: ReadAt, size: int, header: VmdkHeader) -> None:
     """Raise FormatError if the embedded descriptor is not of one file without a parent."""
-    if not 0 < header.descriptor_bytes <= _MAX_DESCRIPTOR_BYTES or not header.descriptor:
+    if not header.descriptor or not header.descriptor_bytes:
+        raise FormatError(
+            "the VMDK is one extent of a split image: its descriptor, another file, names all extents;"
+            " convert them to one file by the program that wrote them"
+        )
+    if header.descriptor_bytes > _MAX_DESCRIPTOR_BYTES:
         raise FormatError(
             f"the descriptor at offset {header.descriptor} has {header.descriptor_bytes} bytes;"
-            f" {_MAX_DESCRIPTOR_BYTES} are supported, and a part of a split image has none"
+            f" {_MAX_DESCRIPTOR_BYTES} are supported"
         )
     check_inside("the file", header.descriptor, header.descriptor_bytes, size)
     data = read_exactly(read_at, header.descriptor, header.descriptor_bytes)
-    lines = data.split(b"\0", 1)[0].decode("latin-1").splitlines()
+    text = data.split(b"\0", 1)[0]
+    lines = _decode_descriptor(text).replace("\r", "\n").split("\n")
     settings = {
         name.strip(): value.strip().strip('"') for name, _, value in (line.partition("=") for line in lines)
     }
@@ -183,3 +198,28 @@ def _check_descriptor(read_at: ReadAt, size: int, header: VmdkHeader) -> None:
         )
     if any(separator in "".join(extents[0][3:]) for separator in "/\\"):
         raise FormatError("the descriptor's extent has a path in its name; it should be the file itself")
+
+
+def with_ascii_descriptor(head: bytes) -> bytes:
+    """Return the first bytes of an image with ``?`` for each other letter of its descriptor."""
+    if not head.startswith(VMDK_MAGIC) or len(head) < SECTOR_BYTES:
+        return head
+    start, length = (SECTOR_BYTES * number for number in struct.unpack_from("<QQ", head, 28))
+    area = head[start : start + length]
+    text = area.split(b"\0", 1)[0]
+    if text.isascii() or length > _MAX_DESCRIPTOR_BYTES:
+        return head
+    plain = _decode_descriptor(text).encode("ascii", "replace").ljust(len(area), b"\0")
+    return head[:start] + plain + head[start + len(area) :]
+
+
+def _decode_descriptor(text: bytes) -> str:
+    """Return a descriptor's text by the encoding that it names; an unknown one has a letter for each byte."""
+    named = _ENCODING.search(text)
+    try:
+        encoding = codecs.lookup(named[1].decode()).name if named else "utf-8"
+    except LookupError:
+        encoding = "latin-1"
+    if not _ASCII_SUPERSET.fullmatch(encoding):
+        encoding = "latin-1"
+    return text.decode(encoding, "replace")

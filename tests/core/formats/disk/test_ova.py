@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import tarfile
 
 import pytest
@@ -8,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FormatError
-from image_service.core.formats.disk.ova import OvaLayout, read_ova
+from image_service.core.formats.disk.ova import OvaLayout, is_old_tar, read_ova
 from tests.core.formats.reading import reader
 
 
@@ -85,6 +88,77 @@ def test_name_with_a_path_is_refused(name: str) -> None:
 def test_other_sets_of_files_are_refused(members: list[tuple[str, bytes]], reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         layout_of(make_tar(members))
+
+
+def changed_header(tar: bytes, position: int, data: bytes) -> bytes:
+    """Return a tar with other bytes in its first header, and the right checksum."""
+    header = bytearray(tar[:512])
+    header[position : position + len(data)] = data
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * 32)
+    return bytes(header) + tar[512:]
+
+
+@pytest.mark.parametrize("name", ["v" * 120 + ".vmdk", "ä" * 60 + ".vmdk", "./" + "v" * 150 + ".vmdk"])
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_of_gnu_and_pax_are_read(name: str, form: int) -> None:
+    layout = layout_of(make_tar([PLAIN[0], (name, b"KDMV")], form=form))
+    assert layout.disk.path == name.removeprefix("./")
+    assert layout.disk.length == 4
+
+
+def test_tar_from_before_ustar_is_read() -> None:
+    tar = b"".join(
+        changed_header(make_tar([member])[: 512 + -(-len(member[1]) // 512) * 512], 257, bytes(255))
+        for member in PLAIN
+    )
+    assert is_old_tar(reader(tar))
+    layout = layout_of(tar + bytes(1024))
+    assert [(span.path, tar[span.offset : span.offset + span.length]) for span in layout.members] == PLAIN
+
+
+@pytest.mark.parametrize("data", [bytes(512), b"\xeb\x63\x90".ljust(512, b"\0"), b"a".ljust(512, b"1")])
+def test_disk_is_not_taken_for_a_tar(data: bytes) -> None:
+    assert not is_old_tar(reader(data))
+
+
+@pytest.mark.parametrize("end", [0, 512, 1024, 1536])
+def test_end_of_the_file_is_an_end_of_the_archive(end: int) -> None:
+    tar = make_tar(PLAIN)
+    members = layout_of(tar).members
+    content = members[-1].offset + -(-members[-1].length // 512) * 512
+    assert layout_of(tar[:content] + bytes(end)) == layout_of(tar)
+    with pytest.raises(FormatError, match="ends too soon"):
+        layout_of(tar[:content] + bytes(100))
+
+
+def test_names_may_begin_with_the_present_directory() -> None:
+    entry = tarfile.TarInfo("./")
+    entry.type = tarfile.DIRTYPE
+    tar = entry.tobuf(tarfile.USTAR_FORMAT) + make_tar([(f"./{name}", content) for name, content in PLAIN])
+    assert [span.path for span in layout_of(tar).members] == [name for name, _ in PLAIN]
+    with pytest.raises(FormatError, match="the same name"):
+        layout_of(make_tar([*PLAIN, ("./vm.mf", b"")]))
+
+
+def test_attributes_of_all_members_are_read_unless_they_name_them() -> None:
+    with_comment = tarfile.TarInfo.create_pax_global_header({"comment": "x"}) + make_tar(PLAIN)
+    assert [span.path for span in layout_of(with_comment).members] == [name for name, _ in PLAIN]
+    with pytest.raises(FormatError, match="one name or size"):
+        layout_of(tarfile.TarInfo.create_pax_global_header({"path": "x"}) + make_tar(PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "compression"),
+    [
+        ("disk1.vmdk.gz", gzip.compress(b"KDMV"), "gzip"),
+        ("disk1.vmdk", gzip.compress(b"KDMV"), "gzip"),
+        ("disk1.img", lzma.compress(b"KDMV"), "xz"),
+        ("disk1.vmdk.bz2", bz2.compress(b"KDMV"), "bzip2"),
+    ],
+)
+def test_compressed_disk_is_named(name: str, content: bytes, compression: str) -> None:
+    with pytest.raises(FormatError, match=f"{name} in the OVA is compressed with {compression}"):
+        layout_of(make_tar([PLAIN[0], (name, content)]))
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, b"S"])
