@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import ConversionFailed, Unprocessable, UnsafeImage, UnusableOutput
+from image_service.core.errors import (
+    ConversionFailed,
+    FormatError,
+    Unprocessable,
+    UnsafeImage,
+    UnusableOutput,
+)
 from image_service.core.formats.disk.model import SECTOR_BYTES, DiskFormat
 from image_service.core.formats.disk.partitions import read_partitions
 from image_service.core.formats.disk.wrapped_partition import IDENTITY_BYTES, OFFSET, WrappedPartition
@@ -67,11 +73,13 @@ def convert(  # noqa: PLR0913 - properties of a conversion
 
     Raises:
         Unprocessable: the disk has no such form, is larger than `virtual_size`, or is not a lone partition to
-            wrap; as a raw file it would be read as an archive.
+            wrap; as a raw file it would be read as an archive; its sectors are not those of the new format.
+        UnsafeImage: the image is damaged where only its conversion reads it.
         UnusableOutput: `out` is the image, or no file can be made there.
         NoRoom, TimedOut: a limit is exceeded, or the bytes that are needed can never fit.
         ConversionFailed: qemu-img failed, or the result is not as requested.
     """
+    _check_sectors(image, target)
     if wraps_partition:
         image = _wrap_partition(image, workspace)
     elif target.format is DiskFormat.RAW:
@@ -152,6 +160,24 @@ def _grow(image: DiskImage, size: int, workspace: Workspace) -> DiskImage:
         disk=attrs.evolve(image.disk, virtual_size=size),
         node={"driver": "qcow2", "file": file, "backing": image.node},
     )
+
+
+def _check_sectors(image: DiskImage, target: Target) -> None:
+    """Raise Unprocessable if qemu-img cannot read the disk, or hypervisors would find no partition on it."""
+    if image.disk.sector_bytes != SECTOR_BYTES:
+        raise Unprocessable(
+            f"{image.path} has logical sectors of {image.disk.sector_bytes} bytes, which qemu-img does"
+            f" not read: convert it to sectors of {SECTOR_BYTES} by its hypervisor"
+        )
+    if target.format not in {DiskFormat.VMDK, DiskFormat.VHD, DiskFormat.VHDX}:
+        return
+    with suppress(FormatError):
+        table = read_partitions(image.disk.read_at, image.disk.virtual_size)
+        if table and table.sector_size != SECTOR_BYTES:
+            raise Unprocessable(
+                f"{image.path} has a partition table in sectors of {table.sector_size} bytes; hypervisors"
+                f" read {target} with sectors of {SECTOR_BYTES}, and find no partitions: raw and qcow2 fit"
+            )
 
 
 def _check_raw(image: DiskImage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from image_service.core.errors import ConversionFailed, FormatError, UnsafeImage
 from image_service.core.formats.disk.model import DiskFormat
 from image_service.toolkit.conversion.vmdk_descriptor import normalize_descriptor
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from image_service.toolkit.workspace.workspace import Workspace
 
 _PERCENT = re.compile(rb"\(([0-9]+)\.([0-9]{2})/100%\)")
+_READ_FAULT = re.compile(r"error while reading at byte ([0-9]+)")
+_CHECKED_BYTES = 65536
 _HUNDREDTHS = 10_000  # of a percent, of the whole
 _LAYOUT_BYTES = 128 << 20  # by which a sparse file may be larger than the disk: VHDX aligns its areas
 
@@ -47,6 +50,7 @@ def run_qemu_img(image: DiskImage, out: Path, target: Target, workspace: Workspa
     destination is an absolute path, in which a colon makes no protocol.
 
     Raises:
+        UnsafeImage: the image is damaged.
         ConversionFailed, TimedOut, NoRoom: as `Workspace.run`.
     """
     words = [*qemu_options(target), image.source_for_qemu, str(out.absolute())]
@@ -57,6 +61,31 @@ def run_qemu_img(image: DiskImage, out: Path, target: Target, workspace: Workspa
 
 def _convert(phase: str, image: DiskImage, words: Sequence[str], out: Path, workspace: Workspace) -> None:
     """Run ``qemu-img convert`` as a phase of the progress."""
+    try:
+        _run(phase, image, words, out, workspace)
+    except ConversionFailed as error:
+        _check_source(image, error, workspace)
+        raise
+
+
+def _check_source(image: DiskImage, error: ConversionFailed, workspace: Workspace) -> None:
+    """Raise UnsafeImage if the image cannot be read to its end: it is damaged, and qemu-img did not fail."""
+    place = _READ_FAULT.search(error.detail)
+    start = int(place[1]) // _CHECKED_BYTES * _CHECKED_BYTES if place else 0
+    offset = start
+    try:
+        for first, length in image.disk.data_extents():
+            for offset in range(max(first, start), first + length, _CHECKED_BYTES):
+                count = min(_CHECKED_BYTES, first + length - offset)
+                workspace.pace(count)
+                image.disk.read_at(offset, count)
+    except FormatError as damage:
+        raise UnsafeImage(
+            f"{image.path}: its disk cannot be read from byte {offset} on: {damage.detail}"
+        ) from error
+
+
+def _run(phase: str, image: DiskImage, words: Sequence[str], out: Path, workspace: Workspace) -> None:
     rate = workspace.limits.io_bytes_per_second
     size = image.disk.virtual_size
     workspace.progress.start(phase, size)

@@ -153,7 +153,7 @@ _SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
         (".vdi", ".qed", ".hdd", ".dmg", ".ovf", ".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip"), ()
     ),
 }
-"""The formats of files with a suffix; the first is meant where none is named; none: not written here."""
+"""The formats of files with a suffix; the first is meant where none is named. None: not written here."""
 
 
 def find_format(file: str, wanted: str | None) -> str:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _SUPERBLOCK = 1024
 _FREE_BLOCKS, _FREE_INODES, _WRITTEN_AT, _FREE_BLOCKS_HIGH = 0x0C, 0x10, 0x30, 0x158
 _MAPPED = re.compile(r"^debugfs: +bmap <([0-9]+)> ([0-9]+)\n([0-9]+)(?: \(uninit\))?$", re.MULTILINE)
-_MULTI_MOUNT = "mmp"
+_UNSUPPORTED = {"dirdata", "mmp", "project", "quota", "read-only", "replica", "shared_blocks"}
+"""Features whose structures debugfs would leave as they were, or for which it waits minutes (mmp)."""
+
 _BLOCKS_OF_DIRECTORIES = 16  # for new names, new directories and maps of blocks
 
 
@@ -61,10 +63,13 @@ class Ext4Editor:
                 "the journal of the boot partition wants replay: the disk was in use when it was copied;"
                 " start the machine once more and shut it down, or take another copy"
             )
-        if _MULTI_MOUNT in file_system.features:
+        features = sorted(
+            each for each in file_system.features if each in _UNSUPPORTED or each.startswith("FEATURE_")
+        )
+        if features:
             raise UnsafeImage(
-                f"the boot partition has the feature {_MULTI_MOUNT}, which is not supported: programs wait up"
-                " to minutes to learn whether another machine has mounted it"
+                f"the boot partition has the feature {', '.join(features)}, which is not supported: make the"
+                " file system without, as CoreOS does"
             )
         return file_system
 

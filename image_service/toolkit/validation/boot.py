@@ -87,6 +87,9 @@ def try_boot(
     if architectures and "x86_64" not in architectures.values():
         told = ", ".join(f"{what} is {value}" for what, value in architectures.items())
         return CheckResult(_NAME, Verdict.SKIP, f"only x86_64 is booted: {told}"), ()
+    if facts.image.disk.sector_bytes != SECTOR_BYTES:
+        sectors = f"logical sectors of {facts.image.disk.sector_bytes} bytes"
+        return CheckResult(_NAME, Verdict.SKIP, f"qemu does not read an image with {sectors}"), ()
     trial.require_programs()
     firmware = trial.firmware or ("uefi" if modes == ["uefi"] else "bios")
     console = _Console(trial.pattern)

@@ -64,7 +64,9 @@ def check_partition_table(facts: DiskFacts, _platform: Platform) -> Finding:
 
 def check_sector_size(facts: DiskFacts, platform: Platform) -> Finding:
     """Check that the platform has disks with the sectors that the GPT counts in."""
-    table = facts.content.table
+    table, stated = facts.content.table, facts.image.disk.sector_bytes
+    if stated not in platform.sector_sizes:
+        return fail(f"the image states sectors of {stated} bytes; {platform.title} has others")
     if table is None:
         raise CannotTell("the disk has no partition table, which would tell the size of sectors")
     if table.sector_size in platform.sector_sizes:

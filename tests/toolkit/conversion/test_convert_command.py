@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import re
 import signal
+import uuid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -343,14 +346,71 @@ def test_disk_that_would_be_an_archive_as_a_raw_file_is_refused_as_raw_alone(
     assert run(image, tmp_path / "wrapped.raw", "--format=raw", "--wrap-partition").status == 0
 
 
-def test_damage_that_only_qemu_img_finds_is_a_failed_conversion(run: Run, old: Path, tmp_path: Path) -> None:
-    disk, image = tmp_path / "disk", tmp_path / "image.qcow2"
-    disk.write_bytes(b"compressible" * MIB)
-    run_client("qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", disk, image)
+@pytest.mark.parametrize(
+    ("options", "extra"),
+    [
+        (("-c", "-O", "qcow2"), ()),
+        (("-O", "vmdk", "-o", "subformat=streamOptimized"), ()),
+        (("-c", "-O", "qcow2"), ("--size", "1G")),
+        (("-O", "vmdk", "-o", "subformat=streamOptimized"), ("--wrap-partition",)),
+    ],
+)
+def test_damage_of_the_content_is_a_fault_of_the_input_with_its_place(
+    options: tuple[str, ...], extra: tuple[str, ...], run: Run, old: Path, tmp_path: Path
+) -> None:
+    disk, image = tmp_path / "disk", tmp_path / "image"
+    disk.write_bytes(random.Random(1).randbytes(64 * 1024).hex().encode() * 64)  # noqa: S311 - content
+    run_client("qemu-img", "convert", *options, "-f", "raw", disk, image)
     content = image.read_bytes()
-    start = 5 * 65536 + 10_000  # in the compressed data, of which an inspection reads head and tail only
-    image.write_bytes(content[:start] + b"\xff" * 4096 + content[start + 4096 :])
-    check_refused(run, 5, "qemu-img", image, old)
+    start = len(content) // 2  # in the compressed data, which an inspection does not read
+    length = 4096 if "vmdk" in options else 4 * 65536  # of qcow2 the start of a cluster, which has no checksum
+    image.write_bytes(content[:start] + b"\xff" * length + content[start + length :])
+    check_refused(run, 6, f"{image}: its disk cannot be read from byte ", image, old, *extra)
+
+
+def test_failure_of_qemu_img_on_a_whole_image_is_a_failed_conversion(
+    run: Run, raw: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("image_service.toolkit.conversion.qemu_img.qemu_options", lambda _: ["-O", "nosuch"])
+    check_refused(run, 5, "qemu-img", raw, old)
+
+
+@pytest.mark.parametrize("name", ["vmdk", "vhd", "vhdx", "ova"])
+def test_table_in_large_sectors_goes_into_no_format_of_small_ones(
+    name: str, run: Run, old: Path, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.write_bytes(bytes(48 * MIB))
+    run_client("sh", "-c", f"printf 'g\\nn\\n\\n\\n\\nw\\n' | fdisk -b 4096 {disk}")
+    check_refused(run, 6, "partition table in sectors of 4096 bytes", disk, old, "--format", name)
+    for fits in ("raw", "qcow2"):
+        assert run(disk, tmp_path / f"new.{fits}").status == 0
+
+
+@pytest.mark.parametrize("name", ["raw", "qcow2", "ova"])
+def test_vhdx_with_large_sectors_is_refused_before_qemu_img_sees_it(
+    name: str, run: Run, raw: Path, old: Path, tmp_path: Path
+) -> None:
+    image = tmp_path / "disk.vhdx"
+    with raw.open("r+b") as file:
+        file.truncate(40 * MIB)
+    assert run(raw, image).status == 0
+    content = bytearray(image.read_bytes())
+    entry = content.find(uuid.UUID("8141bf1d-a96f-4709-ba47-f233a8faab5f").bytes_le)
+    place = entry // MIB * MIB + int.from_bytes(content[entry + 16 : entry + 20], "little")
+    content[place : place + 4] = (4096).to_bytes(4, "little")
+    image.write_bytes(content)
+    check_refused(run, 6, "logical sectors of 4096 bytes", image, old, "--format", name)
+
+
+def test_ova_is_compared_with_its_manifest(run: Run, raw: Path, old: Path, tmp_path: Path) -> None:
+    image = tmp_path / "disk.ova"
+    assert run(raw, image).status == 0
+    content = image.read_bytes()
+    digest = re.search(rb"disk1.vmdk\)= ([0-9a-f]{64})", content)
+    assert digest
+    image.write_bytes(content.replace(digest[1], b"0" * 64))
+    check_refused(run, 6, "disk-disk1.vmdk in the OVA has the SHA256", image, old, "--format", "raw")
 
 
 @pytest.mark.parametrize("wrong", ["size", "format"])

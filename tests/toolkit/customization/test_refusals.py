@@ -81,9 +81,14 @@ def test_journal_that_wants_replay(tmp_path: Path, refuse: CallCustomize) -> Non
     assert "journal of the boot partition wants replay" in refuse(disk)["error"]["reason"]
 
 
-def test_protection_from_mounts_of_several_machines(tmp_path: Path, refuse: CallCustomize) -> None:
-    disk = build_disk(tmp_path, features="mmp,metadata_csum")
-    assert "has the feature mmp" in refuse(disk)["error"]["reason"]
+@pytest.mark.parametrize("feature", ["mmp", "quota", "project,quota"])
+def test_feature_that_the_tools_would_not_keep_is_named(
+    feature: str, tmp_path: Path, refuse: CallCustomize
+) -> None:
+    disk = build_disk(tmp_path, features=f"{feature},metadata_csum")
+    report = refuse(disk)
+    assert f"has the feature {feature.replace(',', ', ')}, which is not" in report["error"]["reason"]
+    assert report["exit"] == 6
 
 
 def test_entry_in_its_inode(tmp_path: Path, refuse: CallCustomize) -> None:

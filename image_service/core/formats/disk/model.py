@@ -39,6 +39,7 @@ class VirtualDisk:
         virtual_size: bytes of the disk, at most `MAX_DISK_BYTES`.
         read_at: reads the disk, not the file; FormatError if the image is damaged.
         data_extents: lists offset and length of bytes that may be other than zeros.
+        sector_bytes: of the disk, as the image states it.
     """
 
     format: DiskFormat
@@ -46,6 +47,7 @@ class VirtualDisk:
     virtual_size: int
     read_at: ReadAt
     data_extents: DataExtents
+    sector_bytes: int = SECTOR_BYTES
 
 
 def check_structure(disk: VirtualDisk) -> int:

@@ -102,6 +102,7 @@ def read_vhdx(read_at: ReadAt, size: int) -> VirtualDisk:
         layout.virtual_size,
         run_reader(read_at, layout.virtual_size, blocks.walk),
         lambda: find_extents(blocks.walk(0, layout.virtual_size, blocks.begin_check())),
+        layout.sector_bytes,
     )
 
 
@@ -124,6 +125,11 @@ class _VhdxLayout:
     virtual_size: int
     block_bytes: int
     chunk_blocks: int
+
+    @property
+    def sector_bytes(self) -> int:
+        """Bytes of a logical sector of the disk."""
+        return self.chunk_blocks * self.block_bytes // _CHUNK_SECTORS
 
 
 def _read_layout(read_at: ReadAt, size: int) -> _VhdxLayout:
