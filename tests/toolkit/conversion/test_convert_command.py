@@ -363,7 +363,9 @@ def test_damage_of_the_content_is_a_fault_of_the_input_with_its_place(
     run_client("qemu-img", "convert", *options, "-f", "raw", disk, image)
     content = image.read_bytes()
     start = len(content) // 2  # in the compressed data, which an inspection does not read
-    length = 4096 if "vmdk" in options else 4 * 65536  # of qcow2: more, as its clusters have no checksum
+    length = (
+        4096 if "vmdk" in options else 4 * 65536
+    )  # of qcow2 the start of a cluster, which has no checksum
     image.write_bytes(content[:start] + b"\xff" * length + content[start + length :])
     check_refused(run, 6, f"{image}: its disk cannot be read from byte ", image, old, *extra)
 
