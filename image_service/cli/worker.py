@@ -37,7 +37,8 @@ def add(add_parser: AddParser) -> None:
     parser = add_parser(
         "worker",
         help="take jobs: import, customize, convert and upload disk images",
-        description="Take jobs from the worker API of image-service jobs, and run image-toolkit for them.",
+        description="Take jobs from the worker API of image-service jobs, and run image-toolkit for them."
+        " SIGTERM ends the worker at once, SIGQUIT after its present jobs.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

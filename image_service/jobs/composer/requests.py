@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 
 _REQUEST = reference("ComposeRequest")
 _CHECK = SchemaCheck(REQUEST_SCHEMAS, "ComposeRequest")
+_INSTEAD = {
+    "aws": f"for an AMI use {S3}, then import-snapshot and register-image of aws ec2",
+    "azure": f"use {LOCAL}, download the image, then az storage blob upload and az image create",
+    "gcp": f"use {LOCAL}, download the image, then gcloud compute images import",
+    "oci.objectstorage": f"use {LOCAL}, download the image, then oci compute image import",
+    "container": "no image type of this service is a container",
+    "pulp.ostree": "no image type of this service is an OSTree commit",
+}
+"""Where to go for the targets that only osbuild's service has."""
 _S3_OPTIONS = set(UploadOptions.__annotations__)
 
 
@@ -208,7 +217,8 @@ def _parse_uploads(place: str, image: ImageRequestBody, *, can_upload: bool) -> 
 
 def _find_upload_fault(type_: str, options: Json, *, can_upload: bool) -> str | None:
     if type_ not in {LOCAL, S3}:
-        return f".type must be {LOCAL} or {S3}"
+        instead = _INSTEAD.get(type_)
+        return f".type must be {LOCAL} or {S3}" + (f"; {instead}" if instead else "")
     unknown = options.keys() - (_S3_OPTIONS if type_ == S3 else set())
     if unknown:
         return f".upload_options of {type_} must not have {', '.join(sorted(unknown))}"

@@ -78,6 +78,8 @@ class WorkerOptions:
 def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
     """Run a worker until SIGTERM, SIGINT or SIGHUP, or its only job is done; return the exit status.
 
+    SIGQUIT lets it end after the jobs that it has.
+
     Args:
         environment: ``TOOLKIT`` names the toolkit, ``AWS_*`` an object store, ``BUNDLE_KEY_FILE`` a key.
 
@@ -150,6 +152,7 @@ def _run(worker: JobWorker) -> int:
     ignore_signals(*UNUSED)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         handle_signal(number, worker.stop)
+    handle_signal(signal.SIGQUIT, worker.drain)
     return 0 if worker.run() else EXIT_FAILURE
 
 

@@ -34,7 +34,9 @@ class JobWorker:
         self._only_one = only_one
         self._backoff = Backoff(max_seconds=15)
         self._is_stopped = False
+        self._is_draining = False
         self._stopping = Interruption()
+        self._polling = Interruption()
         self._lock = threading.Lock()
         self._jobs: set[Interruption] = set()
 
@@ -42,37 +44,48 @@ class JobWorker:
         """End `run` and its jobs; the handler of a signal may call this."""
         self._is_stopped = True
 
+    def drain(self) -> None:
+        """Take no further job, and end `run` after the present ones; a signal's handler may call this."""
+        self._is_draining = True
+
     def run(self) -> bool:
-        """Work until `stop` is called, or the only job is done; return True then, and not after a fault."""
+        """Work until `stop` or `drain` is called, or the only job is done.
+
+        Returns:
+            False after a fault, which has ended a slot.
+        """
         slots = [threading.Thread(target=self._work, name=f"slot {number}") for number in range(self._slots)]
         threads = [*slots, threading.Thread(target=self._refresh, name="registration")]
         for thread in threads:
             thread.start()
-        while not self._is_stopped and all(slot.is_alive() for slot in slots):
+        while not self._is_stopped and not self._is_draining and all(slot.is_alive() for slot in slots):
             slots[0].join(_WATCH_SECONDS)
+        self._polling.interrupt()
+        while self._is_draining and not self._is_stopped and (busy := [s for s in slots if s.is_alive()]):
+            busy[0].join(_WATCH_SECONDS)
         self._stopping.interrupt()
         with self._lock:
             for job in self._jobs:
                 job.interrupt()
         for thread in threads:
             thread.join()
-        return self._is_stopped
+        return self._is_stopped or self._is_draining
 
     def _work(self) -> None:
         """Take jobs, and run each before the next is taken."""
         failures = 0
         with suppress(Interrupted):
             while not self._is_stopped:
-                self._tools.scratch.wait_for_room(self._stopping)
+                self._tools.scratch.wait_for_room(self._polling)
                 try:
-                    job = self._tools.client.poll(self._stopping)
+                    job = self._tools.client.poll(self._polling)
                     failures = 0
                 except ImageServiceError as error:
                     failures += 1
-                    self._pause_after(error, failures)
+                    self._pause_after(error, failures, self._polling)
                     continue
                 if job is None:
-                    self._stopping.wait(_PAUSE_SECONDS)
+                    self._polling.wait(_PAUSE_SECONDS)
                     continue
                 self._run_job(job)
                 self._is_stopped |= self._only_one
@@ -99,9 +112,9 @@ class JobWorker:
                     self._stopping.wait(_REFRESH_SECONDS)
                 except ImageServiceError as error:
                     failures += 1
-                    self._pause_after(error, failures)
+                    self._pause_after(error, failures, self._stopping)
 
-    def _pause_after(self, error: ImageServiceError, failures: int) -> None:
+    def _pause_after(self, error: ImageServiceError, failures: int, interruption: Interruption) -> None:
         if failures == 1:
             self._tools.log(error.detail)
-        self._stopping.wait(self._backoff.delay_seconds(failures, error.retry_after_seconds))
+        interruption.wait(self._backoff.delay_seconds(failures, error.retry_after_seconds))

@@ -1,4 +1,7 @@
-"""The calls of composer-cli (weldr-client of 2026-01), as a recording server saw them, over a Unix socket."""
+"""The calls of composer-cli (weldr-client of 2026-01), as a recording server saw them, over a Unix socket.
+
+`tests/jobs/test_composer_cli.py` drives the program itself, where it is installed.
+"""
 
 from __future__ import annotations
 

@@ -211,10 +211,21 @@ def test_upload_targets() -> None:
             35,
             "customizations.kernel.append: a kernel argument has '$' at position 6",
         ),
-        (
-            compose(image_requests=[image(upload_targets=[{"type": "gcp", "upload_options": {}}])]),
-            38,
-            "image_requests[0].upload_targets[0].type must be local or aws.s3",
+        *(
+            (
+                compose(image_requests=[image(upload_targets=[{"type": type_, "upload_options": {}}])]),
+                38,
+                f"image_requests[0].upload_targets[0].type must be local or aws.s3{instead}",
+            )
+            for type_, instead in (
+                ("aws", "; for an AMI use aws.s3, then import-snapshot and register-image of aws ec2"),
+                ("azure", "; use local, download the image, then az storage blob upload and az image create"),
+                ("oci.objectstorage", "; use local, download the image, then oci compute image import"),
+                ("gcp", "; use local, download the image, then gcloud compute images import"),
+                ("container", "; no image type of this service is a container"),
+                ("pulp.ostree", "; no image type of this service is an OSTree commit"),
+                ("s3cr3t", ""),
+            )
         ),
         (
             compose(image_requests=[image(upload_targets=[{"type": "aws.s3", "upload_options": {}}])]),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.jobs.worker.workers import WorkerSite
 
 MIB = 1 << 20
+TIMEOUT_SECONDS = 300
 
 
 def test_job_ends_with_its_artifact_and_reports_progress(site: WorkerSite, conversion: GivenJob) -> None:
@@ -127,6 +128,34 @@ def test_sigterm_during_a_job_leaves_nothing(site: WorkerSite, conversion: Given
         assert list(worker.scratch.iterdir()) == []
         site.toolkit.wait_until_ended()
     assert conversion.result is None
+
+
+def test_drained_worker_ends_its_jobs_and_takes_no_other(site: WorkerSite) -> None:
+    running = [site.jobs.give(copy_job(bytes([number]))) for number in range(2)]
+    with site.worker("--slots=2") as worker:
+        site.jobs.wait_for(lambda: len(site.toolkit.calls()) == 2)
+        worker.process.send_signal(signal.SIGQUIT)
+        waiting = site.jobs.give(copy_job(b"later"))
+        site.toolkit.open()
+        for job in running:
+            site.jobs.finished(job)
+        assert worker.process.wait(TIMEOUT_SECONDS) == 0
+    assert waiting in site.jobs.waiting
+
+
+def test_drained_worker_without_a_job_ends_at_once(site: WorkerSite) -> None:
+    with site.worker() as worker:
+        site.jobs.wait_for(lambda: site.jobs.polls)
+        assert worker.end(signal.SIGQUIT) == 0
+
+
+def test_sigterm_ends_a_worker_that_is_drained(site: WorkerSite, conversion: GivenJob) -> None:
+    site.jobs.give(conversion)
+    with site.worker() as worker:
+        site.jobs.wait_for(lambda: len(site.toolkit.calls()) == 1)
+        worker.process.send_signal(signal.SIGQUIT)
+        assert worker.end() == 0
+    assert conversion.artifacts == {}
 
 
 def test_killed_worker_leaves_no_process_and_its_files_are_removed(
