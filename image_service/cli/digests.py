@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from itertools import accumulate, repeat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.cli.shared.input import open_input, parse_input_name
 from image_service.common.command_line.parser import exit_on_signals
 from image_service.common.command_line.progress_bar import ProgressBar
-from image_service.common.files.local_file import LocalFile
-from image_service.core.errors import BaseImageError
 from image_service.core.formats.digest_list import BLOCK_BYTES, render_digest_list
 
 if TYPE_CHECKING:
@@ -29,19 +26,20 @@ def add(add_parser: AddParser) -> None:
         " fetches of a remote base image. OS_IMAGES needs its URL as digests, and its own SHA-256 as"
         " digests_sha256.",
     )
-    parser.add_argument("file", metavar="FILE", help="of the base image, which is only read")
+    parser.add_argument(
+        "file",
+        type=parse_input_name,
+        metavar="FILE",
+        help="of the base image, which is only read; - is standard input",
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the digest list of a file."""
     exit_on_signals()
-    try:
-        opened = LocalFile.open(Path(options.file))
-    except BaseImageError as error:
-        raise BaseImageError(f"{options.file} {error.detail}") from None
     offsets = accumulate(repeat(BLOCK_BYTES), initial=0)
-    with closing(opened) as file, ProgressBar(file.size) as progress:
+    with open_input(options.file) as file, ProgressBar(file.size) as progress:
         for line in render_digest_list(
             lambda length: file.read_at(next(offsets), length), file.size, on_block=progress.advance
         ):

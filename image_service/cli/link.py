@@ -9,7 +9,8 @@ import sys
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from image_service.cli.shared.command import STANDARD_INPUT, add_admin_arguments
+from image_service.cli.shared.command import add_admin_arguments
+from image_service.cli.shared.input import STANDARD_INPUT
 from image_service.core.errors import ConfigurationError
 from image_service.server.admin.client import AdminClient
 from image_service.settings.admin import AdminSettings

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -200,3 +201,30 @@ def test_output_fetches_bytes_that_are_not_resident(
     write_output(tmp_path / "out", ExtentMap((FileExtent(file, 100, 200_000),)))
     assert (tmp_path / "out").read_bytes() == content[100:200_100]
     file.close()
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/../dev/stdout"])
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["", "force"])
+def test_each_name_of_standard_output_is_standard_output(
+    base: Path, out: Path, name: str, force: tuple[str, ...]
+) -> None:
+    """In a pipe, and in a file, which the shell has opened."""
+    command = [sys.executable, "-m", "image_service", "extract", base, "kernel", *force, "-o", name]
+    piped = subprocess.run(command, capture_output=True, check=False)
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, b"kernel data\n", b"")
+    with out.open("wb") as file:
+        assert subprocess.run(command, stdout=file, check=False).returncode == 0
+    assert out.read_bytes() == b"kernel data\n"
+
+
+def test_pipe_of_another_descriptor_is_refused_with_a_hint(base: Path) -> None:
+    """As a shell passes >(program)."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "image_service", "extract", base, "kernel", "-f"]
+    refused = subprocess.run(
+        [*command, "-o", f"/dev/fd/{writing}"], pass_fds=[writing], stderr=subprocess.PIPE, check=False
+    )
+    os.close(reading)
+    os.close(writing)
+    assert refused.returncode == 1
+    assert b"exists and is not a regular file; -o - writes to anything" in refused.stderr

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.cli.shared.input import parse_input_name
+from image_service.cli.shared.output import parse_output_name
 from image_service.common.command_line.values import parse_bytes
 from image_service.jobs.model import ImageType
 
@@ -52,7 +54,12 @@ def _add_start(add_parser: AddParser) -> None:
     )
     parser.add_argument("--type", required=True, choices=list(map(str, ImageType)), help="of the image")
     parser.add_argument("--arch", default="x86_64", help="architecture of the image (default: x86_64)")
-    parser.add_argument("--ignition", metavar="FILE", help="Ignition config, version 3; - is standard input")
+    parser.add_argument(
+        "--ignition",
+        type=parse_input_name,
+        metavar="FILE",
+        help="Ignition config, version 3; - is standard input",
+    )
     parser.add_argument(
         "--karg-append", metavar="ARG", action="append", default=[], help="kernel argument; repeatable"
     )
@@ -83,7 +90,9 @@ def _add_verb(add_parser: AddParser, name: str, **texts: object) -> argparse.Arg
 
 
 def _add_output(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
-    parser.add_argument("-o", "--output", required=required, metavar="FILE", help=text)
+    parser.add_argument(
+        "-o", "--output", required=required, type=parse_output_name, metavar="FILE", help=text
+    )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from image_service.cli.composer.client import ComposerClient
-from image_service.cli.shared.command import read_input
+from image_service.cli.shared.input import read_input
 from image_service.cli.shared.output import choose_output, open_output, write_all
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
 from image_service.core.errors import ConfigurationError, InvalidParameter

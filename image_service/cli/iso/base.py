@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
 import sys
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.shared.command import STANDARD_INPUT, standard_input
+from image_service.cli.shared.input import open_input
 from image_service.common.command_line.parser import interrupt_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
-from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError, RamdiskTooLarge
 from image_service.core.families.coreos.kargs import Operation, find_ineffective
 from image_service.core.families.coreos.live_iso import detect_architecture, read_live_iso
@@ -32,7 +28,6 @@ from image_service.core.images.compose import compose
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
@@ -52,29 +47,13 @@ def open_base(path: str) -> Iterator[BaseImage]:
         BaseImageError: it is not a CoreOS live ISO that can be customized.
         OSError: it cannot be read.
     """
-    with _open_file(path) as file:
+    with open_input(path) as file:
         try:
             layout = read_live_iso(file.read_at, file.size)
             architecture = detect_architecture(file.read_at, layout.files)
         except BaseImageError as error:
             raise BaseImageError(f"{path}: {error.detail}") from None
         yield BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN)
-
-
-@contextmanager
-def _open_file(path: str) -> Iterator[BaseFile]:
-    if path == STANDARD_INPUT and not stat.S_ISREG(os.fstat(0).st_mode):
-        with standard_input() as pipe, TemporaryFile() as copy:  # a pipe cannot be read at an offset
-            shutil.copyfileobj(pipe, copy)
-            copy.flush()
-            yield LocalFile(copy.fileno(), copy.tell(), path)
-        return
-    try:
-        file = LocalFile.open(Path("/dev/stdin" if path == STANDARD_INPUT else path))
-    except BaseImageError as error:
-        raise BaseImageError(f"{path} {error.detail}") from None
-    with closing(file):
-        yield file
 
 
 def with_checked_minimal(base: BaseImage) -> BaseImage:

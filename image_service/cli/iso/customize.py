@@ -15,7 +15,8 @@ from urllib.parse import quote, urlsplit
 import attrs
 
 from image_service.cli.iso.base import compose_with_notes, minimal_image, open_base
-from image_service.cli.shared.command import STANDARD_INPUT, add_file_command, read_input
+from image_service.cli.shared.command import add_file_command
+from image_service.cli.shared.input import STANDARD_INPUT, parse_input_name, read_input
 from image_service.cli.shared.output import choose_output, write_output
 from image_service.common.command_line.parser import exit_on_signals, printable
 from image_service.core.errors import (
@@ -66,6 +67,7 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--ignition",
         "--live-ignition",
+        type=parse_input_name,
         metavar="FILE",
         action="append",
         default=[],
@@ -81,6 +83,7 @@ def add(add_parser: AddParser) -> None:
     )
     network.add_argument(
         "--ramdisk",
+        type=parse_input_name,
         metavar="FILE",
         help="an archive that is unpacked over the initrd, after the config; - is standard input",
     )

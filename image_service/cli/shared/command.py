@@ -6,15 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.cli.shared.input import parse_input_name
+from image_service.cli.shared.output import parse_output_name
 from image_service.core.families.coreos.names import is_web_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import BinaryIO
 
     from image_service.common.command_line.parser import AddParser
-
-STANDARD_INPUT = "-"
 
 
 def add_file_command(
@@ -28,11 +27,19 @@ def add_file_command(
     """Declare a command that reads a base image; `texts` are arguments of the parser."""
     parser = add_parser(name, **texts)
     parser.add_argument(
-        "base", metavar="BASE.iso", help="a CoreOS live ISO, which is only read; - is standard input"
+        "base",
+        type=parse_input_name,
+        metavar="BASE.iso",
+        help="a CoreOS live ISO, which is only read; - is standard input",
     )
     if writes:
         parser.add_argument(
-            "-o", "--output", required=True, metavar="FILE", help="output file; - is standard output"
+            "-o",
+            "--output",
+            required=True,
+            type=parse_output_name,
+            metavar="FILE",
+            help="output file; - is standard output",
         )
         parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
     parser.set_defaults(run=run)
@@ -62,14 +69,3 @@ def _parse_url(url: str) -> str:
             "must be an http or https URL with a valid host, such as http://localhost:8081"
         )
     return url
-
-
-def read_input(name: str) -> bytes:
-    """Return the content of a file; of standard input for -."""
-    with standard_input() if name == STANDARD_INPUT else Path(name).open("rb") as file:
-        return file.read()
-
-
-def standard_input() -> BinaryIO:
-    """Return standard input, whose descriptor stays open; raise OSError if there is none."""
-    return open(0, "rb", closefd=False)

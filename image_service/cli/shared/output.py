@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from image_service.core.formats.base_file import BaseFile
     from image_service.core.images.extents import Extent, ExtentMap
 
-_STANDARD_OUTPUT = "-"
+STANDARD_OUTPUT = "-"
+_STANDARD_OUTPUTS = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 CHUNK_BYTES = 4 * 1024 * 1024
+
+
+def parse_output_name(name: str) -> str:
+    """Return the name of a file; - for each name of standard output."""
+    return STANDARD_OUTPUT if os.path.normpath(name) in _STANDARD_OUTPUTS else name
 
 
 def choose_output(name: str, base: BaseFile | None = None, *, force: bool) -> Path | None:
@@ -31,13 +37,13 @@ def choose_output(name: str, base: BaseFile | None = None, *, force: bool) -> Pa
 
     Raises OSError for the base image, and for another existing file unless `force` is True.
     """
-    if name == _STANDARD_OUTPUT:
+    if name == STANDARD_OUTPUT:
         if sys.stdout.isatty():
             raise OSError(errno.EINVAL, "standard output is a terminal, which takes no binary data")
         return None
     path = Path(name).resolve()  # the target of a symlink is replaced, not the symlink
     with suppress(FileNotFoundError):
-        status = path.stat()
+        status = Path(name).stat()  # a pipe's descriptor in /dev/fd has no path that it could be found by
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "exists and is not a regular file; -o - writes to anything", name)
         if base is not None and os.path.samestat(status, os.fstat(base.descriptor)):

@@ -72,6 +72,17 @@ class CommandParser(argparse.ArgumentParser):
                 others.append(word)
         return options + others
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:  # noqa: ANN401 - same
+        """Return the value of an option or argument.
+
+        The value of ``--option=--`` is --, which argparse drops before Python 3.13.
+        """
+        if not action.option_strings or arg_strings != ["--"]:
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return value
+
     def error(self, message: str) -> NoReturn:
         """Print the fault of the arguments, and exit."""
         self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}\nTry '{self.prog} --help'.\n")

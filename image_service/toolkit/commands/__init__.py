@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import signal
 import sys
 import traceback
@@ -62,7 +61,6 @@ _EXIT_NO_ROOM = 7
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Outputs and directories are checked apart, so these are errors of files that are read.
 _UNREADABLE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-_NO_VALUE = re.compile("--[a-z-]+=--")  # argparse before Python 3.13 takes it for an empty list
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (InvalidArguments, EXIT_USAGE),
     (UnusableOutput, EXIT_USAGE),
@@ -112,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status, reason = EXIT_FAILURE, None
     try:
         exit_on_signals()
-        options = _parse(words)
+        options = build_parser(*words[:1]).parse_args(words)
         report.verb = options.verb
         status = options.run(options, report)
     except _UsageError as error:
@@ -132,13 +130,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_progress_json(words):
             traceback.print_exc()
     return _print(report, words, status, reason)
-
-
-def _parse(words: list[str]) -> argparse.Namespace:
-    """Return the options; _UsageError if they are invalid."""
-    if wrong := next(filter(_NO_VALUE.fullmatch, words), None):
-        raise _UsageError(f"image-toolkit: error: {wrong}: an option cannot have the value --")
-    return build_parser(*words[:1]).parse_args(words)
 
 
 def _is_progress_json(words: Sequence[str]) -> bool:

@@ -37,6 +37,24 @@ def test_words_after_two_dashes_are_no_options(parser: CommandParser) -> None:
     assert vars(parsed) == {"first": "--option", "second": "-", "option": None, "flag": True}
 
 
+@pytest.mark.parametrize("line", ["a --option=--", "-o-- a", "--option=-- -- a", "--flag a --option=--"])
+def test_two_dashes_are_a_value_of_an_option_if_joined_to_it(parser: CommandParser, line: str) -> None:
+    assert parser.parse_args(line.split()).option == "--"
+
+
+def test_two_dashes_are_checked_as_any_value(
+    parser: CommandParser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser.add_argument("--number", type=int)
+    parser.add_argument("--choice", choices=("one", "two"))
+    parser.add_argument("--all", action="append", default=[])
+    assert parser.parse_args(["a", "--all=--", "--all=b", "--all=--"]).all == ["--", "b", "--"]
+    for option, reason in (("number", "invalid int value: '--'"), ("choice", "-- is none of one, two")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["a", f"--{option}=--"])
+        assert reason in capsys.readouterr().err
+
+
 def test_dash_is_a_value(parser: CommandParser) -> None:
     parsed = parser.parse_args(["a", "-o", "-"])
     assert vars(parsed) == {"first": "a", "second": None, "option": "-", "flag": False}

@@ -37,14 +37,6 @@ def test_usage_error_is_a_json_object_with_json(capsys: pytest.CaptureFixture[st
     assert "unknown option --nosuch" in report["error"]["reason"]
 
 
-def test_option_with_the_mark_of_the_end_of_options_as_its_value_is_a_usage_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["customize", "in", "out", "--ignition=config.ign", "--karg-append=--", "--json"]) == 2
-    report = json.loads(capsys.readouterr().out)
-    assert "--karg-append=--: an option cannot have the value --" in report["error"]["reason"]
-
-
 def test_list_names_the_packages_of_what_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
