@@ -209,7 +209,7 @@ def test_each_name_of_standard_output_is_standard_output(
     base: Path, out: Path, name: str, force: tuple[str, ...]
 ) -> None:
     """In a pipe, and in a file, which the shell has opened."""
-    command = [sys.executable, "-m", "image_service", "extract", base, "kernel", *force, "-o", name]
+    command = [sys.executable, "-m", "image_service", "extract", str(base), "kernel", *force, "-o", name]
     piped = subprocess.run(command, capture_output=True, check=False)
     assert (piped.returncode, piped.stdout, piped.stderr) == (0, b"kernel data\n", b"")
     with out.open("wb") as file:
@@ -220,7 +220,7 @@ def test_each_name_of_standard_output_is_standard_output(
 def test_pipe_of_another_descriptor_is_refused_with_a_hint(base: Path) -> None:
     """As a shell passes >(program)."""
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "image_service", "extract", base, "kernel", "-f"]
+    command = [sys.executable, "-m", "image_service", "extract", str(base), "kernel", "-f"]
     refused = subprocess.run(
         [*command, "-o", f"/dev/fd/{writing}"], pass_fds=[writing], stderr=subprocess.PIPE, check=False
     )
