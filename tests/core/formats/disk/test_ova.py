@@ -116,7 +116,9 @@ def test_tar_from_before_ustar_is_read() -> None:
     assert [(span.path, tar[span.offset : span.offset + span.length]) for span in layout.members] == PLAIN
 
 
-@pytest.mark.parametrize("data", [bytes(512), b"\xeb\x63\x90".ljust(512, b"\0"), b"a".ljust(512, b"1")])
+@pytest.mark.parametrize(
+    "data", [bytes(512), b"\xeb\x63\x90".ljust(512, b"\0"), b"a".ljust(512, b"1")], ids=range(3)
+)
 def test_disk_is_not_taken_for_a_tar(data: bytes) -> None:
     assert not is_old_tar(reader(data))
 
@@ -150,11 +152,12 @@ def test_attributes_of_all_members_are_read_unless_they_name_them() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "compression"),
     [
-        ("disk1.vmdk.gz", gzip.compress(b"KDMV"), "gzip"),
-        ("disk1.vmdk", gzip.compress(b"KDMV"), "gzip"),
+        ("disk1.vmdk.gz", gzip.compress(b"KDMV", mtime=0), "gzip"),
+        ("disk1.vmdk", gzip.compress(b"KDMV", mtime=0), "gzip"),
         ("disk1.img", lzma.compress(b"KDMV"), "xz"),
         ("disk1.vmdk.bz2", bz2.compress(b"KDMV"), "bzip2"),
     ],
+    ids=["gzip", "gzip-without-suffix", "xz", "bzip2"],
 )
 def test_compressed_disk_is_named(name: str, content: bytes, compression: str) -> None:
     with pytest.raises(FormatError, match=f"{name} in the OVA is compressed with {compression}"):
