@@ -11,6 +11,7 @@ grubenv       ``# GRUB Environment Block``, lines NAME=VALUE in which ``\`` esca
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
@@ -39,7 +40,10 @@ _DEVICE = re.compile(r"\([^()]*\)")
 _LINUX = re.compile(r"linux(?:16|efi)?")
 _INITRD = re.compile(r"initrd(?:16|efi)?")
 _MAX_COMMANDS = 50_000
-_MAX_CALLS = 8
+_MAX_CALLS = 6
+_MAX_VALUE = 16 * 1024  # characters; a kernel takes 4096 bytes of arguments at most
+_MAX_VARIABLES = 4096
+_MAX_TEST_WORDS = 64
 
 
 @attrs.frozen
@@ -206,7 +210,7 @@ class GrubMenu:
 
     def _forget_results(self, words: Sequence[str]) -> None:
         """Take variables for unknown that a command such as ``search --set=NAME`` sets."""
-        for word, following in zip(words, (*words[1:], ""), strict=True):
+        for word, following in pairwise((*words, "")):
             option, _, value = word.partition("=")
             if option == "--set":
                 name = (value or following).rpartition(":")[2]
@@ -241,6 +245,8 @@ class GrubMenu:
             self._set(name, " ".join(expand_word(value, self.get)))
 
     def _set(self, name: str, value: str) -> None:
+        if len(value) > _MAX_VALUE or len(self._variables) > _MAX_VARIABLES:
+            raise UnreadScript("GRUB's configuration has a variable that is too long, or too many")
         is_known = self._is_certain or self.get(name) == value
         self._variables[name] = value if is_known else f"${name}"
 
@@ -275,7 +281,7 @@ class GrubMenu:
     def _holds(self, commands: Sequence[Statement]) -> bool | None:
         """Return whether the last of a condition's commands succeeds; None: unknown."""
         command = commands[-1]
-        if isinstance(command, Condition) or len(commands) > 1:
+        if isinstance(command, Condition) or len(commands) > 1 or not command.words:
             return None
         name, *rest = command.words
         if name in {"true", "false"}:
@@ -286,6 +292,8 @@ class GrubMenu:
 
     def _test(self, words: Sequence[str]) -> bool | None:
         """Evaluate ``test``: ``-o`` binds less than ``-a``, and that less than ``!``."""
+        if len(words) > _MAX_TEST_WORDS:
+            return None
         for operator, decisive in (("-o", True), ("-a", False)):
             if operator in words:
                 at = words.index(operator)

@@ -32,6 +32,7 @@ _IN_QUOTES = re.compile(
 _LOOPS = ("for", "while", "until")
 _MAX_TOKENS = 200_000
 _MAX_DEPTH = 32
+_MAX_PARTS = 256  # of a word, and of a text between quotes
 
 Lookup: TypeAlias = "Callable[[str], str]"
 """The value of a variable; ``$NAME`` if it is not known."""
@@ -68,7 +69,10 @@ def expand_word(word: str, lookup: Lookup) -> list[str]:
     """Return the words that a written word becomes: variables out of quotes are split, and may be none."""
     fields = [""]
     has_any = False
-    for part in _PART.finditer(word):
+    parts = list(_PART.finditer(word))
+    if len(parts) > _MAX_PARTS:
+        raise UnreadScript(f"GRUB's configuration has a word of more than {_MAX_PARTS} parts")
+    for part in parts:
         kind = part.lastgroup
         if kind in {"braced", "name"}:
             value = lookup(part[kind])
@@ -88,9 +92,12 @@ def expand_text(text: str, lookup: Lookup) -> str:
 
 
 def _expand_quoted(text: str, lookup: Lookup) -> str:
+    parts = list(_IN_QUOTES.finditer(text))
+    if len(parts) > _MAX_PARTS:
+        raise UnreadScript(f"GRUB's configuration has a text of more than {_MAX_PARTS} parts")
     return "".join(
         lookup(part[kind]) if (kind := part.lastgroup) in {"braced", "name"} else part[kind or 0]
-        for part in _IN_QUOTES.finditer(text)
+        for part in parts
     )
 
 

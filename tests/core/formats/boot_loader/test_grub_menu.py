@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from image_service.core.errors import UnreadScript
 from image_service.core.formats.boot_loader.grub_menu import GrubMenu, parse_grub_environment
@@ -142,11 +145,61 @@ def test_environment_block_is_parsed() -> None:
         ("}", "without its beginning"),
         ("set a='x", "cannot be read at character 6"),
         ("{ " * 40, "blocks in each other"),
+        ("set a=xxxxxxxx\n" + "set a=$a$a$a$a\n" * 9, "too long"),
+        ("set a=" + "$b" * 300, "more than 256 parts"),
+        ('set a="' + "$b" * 300 + '"', "more than 256 parts"),
     ],
 )
 def test_script_beyond_the_reader_is_told(script: str, reason: str) -> None:
     with pytest.raises(UnreadScript, match=reason):
         start_first(script)
+
+
+_WORDS = ["if", "then", "else", "elif", "fi", "[", "]", "!", "-o", "-a", "-f", "=", "set", "a=$b", "b=1", "x"]
+_WORDS += [
+    "menuentry",
+    "submenu",
+    "{",
+    "}",
+    "function",
+    "f",
+    ";",
+    "\n",
+    "for",
+    "do",
+    "done",
+    "source",
+    "$a",
+    "'q'",
+]
+_WORDS += [
+    "linux",
+    "/k",
+    "initrd",
+    '"$b ${a}"',
+    "blscfg",
+    "load_env",
+    "$grub_cpu",
+    "unset",
+    "--set",
+    "--id",
+    "\\",
+]
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=40))
+def test_script_of_any_words_is_run_or_told(words: list[str]) -> None:
+    with suppress(UnreadScript):
+        menu = run(" ".join(words))
+        for item in menu.items:
+            with suppress(UnreadScript):
+                menu.start(item)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_run_or_told(text: str) -> None:
+    with suppress(UnreadScript):
+        run(text)
 
 
 def start_first(script: str) -> None:
