@@ -77,6 +77,8 @@ class Representation:
             fields.append(("Last-Modified", self.date))
         # qemu compares this field's value byte by byte.
         fields.append(("Accept-Ranges", "bytes"))
+        # nginx would read up to 1 GiB ahead of the client, and then nothing for longer than STALL_TIMEOUT.
+        fields.append(("X-Accel-Buffering", "no"))
         return self._validators + render_fields(*fields)
 
     def respond(self, method: str, headers: Mapping[str, str], more: bytes = b"") -> Response:

@@ -95,7 +95,7 @@ _GENERAL: Mapping[Rule, Judgement] = {
         _WARN, "many Redfish BMCs do not verify by default (sushy-tools); other clients do"
     ),
     Rule.WILDCARD: Judgement(_WARN, "EDK2 before commit 4cca792399 refuses wildcard certificates"),
-    Rule.ECDSA: Judgement(_WARN, "image-factory commit 7254abf: iPXE in the field has no ECDSA"),
+    Rule.ECDSA: Judgement(_WARN, "image-factory commit 7254abf: iPXE before 2.0 has no ECDSA"),
     Rule.REDIRECT: Judgement(_FAIL, f"fatal to UEFI HTTP Boot, {_MEASURED_OVMF}; none for BMCs: {_VENDORS}"),
     Rule.HEAD: Judgement(_FAIL, f"fatal: {_MEASURED_QEMU}, OVMF and Ironic"),
     Rule.CONTENT_LENGTH: Judgement(_FAIL, f"fatal: {_MEASURED_QEMU} and Ironic"),
@@ -151,7 +151,10 @@ _OF_PROFILES: Mapping[ClientProfile, Mapping[Rule, Judgement]] = {
         Rule.DIRECTORY: Judgement(_OK, _MEASURED_IPXE),
         Rule.PLAIN_HTTP: Judgement(_OK, _MEASURED_IPXE),
         Rule.HTTPS: Judgement(_WARN, "assisted-service PR #3705: iPXE in the field commonly has http only"),
-        Rule.ECDSA: Judgement(_FAIL, "image-factory commit 7254abf: iPXE in the field has no ECDSA"),
+        Rule.ECDSA: Judgement(
+            _WARN,
+            "iPXE before 2.0 has no ECDSA (image-factory commit 7254abf), 2.0 has it (ipxe #1179)",
+        ),
         Rule.HEAD: Judgement(_FAIL, "iPXE's httpblock.c: the capacity comes from HEAD"),
         Rule.CONTENT_LENGTH: Judgement(_FAIL, "iPXE's httpblock.c: the capacity comes from HEAD"),
         Rule.ACCEPT_RANGES: Judgement(_OK, "iPXE's httpblock.c does not look at it"),

@@ -53,6 +53,7 @@ SUCCESS = {
     "content-disposition": 'attachment; filename="id-discovery.iso"',
     "last-modified": DATE,
     "accept-ranges": "bytes",
+    "x-accel-buffering": "no",
     "content-type": "application/octet-stream",
 }
 NAMES = {
