@@ -61,7 +61,7 @@ class Upstream:
     """Sends one response to each connection, until nobody takes more; counts what was taken."""
 
     head: bytes
-    listener: socket.socket = attrs.field(factory=lambda: socket.create_server(("127.0.0.1", 0)))
+    listener: socket.socket
     sent: int = 0
     paused: Event = attrs.field(factory=Event)
     """Set once all was sent, or nothing was taken for a while."""
@@ -83,9 +83,10 @@ class Upstream:
 
 
 @contextmanager
-def proxied(upstream: Upstream, directory: Path) -> Iterator[socket.socket]:
-    """A client that has asked for the image, and reads nothing yet."""
+def proxied(head: bytes, directory: Path) -> Iterator[tuple[Upstream, socket.socket]]:
+    """A server with an image, and a client that has asked for it, and reads nothing yet."""
     nginx, port = needs_client("nginx"), free_port()
+    upstream = Upstream(head, socket.create_server(("127.0.0.1", 0)))
     config = directory / "nginx.conf"
     (directory / "temp").mkdir()
     config.write_text(
@@ -98,7 +99,7 @@ def proxied(upstream: Upstream, directory: Path) -> Iterator[socket.socket]:
         sender.start()
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n")
-            yield client
+            yield upstream, client
         sender.join()
     finally:
         process.terminate()
@@ -116,12 +117,12 @@ def read_all(client: socket.socket) -> bytes:
 @pytest.mark.parametrize("headers", [{}, {"range": f"bytes=0-{SIZE}"}, {"range": "bytes=0-"}])
 def test_nginx_does_not_read_ahead_of_a_slow_client(headers: dict[str, str], tmp_path: Path) -> None:
     response = Representation(image()).respond("GET", headers)
-    upstream = Upstream(b"HTTP/1.0 %d OK\r\n%b\r\n" % (response.status, response.fields))
-    with proxied(upstream, tmp_path) as client:
+    head = b"HTTP/1.0 %d OK\r\n%b\r\n" % (response.status, response.fields)
+    with proxied(head, tmp_path) as (upstream, client):
         upstream.paused.wait()
         assert upstream.sent < SIZE
-        head = read_all(client)
-    assert b"x-accel-buffering" not in head.lower()  # for nginx itself
+        received = read_all(client)
+    assert b"x-accel-buffering" not in received.lower()  # for nginx itself
     assert "buffered to a temporary file" not in (tmp_path / "errors").read_text()
 
 
@@ -130,8 +131,7 @@ def test_nginx_reads_all_without_the_field(tmp_path: Path) -> None:
     fields = Representation(image()).respond("GET", {}).fields
     bare = re.sub(rb"X-Accel-Buffering: no\r\n", b"", fields)
     assert bare != fields
-    upstream = Upstream(b"HTTP/1.0 200 OK\r\n%b\r\n" % bare)
-    with proxied(upstream, tmp_path) as client:
+    with proxied(b"HTTP/1.0 200 OK\r\n%b\r\n" % bare, tmp_path) as (upstream, client):
         while upstream.sent < SIZE:
             upstream.paused.wait(0.1)
         read_all(client)
