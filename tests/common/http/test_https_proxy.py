@@ -103,6 +103,7 @@ def test_upload_is_sent(chain: Chain, tmp_path: Path) -> None:
     context.load_cert_chain(chain.certificate)
 
     def take(listener: socket.socket) -> bytes:
+        listener.settimeout(60)  # where the client fails, nobody connects
         accepted, _ = listener.accept()
         with context.wrap_socket(accepted, server_side=True) as server:
             received = b""

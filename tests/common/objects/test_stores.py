@@ -205,7 +205,7 @@ def test_unavailable_server_is_an_error(s3_server: S3Server) -> None:
         lambda: store.delete(KEY),
         lambda: store.read_at(KEY, 0, 1),
     ):
-        with pytest.raises(StoreFailed, match="EndpointConnectionError"):
+        with pytest.raises(StoreFailed, match=r": http://127\.0\.0\.1:1: Connection refused"):
             call()
 
 
@@ -230,5 +230,5 @@ def test_link_is_signed_unless_its_object_is_public(s3_server: S3Server) -> None
 def test_link_without_credentials_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(StoreFailed, match="NoCredentialsError"):
+    with pytest.raises(StoreFailed, match=": no credentials; AWS_ACCESS_KEY_ID"):
         S3Links(S3Options()).url_of("s3://bucket/key")
