@@ -13,7 +13,7 @@ from image_service.core.errors import ConfigurationError, UpstreamError
 from image_service.server.assisted import server as server_module
 from image_service.server.assisted.client import AssistedService
 from image_service.server.assisted.tls import https_policy
-from tests.chains import REFUSED, TRUSTED, write_chain
+from tests.chains import REFUSED_BY_OPENSSL, TRUSTED, write_chain
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.upstream import IGNITION, issue, upstream
 
@@ -169,7 +169,7 @@ async def test_certificate_that_go_trusts_is_trusted(
         assert await fetch(reactor, f"https://localhost:{server.port}", chain.ca_file) == IGNITION
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED_BY_OPENSSL)
 @ensure_deferred
 async def test_certificate_that_go_refuses_is_refused(
     reactor: EPollReactor, name: str, tmp_path: Path

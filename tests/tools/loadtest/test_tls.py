@@ -24,7 +24,7 @@ from image_service.tools.loadtest.traffic.connection import RequestFailed
 from image_service.tools.loadtest.traffic.dialer import Dialer
 from image_service.tools.loadtest.traffic.plan import ServerOrigin
 from image_service.tools.loadtest.traffic.tls import https_policy
-from tests.chains import REFUSED, TRUSTED, Chain, write_chain
+from tests.chains import REFUSED_BY_OPENSSL, TRUSTED, Chain, write_chain
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.clocked import ClockedReactor
 
@@ -185,7 +185,7 @@ async def test_certificate_that_go_trusts_is_trusted(
         assert not await connect(reactor, origin, chain.ca_file)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED_BY_OPENSSL)
 @ensure_deferred
 async def test_certificate_that_go_refuses_is_refused(
     reactor: EPollReactor, name: str, tmp_path: Path
