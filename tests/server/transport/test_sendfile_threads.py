@@ -282,7 +282,8 @@ async def test_aborted_send_ends_soon_and_is_counted(server: Server, sent: Sent,
 @ensure_deferred
 async def test_stalled_client_of_a_thread_is_aborted(server: Server, sent: Sent) -> None:
     client = await stalled_in_thread(server, sent)
-    await server.advance(2 * server.factory.context.limits.stall_seconds)
+    while not server.recorded.aborts:  # on a busy machine, the thread may still fill the socket
+        await server.advance(2 * server.factory.context.limits.stall_seconds)
     await client.read_until_abort()
     assert server.recorded.aborts == ["no-progress"]
 
