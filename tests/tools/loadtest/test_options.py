@@ -118,9 +118,13 @@ def test_all_faults_are_reported_together(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_unresolvable_server_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    too_long = "a" * 64  # which is known without asking anybody
-    assert main(["loadtest", f"http://{too_long}/x"]) == 2
-    assert f"cannot resolve http://{too_long}: " in capsys.readouterr().err
+    assert main(["loadtest", "http://server.invalid/x"]) == 2  # RFC 6761: no server has this name
+    assert "cannot resolve http://server.invalid: " in capsys.readouterr().err
+
+
+def test_host_that_no_server_can_have_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["loadtest", f"http://{'a' * 64}/x"]) == 2
+    assert "URL 1: must have a host name of at most 253 characters" in capsys.readouterr().err
 
 
 def test_missing_extra_is_reported(
