@@ -254,7 +254,7 @@ class FileNotInImage(FormatError):
 
 
 class UnreadScript(FormatError):
-    """A script of a boot loader, or its result, is beyond what is read here; the file may be right."""
+    """A boot loader's script uses commands or values that this program does not evaluate; it may be valid."""
 
 
 # Operation

@@ -58,7 +58,7 @@ def image() -> BootImage:
 
 @attrs.define
 class Upstream:
-    """Sends one response to each connection, until nobody takes more; counts what was taken."""
+    """Sends one response to one client, until the client stops reading; counts the sent bytes."""
 
     head: bytes
     listener: socket.socket

@@ -1,4 +1,4 @@
-"""Hosts in all options: what is not a host name is refused with the option's name, by status 2."""
+"""Each option refuses an invalid host name with status 2, and names itself."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def ascii_host(text: str) -> str:
     which for few names yield another name than those of 2008, as browsers have them; these are refused.
 
     Raises:
-        ValueError: it is none; says what is wrong.
+        ValueError: the text is not valid; the message names the fault.
     """
     if ":" in text:
         return _ipv6(text)
@@ -57,7 +57,7 @@ def parse_authority(text: str) -> tuple[str, int | None]:
     """Return host and port of ``host[:port]``, with an IPv6 address in brackets; None: it has no port.
 
     Raises:
-        ValueError: it is none; says what is wrong.
+        ValueError: the text is not valid; the message names the fault.
     """
     match = _AUTHORITY.fullmatch(text)
     if match is None:

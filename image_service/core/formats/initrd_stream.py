@@ -41,7 +41,7 @@ def check_ramdisk(ramdisk: bytes, name: str, clock: Callable[[], float]) -> tupl
     Args:
         ramdisk: archives, which the kernel unpacks after those of the initrd.
         name: of the ramdisk, for messages.
-        clock: seconds; what is not read within `CHECK_SECONDS` is a doubt.
+        clock: returns seconds; if the check takes longer than `CHECK_SECONDS`, that is a doubt.
 
     Raises:
         FormatError: it has no archive, or one that every kernel skips.
@@ -62,7 +62,7 @@ def check_ramdisk(ramdisk: bytes, name: str, clock: Callable[[], float]) -> tupl
         for _ in stream_initrd(read_at, name, doubt=doubts.append, check=check, limit=MAX_CHECKED):
             pass
     except FormatUnread as error:
-        doubts.append(f"{error.detail}; it was not checked to its end")
+        doubts.append(f"{error.detail}; the rest was not checked")
     return tuple(doubts)
 
 

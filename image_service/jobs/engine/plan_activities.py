@@ -68,7 +68,7 @@ class PlanActivities:
 async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
     """Run an action of ours with heartbeats, and map its errors to those that `RunPlan` knows.
 
-    The SDK logs a failure without its reason, so it is told that a wait is benign.
+    The SDK logs each failure without its reason, unless the failure is marked as benign; a wait is.
     """
     beats = asyncio.create_task(_beat())
     try:

@@ -223,7 +223,7 @@ class Dispatcher:
 
 
 def _range_warnings(exchange: Exchange) -> Iterator[str]:
-    """Yield what is wrong with a client that asked for no valid range, and so got the whole file."""
+    """Yield the fault of a client whose Range header is malformed; it gets the whole file."""
     requested = exchange.headers.get("range", "")
     if exchange.status == HTTPStatus.OK and has_conversion(requested):
         yield (

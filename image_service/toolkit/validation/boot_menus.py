@@ -77,7 +77,7 @@ def find_boot_choice(volumes: Sequence[Volume]) -> BootChoice | None:
     """Return the default entry in the file systems that can be read; None if they have none.
 
     Raises:
-        CannotTell: an entry is there, and the choice depends on what is not read.
+        CannotTell: there are entries, but the boot loader chooses by data that this program does not read.
     """
     trees = [(volume, volume.root) for volume in volumes if volume.root]
     stores = [

@@ -90,7 +90,7 @@ def _tag(kind: str, volume: Volume) -> str:
 
 
 def _fold(kind: str, value: str) -> str:
-    """Return what is compared: labels have a case, hexadecimal digits of UUIDs have none."""
+    """Return the form in which names are compared: UUIDs in lower case, labels unchanged."""
     return value if kind.endswith("LABEL") else value.lower()
 
 
