@@ -116,7 +116,7 @@ def find_boot_entry(volumes: Sequence[Volume]) -> BootEntry:
 
     Raises:
         CannotTell: no file system that can be read has one, and names those that cannot; or the choice
-            depends on what is not read.
+            depends on data that this program does not read.
     """
     if choice := find_boot_choice(volumes):
         return BootEntry(choice)
