@@ -16,16 +16,8 @@ from image_service.jobs.image_ids import instance_alias
 Json: TypeAlias = "Mapping[str, object]"
 """A JSON object."""
 
-DEFAULT_TENANT = ""
-"""The tenant of requests without authentication. Others are ``org-`` and the value of a claim."""
-
 _NOTHING: Json = MappingProxyType({})
 _BASE_IMAGES = UUID("6f0cbe4c-8c5c-4e0b-9b0c-3d0f3c7c5b8e")  # the namespace of their ids
-
-
-def tenant_of_name(name: str) -> str:
-    """Return the tenant of a name in tokens and access keys; that of "" is the default tenant."""
-    return f"org-{name}" if name else DEFAULT_TENANT
 
 
 def job_id_of(compose_id: str, step: str) -> str:
@@ -389,16 +381,3 @@ class Compose:
     provenance: Json = attrs.field(default=_NOTHING, repr=False)
     origin: ComposeOrigin = ComposeOrigin.COMPOSER
     source_image: str | None = None
-
-
-@attrs.frozen
-class Principal:
-    """The sender of a request.
-
-    Args:
-        tenant: whose composes and jobs it sees.
-        is_operator: its workers may serve all tenants.
-    """
-
-    tenant: str = DEFAULT_TENANT
-    is_operator: bool = False

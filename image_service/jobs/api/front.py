@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from image_service.core.errors import ImageServiceError
-    from image_service.jobs.model import Principal
+    from image_service.jobs.principal import Principal
     from image_service.jobs.tenants.authenticator import Authenticator
     from image_service.server.management.authentication import RequestGuard
     from image_service.server.management.messages import ApiRequest, ApiResponse

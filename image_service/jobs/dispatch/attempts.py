@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobToken, JobTokens
     from image_service.jobs.engine.engine import Engine
-    from image_service.jobs.model import Job, JobProgress, Principal
+    from image_service.jobs.model import Job, JobProgress
+    from image_service.jobs.principal import Principal
 
 _UNKNOWN = "no present attempt of a job has this token"
 _log = Logger()

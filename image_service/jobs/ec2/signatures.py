@@ -19,7 +19,7 @@ from botocore.credentials import Credentials
 from image_service.common.files.reloaded import reloaded_file
 from image_service.jobs.ec2.errors import Ec2Error, SignatureRefused
 from image_service.jobs.ec2.operations import MAX_SKEW_SECONDS, Ec2Caller
-from image_service.jobs.model import tenant_of_name
+from image_service.jobs.principal import tenant_of_name
 from image_service.settings.jobs.ec2 import read_ec2_credentials
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError
 from image_service.common.openapi.document import path_pattern
 from image_service.core.errors import ImageServiceError
 from image_service.jobs.metrics.jobs_metrics import MeasuredRequest
-from image_service.jobs.model import DEFAULT_TENANT
+from image_service.jobs.principal import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import Forbidden, TenantMissing
-from image_service.jobs.model import DEFAULT_TENANT, Principal, tenant_of_name
+from image_service.jobs.principal import DEFAULT_TENANT, Principal, tenant_of_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

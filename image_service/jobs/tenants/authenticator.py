@@ -9,7 +9,7 @@ import attrs
 import jwt
 
 from image_service.core.errors import Unauthorized
-from image_service.jobs.model import Principal
+from image_service.jobs.principal import Principal
 from image_service.jobs.tenants.keys import ALGORITHMS
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.dispatcher import JobDispatcher
     from image_service.jobs.dispatch.handout import HandedJob
     from image_service.jobs.dispatch.rows import DispatchRows
-    from image_service.jobs.model import Principal
+    from image_service.jobs.principal import Principal
     from image_service.server.management.messages import ApiRequest
 
 _BASE_PATHS = (BASE_PATH, "/api/image-builder/worker/v1", "/api/worker/v1")

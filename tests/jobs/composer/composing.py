@@ -22,7 +22,8 @@ from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
 from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.metadata.images import ImageRepository
-from image_service.jobs.model import ComposeBase, ImageType, Principal
+from image_service.jobs.model import ComposeBase, ImageType
+from image_service.jobs.principal import Principal
 from image_service.server.management.messages import ApiRequest, ApiResponse
 
 if TYPE_CHECKING:

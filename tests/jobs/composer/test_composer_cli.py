@@ -17,7 +17,8 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThread
 
 from image_service.jobs.api.front import ApiFront
-from image_service.jobs.model import Artifact, ComposeState, ImageType, Principal
+from image_service.jobs.model import Artifact, ComposeState, ImageType
+from image_service.jobs.principal import Principal
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
 from image_service.server.management.authentication import RequestGuard
 from image_service.server.management.resource import ApiSite

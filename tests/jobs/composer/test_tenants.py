@@ -11,7 +11,8 @@ import pytest
 from image_service.core.errors import ImageServiceError
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.composer.errors import BASE_PATH
-from image_service.jobs.model import Artifact, ComposeState, ImageType, Principal
+from image_service.jobs.model import Artifact, ComposeState, ImageType
+from image_service.jobs.principal import Principal
 from image_service.server.management.messages import ApiRequest
 from tests.jobs.composer.composing import ORG_1, ORG_2, Composer, compose_request, result_of
 from tests.jobs.tenants.test_authenticator import authenticator

@@ -13,15 +13,8 @@ from image_service.core.errors import JobNotRunning, JobTokenUnknown
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
-from image_service.jobs.model import (
-    ComposePlan,
-    ComposeState,
-    JobError,
-    JobState,
-    JobType,
-    Principal,
-    Step,
-)
+from image_service.jobs.model import ComposePlan, ComposeState, JobError, JobState, JobType, Step
+from image_service.jobs.principal import Principal
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from image_service.core.errors import ImageServiceError, NotFound, Unavailable
 from image_service.jobs.metrics.jobs_metrics import COMPOSER, MeasuredRequest
 from image_service.jobs.metrics.measured_api import MeasuredApi
-from image_service.jobs.model import Principal
+from image_service.jobs.principal import Principal
 from image_service.server.management.messages import ApiRequest, ApiResponse, problem_response
 from image_service.server.management.operations import ApiOperation
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from twisted.internet.defer import Deferred
 
 from image_service.core.errors import Forbidden, TenantMissing, Unauthorized
-from image_service.jobs.model import Principal
+from image_service.jobs.principal import Principal
 from image_service.jobs.tenants.access_list import AccessList
 from image_service.jobs.tenants.authenticator import JwtAuthenticator, OpenAuthenticator
 from image_service.jobs.tenants.keys import KeySet

@@ -10,7 +10,7 @@ from twisted.internet import reactor  # noqa: TID251 - that of the test
 from image_service.common.concurrency.parts import PartsStack
 from image_service.common.files import reloaded
 from image_service.core.errors import ConfigurationError, Forbidden
-from image_service.jobs.model import Principal
+from image_service.jobs.principal import Principal
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
 from image_service.jobs.tenants.build_tenants import build_authenticator
 from image_service.settings.jobs.tenants import TenantSettings

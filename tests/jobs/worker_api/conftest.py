@@ -11,7 +11,7 @@ from twisted.internet.defer import maybeDeferred
 
 from image_service.core.errors import Unauthorized
 from image_service.jobs.api.front import ApiFront
-from image_service.jobs.model import Principal
+from image_service.jobs.principal import Principal
 from image_service.jobs.worker_api.worker_api import WorkerApi
 from image_service.server.management.authentication import RequestGuard
 from image_service.server.management.messages import ApiRequest

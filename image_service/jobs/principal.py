@@ -1,0 +1,26 @@
+"""Senders of requests, and their tenants. Pure."""
+
+from __future__ import annotations
+
+import attrs
+
+DEFAULT_TENANT = ""
+"""The tenant of requests without authentication. Others are ``org-`` and the value of a claim."""
+
+
+def tenant_of_name(name: str) -> str:
+    """Return the tenant of a name in tokens and access keys; that of "" is the default tenant."""
+    return f"org-{name}" if name else DEFAULT_TENANT
+
+
+@attrs.frozen
+class Principal:
+    """The sender of a request.
+
+    Args:
+        tenant: whose composes and jobs it sees.
+        is_operator: its workers may serve all tenants.
+    """
+
+    tenant: str = DEFAULT_TENANT
+    is_operator: bool = False
