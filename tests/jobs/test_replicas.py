@@ -117,9 +117,11 @@ def test_one_signature_makes_one_task_on_both_replicas(site: Site) -> None:
     assert set(answers) == {answers[0]}
     with closing(ec2_client(site.first.url)) as first, closing(ec2_client(site.second.url)) as second:
         (task,) = second.describe_conversion_tasks()["ConversionTasks"]
-        assert first.describe_conversion_tasks()["ConversionTasks"] == [task]
+        (same,) = first.describe_conversion_tasks()["ConversionTasks"]
+        assert same["ConversionTaskId"] == task["ConversionTaskId"]
         assert task["ConversionTaskId"].encode() in answers[0]
-        assert (task["State"], task["StatusMessage"]) == ("active", "image upload awaited")
+        assert task["State"] == "active"
+        assert task["StatusMessage"].startswith("image upload awaited")  # and perhaps why
         second.cancel_conversion_task(ConversionTaskId=task["ConversionTaskId"])
         (task,) = first.describe_conversion_tasks()["ConversionTasks"]
         assert task["State"] == "cancelled"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import struct
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.files.ofd_locks import EXCLUSIVE, NONE, reopen, try_lock
 from image_service.core.errors import ConversionFailed, UnsafeImage
 from image_service.core.formats.disk.model import DiskFormat
 from image_service.core.formats.disk.reading_disks import read_disk
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from image_service.toolkit.customization.patch import Change, Patch
     from image_service.toolkit.workspace.workspace import Workspace
 
-_FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _OWN_LOCK = 1 << 62, 1
 _QEMU_LOCKS = 100, 200  # where qemu's programs lock an image that they have opened
 _RETRY_SECONDS = 0.05
@@ -76,8 +74,7 @@ class DiskWriter:
         """
         if self.format is DiskFormat.QCOW2:
             self._write_by_qemu(())
-            command = ["qemu-img", "check", "-r", "leaks", self._source()]
-            self.workspace.run(command, descriptors=[self.descriptor], writes=[self.path], accepts=_REPAIRED)
+            self._run(["qemu-img", "check", "-r", "leaks"], accepts=_REPAIRED)
 
     def _write_by_qemu(self, changes: Sequence[Change]) -> None:
         commands = []
@@ -86,16 +83,27 @@ class DiskWriter:
             source.touch(mode=0o600)
             source.write_bytes(change.after)
             commands.append(f"write -s {source.name} {change.offset} {len(change.after)}\n")
-        self.workspace.run(
-            ["qemu-io", self._source()],
-            descriptors=[self.descriptor],
-            writes=[self.path],
-            stdin="".join([*commands, "flush\n"]).encode(),
-        )
+        self._run(["qemu-io"], stdin="".join([*commands, "flush\n"]).encode())
 
-    def _source(self) -> str:
-        file = {"driver": "file", "filename": f"/proc/self/fd/{self.descriptor}"}
-        return "json:" + json.dumps({"driver": self.format.value, "backing": None, "file": file})
+    def _run(self, command: Sequence[str], *, stdin: bytes = b"", accepts: Sequence[int] = (0,)) -> None:
+        """Run a program of qemu on the image.
+
+        It inherits another description, because a lock ends with the last process that has its description:
+        if this process is killed while bwrap starts, a process of bwrap may never end.
+        """
+        descriptor = reopen(self.descriptor)
+        try:
+            file = {"driver": "file", "filename": f"/proc/self/fd/{descriptor}"}
+            source = "json:" + json.dumps({"driver": self.format.value, "backing": None, "file": file})
+            self.workspace.run(
+                [*command, source],
+                descriptors=[descriptor],
+                writes=[self.path],
+                stdin=stdin,
+                accepts=accepts,
+            )
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -122,22 +130,12 @@ def open_for_writing(path: Path, *, wait_seconds: float = 0) -> Iterator[int]:
 
 def _take_locks(descriptor: int) -> str | None:
     """Take the lock of a call; return the reason if this is not possible, else None."""
-    if not _try_lock(descriptor, fcntl.F_WRLCK, *_OWN_LOCK):
+    if not try_lock(descriptor, EXCLUSIVE, *_OWN_LOCK):
         return "is being customized by another call"
-    if not _try_lock(descriptor, fcntl.F_WRLCK, *_QEMU_LOCKS):
+    if not try_lock(descriptor, EXCLUSIVE, *_QEMU_LOCKS):
         return "is open in another program, such as a virtual machine"
-    _try_lock(descriptor, fcntl.F_UNLCK, *_QEMU_LOCKS)  # qemu-io takes it
+    try_lock(descriptor, NONE, *_QEMU_LOCKS)  # qemu-io takes it
     return None
-
-
-def _try_lock(descriptor: int, kind: int, start: int, length: int) -> bool:
-    """Take a lock of the open file description, which ends with it; False if another one has it."""
-    try:
-        lock = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _write_all(descriptor: int, change: Change) -> None:

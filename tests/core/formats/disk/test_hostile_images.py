@@ -245,7 +245,7 @@ def grain_entry(index: int, value: int | None) -> Callable[[bytes], bytes]:
         (le64(12, 1 << 37), f"claims {1 << 46} bytes|descriptor has"),
         (le64(20, 4), "grains of 4 sectors"),
         (le64(20, 8192), "grains of 8192 sectors"),
-        (le64(28, 0), "part of a split image"),
+        (le64(28, 0), "extent of a split image"),
         (le64(28, 1 << 62), "leaves the file"),
         (le64(36, 1 << 40), "65536 are supported"),
         (le64(HEADER_DIRECTORY, 1 << 62), "leaves the file"),

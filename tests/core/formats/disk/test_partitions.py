@@ -316,7 +316,7 @@ def test_extended_partition_without_its_signature_hides_no_other(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("script", "sector"), [(GPT_SCRIPT, 512), (GPT_SCRIPT, 4096), (MBR_SCRIPT, 512)])
-def test_altered_bytes_give_the_same_gpt_or_a_format_error(tmp_path: Path, script: str, sector: int) -> None:
+def test_altered_bytes_give_the_same_gpt_or_an_error(tmp_path: Path, script: str, sector: int) -> None:
     disk = make_disk(tmp_path / "disk", script, sector)
     expected = read_table(disk)
     used = [*range(20480), *range(SIZE - 20480, SIZE - 20)]
@@ -335,7 +335,7 @@ def test_altered_bytes_give_the_same_gpt_or_a_format_error(tmp_path: Path, scrip
             table = read_partitions(read_at, SIZE)
         except FormatError:
             return
-        if table and expected.scheme == table.scheme == "gpt":
+        if table and expected.scheme == table.scheme == "gpt" and not table.losses:
             assert table.partitions == expected.partitions
 
     alter()
