@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.common.files.ofd_locks import EXCLUSIVE, NONE, reopen, try_lock
+from image_service.common.files.ofd_locks import EXCLUSIVE, NONE, try_lock
 from image_service.core.errors import ConversionFailed, UnsafeImage
 from image_service.core.formats.disk.model import DiskFormat
 from image_service.core.formats.disk.reading_disks import read_disk
@@ -86,24 +86,16 @@ class DiskWriter:
         self._run(["qemu-io"], stdin="".join([*commands, "flush\n"]).encode())
 
     def _run(self, command: Sequence[str], *, stdin: bytes = b"", accepts: Sequence[int] = (0,)) -> None:
-        """Run a program of qemu on the image.
-
-        It inherits another description, because a lock ends with the last process that has its description:
-        if this process is killed while bwrap starts, a process of bwrap may never end.
-        """
-        descriptor = reopen(self.descriptor)
-        try:
-            file = {"driver": "file", "filename": f"/proc/self/fd/{descriptor}"}
-            source = "json:" + json.dumps({"driver": self.format.value, "backing": None, "file": file})
-            self.workspace.run(
-                [*command, source],
-                descriptors=[descriptor],
-                writes=[self.path],
-                stdin=stdin,
-                accepts=accepts,
-            )
-        finally:
-            os.close(descriptor)
+        """Run a program of qemu on the image. It inherits the locks: if this process is killed, they last."""
+        file = {"driver": "file", "filename": f"/proc/self/fd/{self.descriptor}"}
+        source = "json:" + json.dumps({"driver": self.format.value, "backing": None, "file": file})
+        self.workspace.run(
+            [*command, source],
+            descriptors=[self.descriptor],
+            writes=[self.path],
+            stdin=stdin,
+            accepts=accepts,
+        )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from image_service.core.formats.disk.model import DiskFormat
 from image_service.toolkit.customization.disk_writer import open_for_writing
 from image_service.toolkit.customization.patch import Change, Patch
 from image_service.toolkit.customization.redo_file import Redo, read_redo, redo_path, write_redo
+from image_service.toolkit.workspace.private_directory import remove_leftovers
 from image_service.toolkit.workspace.workspace import Workspace
 from tests.acceptance.clients import needs_client, run_client
 from tests.toolkit.coreos_disk import ENTRY, MIB, build_disk, check_boot, read_boot_file
@@ -419,10 +420,11 @@ def test_killed_call_for_lazy_refcounts_is_finished(
 
 @pytest.mark.acceptance
 def test_qemu_io_that_was_killed_after_any_write_leaves_refcounts_that_are_repaired(
-    lazy_disk: Path, arguments: list[str], customize: CallCustomize
+    tmp_path: Path, lazy_disk: Path, arguments: list[str], customize: CallCustomize
 ) -> None:
     before = guest_view(lazy_disk)
     assert interrupt("SIGKILL", 4, lazy_disk, arguments) == -signal.SIGKILL
+    remove_leftovers(tmp_path / "scratch")
     with open_for_writing(lazy_disk, wait_seconds=60):  # until the programs of the killed call have ended
         redo = read_redo(redo_path(lazy_disk), {os.geteuid()})
     assert redo
