@@ -144,7 +144,12 @@ class EngineChild:
         server = server_command(self._program, self._port, Path(_DATABASE))
         command = ["/bin/sh", "-c", _START, "sh", self._pid_file.name, *server]
         directory = str(self._directory.resolve())
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": directory}
+        # It asks for the name and the home of its user, and /etc/passwd may have no line for that.
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": directory,
+            "USER": "image-service",
+        }
         descriptors: dict[int, int | str] = {1: "r", 2: "r", _LOCK_DESCRIPTOR: self._locks[_CHILD]}
         self._reactor.spawnProcess(process, "/bin/sh", command, environment, directory, childFDs=descriptors)
 
