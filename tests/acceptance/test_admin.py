@@ -20,8 +20,8 @@ from tests.acceptance.clients import needs_client
 from tests.acceptance.prometheus import PATIENCE_SECONDS, scraping
 from tests.acceptance.service import CHECKOUT, SERVE, Certificate, Service, run_service
 from tests.acceptance.tenants import wait_for
-from tests.acceptance.variants import ONE_OR_TWO
 from tests.ports import free_port
+from tests.variants import ONE_OR_TWO, soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,7 @@ def states(admin: Administered) -> list[str]:
     return [image["state"] for image in json.loads(admin.curl("/images").body)["images"]]
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [soaked("1"), "2"])
 def test_loopback_needs_no_token(tmp_path: Path, workers: str) -> None:
     plain = free_port()
     with administered(tmp_path, WORKERS=workers, HTTP_LISTEN_PORT=str(plain)) as admin:
@@ -210,7 +210,7 @@ def test_idle_crowd_keeps_nobody_away(tmp_path: Path) -> None:
         wait_for(lambda: admin.service.descriptors <= before + 64)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [soaked("1"), "2"])
 def test_taken_port_ends_with_78_and_is_named(tmp_path: Path, workers: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -20,8 +20,8 @@ from tests.acceptance.mount_watcher import SeenMount, list_mounts, watching
 from tests.acceptance.ramdisk import make_ramdisk
 from tests.acceptance.service import Service, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
-from tests.acceptance.variants import soaked
 from tests.ports import free_port
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @pytest.mark.parametrize(
     ("firmware_name", "medium_name"),
-    [("bios", "cd"), soaked("bios", "usb"), soaked("uefi", "cd"), ("uefi", "usb")],
+    [("bios", "cd"), soaked("bios", "usb"), soaked("uefi", "cd"), soaked("uefi", "usb")],
 )
 def test_guest_of_full_iso_reads_config_and_kernel_arguments(
     firmware_name: str, medium_name: str, host: Host, tmp_path: Path
@@ -111,13 +111,13 @@ def test_guest_of_full_iso_reads_config_and_kernel_arguments(
 @pytest.mark.parametrize(
     ("version", "firmware_name", "medium_name"),
     [
-        (SPLICED, "bios", "cd"),
+        soaked(SPLICED, "bios", "cd"),
         soaked(SPLICED, "bios", "usb"),
         soaked(SPLICED, "uefi", "cd"),
         (SPLICED, "uefi", "usb"),
         soaked(DERIVED, "bios", "cd"),
-        (DERIVED, "bios", "usb"),
-        (DERIVED, "uefi", "cd"),
+        soaked(DERIVED, "bios", "usb"),
+        soaked(DERIVED, "uefi", "cd"),
         soaked(DERIVED, "uefi", "usb"),
     ],
 )
@@ -174,6 +174,7 @@ def test_mount_of_a_killed_guest_is_stalled(host: Host, tmp_path: Path) -> None:
         service.wait_for(rf"({killed} \(qemu\) stalled: [a-z ]+, \d+ bytes in)")
 
 
+@pytest.mark.soak
 def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
     """The kernel accepts less than coreos-installer: only xz with CRC32."""
     noise = base64.b64encode(hashlib.shake_256().digest(150_000)).decode()

@@ -25,7 +25,7 @@ from tests.acceptance.tenants import (
     wait_for,
 )
 from tests.acceptance.upstream import running
-from tests.acceptance.variants import ONE_OR_TWO
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,6 +27,7 @@ from tests.acceptance.service import SERVE, Answer, Service, fetch, os_image, ru
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso
 from tests.ports import free_port
 from tests.server.standalone.tokens import TokenSigner
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -214,14 +215,14 @@ class Readers:
 
 
 TWO = Readers(("?api_key=one", "?api_key=two"), OTHER_CONFIG)
-CASES = {
-    "one": Readers(("",), CONFIG),
-    "two whose infra-env changes": TWO,
-    "two whose infra-env changes, of two workers": attrs.evolve(TWO, workers=2),
-}
+CASES = [
+    pytest.param(Readers(("",), CONFIG), id="one"),
+    soaked(TWO, id="two whose infra-env changes"),
+    pytest.param(attrs.evolve(TWO, workers=2), id="two whose infra-env changes, of two workers"),
+]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_mount_of_3000_ranges_is_coherent_across_ttls_and_a_kill(
     assisted: Assisted, base: Path, tmp_path: Path, case: Readers
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.standstills import ALLOWED_SECONDS, timed
 from tests.acceptance.tenants import RANGE, Site, bearer, iso_of, serving_tenants
-from tests.acceptance.variants import ONE_OR_TWO
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ import pytest
 from tests.acceptance.latency_client import PROMISED_SECONDS
 from tests.acceptance.standstills import ALLOWED_SECONDS, timed
 from tests.acceptance.tenants import VERSION, Site, bearer, iso_of, serving_tenants, wait_for
-from tests.acceptance.variants import ONE_OR_TWO
 from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from tests.acceptance.latency_client import Client
 from tests.acceptance.standstills import Standstills, timed
 from tests.acceptance.tenants import RANGE, SERVED, Site, bearer, iso_of, serving_tenants
 from tests.acceptance.upstream import Reply
-from tests.acceptance.variants import ONE_OR_TWO
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

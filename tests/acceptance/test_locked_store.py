@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.standstills import ALLOWED_SECONDS, Standstills
 from tests.acceptance.tenants import Site, serving_tenants
-from tests.acceptance.variants import ONE_OR_TWO
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

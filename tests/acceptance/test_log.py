@@ -13,6 +13,7 @@ from tests.acceptance.clients import run_client
 from tests.acceptance.service import SERVE, TWISTD, os_image, run_service
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +29,9 @@ def curl(*arguments: str) -> bytes:
     return run_client("curl", "--silent", "--show-error", *arguments)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("command", "workers"), [("twistd", "1"), ("serve", "2"), soaked("twistd", "2"), soaked("serve", "1")]
+)
 def test_failed_request_is_one_line_with_its_reason(tmp_path: Path, command: str, workers: str) -> None:
     environment = {"LOG_FORMAT": "journal", "LOGLEVEL": "warn", "WORKERS": workers}
     with run_service(tmp_path, [], command=COMMANDS[command], environment=environment) as service:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.tenants import VERSION, Site, bearer, iso_of, serving_tenants
-from tests.acceptance.variants import ONE_OR_TWO
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

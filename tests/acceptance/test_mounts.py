@@ -14,11 +14,11 @@ import pytest
 from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from tests.acceptance.service import SERVE, Service, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
-from tests.acceptance.variants import ONE_OR_TWO
 from tests.core.families.coreos.miniso_builder import add_minimal_iso
 from tests.core.formats.filesystems.iso_builder import live_files
 from tests.core.formats.reading import reader
 from tests.ports import free_port
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

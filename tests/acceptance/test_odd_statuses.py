@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.tenants import RANGE, SERVED, TELLING, Site, serving_tenants, wait_for
 from tests.acceptance.upstream import CONFIG, Reply
-from tests.acceptance.variants import ONE_OR_TWO
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,6 +15,7 @@ import trustme
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, SERVE, TWISTD, Certificate, fetch, os_image, run_service
+from tests.variants import soaked
 
 pytestmark = pytest.mark.acceptance
 
@@ -103,7 +104,7 @@ def test_files_of_secrets_are_private_from_the_start_on(tmp_path: Path) -> None:
     assert f"{data / 'standalone'} had mode 0755" in output
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [soaked("1"), "2"])
 def test_no_process_writes_its_secrets_to_a_core_file(tmp_path: Path, workers: str) -> None:
     if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 and os.geteuid() != 0:
         pytest.skip("the hard limit is 0, which only root can raise: the kernel writes no core file anyway")
@@ -131,7 +132,7 @@ def test_key_that_every_user_may_read_is_logged(tmp_path: Path) -> None:
         assert f"{key} has mode 0644: every user has access to it" in service.output.decode()
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [soaked("1"), "2"])
 def test_warning_about_the_settings_is_logged_once(tmp_path: Path, workers: str) -> None:
     environment = {"LISTEN_ADDRESS": "0.0.0.0", "WORKERS": workers}  # noqa: S104 - for a minute
     with run_service(tmp_path, [], command=STANDALONE["image-service"], environment=environment) as service:

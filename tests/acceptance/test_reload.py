@@ -24,6 +24,7 @@ from tests.acceptance.readers import reading
 from tests.acceptance.service import SERVE, Certificate, os_image, run_service
 from tests.acceptance.test_workers import until
 from tests.core.formats.filesystems.iso_builder import live_files, write_sparse_iso
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from tests.acceptance.service import Service
@@ -118,10 +119,10 @@ def workers(service: Service) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-@pytest.mark.parametrize("workers_count", ["1", "2"])
-@pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("workers_count", [soaked("1"), "2"])
+@pytest.mark.parametrize("scheme", [soaked("http"), "https"])
 def test_reloads_lose_no_connection_and_no_byte_of_50_downloads(
-    tmp_path: Path, workers_count: str, secure: object
+    tmp_path: Path, workers_count: str, scheme: str
 ) -> None:
     files = Files(tmp_path)
     first, second, third = map(files.make_iso, ("first", "second", "third"))
@@ -129,7 +130,7 @@ def test_reloads_lose_no_connection_and_no_byte_of_50_downloads(
     files.write_level("info")
     files.write_certificate()
     environment = {**files.variables, "WORKERS": workers_count}
-    certificate = files.certificate if secure else None
+    certificate = files.certificate if scheme == "https" else None
     with (
         run_service(
             tmp_path, [], command=COMMAND, certificate=certificate, environment=environment
@@ -146,27 +147,27 @@ def test_reloads_lose_no_connection_and_no_byte_of_50_downloads(
             assert reader.status == 200
 
         # A good configuration.
-        before = shown_certificate(service) if secure else None
+        before = shown_certificate(service) if scheme == "https" else None
         files.write_images(first, second)
         files.write_level("debug")
         files.write_certificate()
         message = reload(service, "reloaded: ")
         assert message.startswith("reloaded: OS_IMAGES, LOGLEVEL")
         assert versions(service) == {"first", "second"}
-        if secure:
+        if scheme == "https":
             assert shown_certificate(service) != before
         assert reload(service, "reloaded: ") == "reloaded: nothing changed"
 
         # A bad one: the service applies nothing of it, and logs all its faults.
         files.write_images({**third, "url": f"https://user:{SECRET}@127.0.0.1/x#"}, third)
         files.write_level("loud")
-        if secure:
+        if scheme == "https":
             files.certificate.key.write_text("no key")
         message = reload(service, "cannot reload")
         assert "keeping the previous configuration" in message
         assert "OS_IMAGES" in message
         assert "LOGLEVEL" in message
-        assert ("HTTPS_KEY_FILE" in message) == bool(secure)
+        assert ("HTTPS_KEY_FILE" in message) == (scheme == "https")
         assert versions(service) == {"first", "second"}
 
         # Signals for other purposes, and several at once.

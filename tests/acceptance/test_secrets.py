@@ -22,6 +22,7 @@ from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, 
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
 from tests.server.catalog import origin
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,7 +103,7 @@ def upstream() -> Iterator[origin.Origin]:
         yield server
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [soaked("1"), "2"])
 def test_no_secret_is_in_any_output_in_production(
     upstream: origin.Origin, tmp_path: Path, workers: str
 ) -> None:

@@ -33,6 +33,7 @@ from tests.core.formats.filesystems.iso_builder import (
     write_sparse_live_iso,
 )
 from tests.server.catalog import origin
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,13 +129,20 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "scheme"),
+    [
+        ("image-service", "http"),
+        soaked("image-service", "https"),
+        soaked("twistd", "http"),
+        ("twistd", "https"),
+    ],
+)
 def test_shutdown_finishes_downloads_in_progress(
-    command: str, secure: object, certificate: Certificate, tmp_path: Path
+    command: str, scheme: str, certificate: Certificate, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        given = certificate if secure else None
+        given = certificate if scheme == "https" else None
         served = stack.enter_context(serving(tmp_path, COMMANDS[command], given, DRAIN_TIMEOUT=FOR_EVER))
         readers = [served.read(stack) for _ in range(DOWNLOADS)]
         idle = served.read(stack, "/live")

@@ -13,9 +13,9 @@ import pytest
 
 from tests.acceptance.tenants import Site, Tenants, bearer, iso_of, serving
 from tests.acceptance.upstream import Reply, running
-from tests.acceptance.variants import ONE_OR_TWO
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.server.catalog import origin
+from tests.variants import ONE_OR_TWO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

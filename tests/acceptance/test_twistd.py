@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance.service import CHECKOUT, run_service
 from tests.jobs.running_role import COMPOSE, DISTRIBUTION, running_role, wait_until
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ def twistd(*arguments: str) -> Sequence[str]:
     return (PROGRAM, *arguments)
 
 
-@pytest.mark.parametrize("name", ["epoll", "poll", "select", "asyncio"])
+@pytest.mark.parametrize("name", [soaked("epoll"), soaked("poll"), "select", "asyncio"])
 def test_byte_server_serves_and_stops_under_every_reactor(name: str, tmp_path: Path) -> None:
     command = twistd(f"--reactor={name}", *FOREGROUND, "image-service", "--standalone")
     with run_service(tmp_path, [], command=command) as service:
@@ -38,7 +39,7 @@ def test_byte_server_serves_and_stops_under_every_reactor(name: str, tmp_path: P
         assert (answer.status, len(answer.body)) == (200, int(answer.headers["Content-Length"]))
 
 
-@pytest.mark.parametrize("options", [(), ("--reactor=asyncio",)])
+@pytest.mark.parametrize("options", [soaked(()), ("--reactor=asyncio",)])
 def test_jobs_role_composes_and_stops(options: Sequence[str], tmp_path: Path) -> None:
     with running_role(tmp_path, twistd(*options, *FOREGROUND, "image-service-jobs")) as role:
         compose_id = role.start("live-installer")
@@ -69,7 +70,7 @@ def test_jobs_role_composes_and_stops_as_a_daemon(tmp_path: Path) -> None:
     assert (tmp_path / "live.iso").stat().st_size
 
 
-@pytest.mark.parametrize("name", ["epoll", "poll", "select"])
+@pytest.mark.parametrize("name", ["epoll", soaked("poll"), soaked("select")])
 def test_jobs_role_names_the_option_that_another_reactor_needs(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         twistd(f"--reactor={name}", *FOREGROUND, "image-service-jobs"),

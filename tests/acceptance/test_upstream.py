@@ -27,6 +27,7 @@ from tests.acceptance.service import BEGUN, IN_FLIGHT, TWISTD, Service, os_image
 from tests.acceptance.upstream import CONFIG, RESET, Reply, Script, Upstream, running
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.server.standalone.faults import Call
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -254,7 +255,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [soaked(1), 2])
 def test_concurrent_first_requests_make_one_upstream_round(
     certificate: Certificate, tmp_path: Path, workers: int
 ) -> None:

@@ -30,10 +30,10 @@ from tests.acceptance.service import (
     os_image,
     run_service,
 )
-from tests.acceptance.variants import soaked
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
 from tests.ports import free_port
 from tests.server.catalog import origin
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -456,7 +456,7 @@ def test_http_and_https_listeners_are_shared_by_all_workers(certificate: Certifi
             assert fetch(f"http://127.0.0.1:{beside}{served.path}").status == 404
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [soaked(1), 2])
 def test_port_in_use_by_another_service_fails_the_start(workers: int, tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         port = served.service.url.rpartition(":")[2]

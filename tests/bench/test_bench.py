@@ -19,7 +19,7 @@ from bench.servers import NGINX, SERVICE
 from bench.stage import QUICK, Stage
 from tests.acceptance.clients import needs_client
 from tests.acceptance.service import CHECKOUT
-from tests.acceptance.variants import soaked
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +13,28 @@ from tests.jobs.running_role import running_role, wait_until
 from tests.server.catalog.origin import Reply, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+    from tests.jobs.running_role import RunningRole
+    from tests.server.catalog.origin import Origin
 
 pytestmark = pytest.mark.acceptance
 
 LOOKS = 5
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Origin]:
+    with running() as origin:
+        yield origin
+
+
+@pytest.fixture(scope="module")
+def role(store: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
+    directory = tmp_path_factory.mktemp("role")
+    settings = import_settings(directory, store.url(""))
+    with running_role(directory, **settings, JOBS_WORKER_SLOTS="0") as running_one:
+        yield running_one
 
 
 @pytest.mark.parametrize(
@@ -28,23 +46,25 @@ LOOKS = 5
     ],
 )
 def test_waiting_import_writes_no_warning_and_tells_the_reason(
-    status: int, message: str, tmp_path: Path
+    status: int, message: str, store: Origin, role: RunningRole
 ) -> None:
-    with running() as store:
-        store.serve("/images/manifest", Reply(status=status))
-        settings = import_settings(tmp_path, store.url(""))
-        with running_role(tmp_path, **settings, JOBS_WORKER_SLOTS="0") as role:
-            ec2 = ec2_client(role.url)
-            image = {
-                "Format": "RAW",
-                "Bytes": 2**20,
-                "ImportManifestUrl": store.url("/images/manifest?X-Amz-Signature=secret"),
-            }
-            begun = len(role.log.splitlines())
-            ec2.import_volume(AvailabilityZone="here", Image=image, Volume={"Size": 1})
-            wait_until(lambda: len(store.requests) >= LOOKS, lambda: role.log)
-            (task,) = ec2.describe_conversion_tasks()["ConversionTasks"]
-            lines = [json.loads(line) for line in role.log.splitlines()[begun:]]
+    path = f"/images/{status}"
+    store.serve(path, Reply(status=status))
+    image = {
+        "Format": "RAW",
+        "Bytes": 2**20,
+        "ImportManifestUrl": store.url(f"{path}?X-Amz-Signature=secret"),
+    }
+    begun = len(role.log.splitlines())
+    with closing(ec2_client(role.url)) as ec2:
+        task = ec2.import_volume(AvailabilityZone="here", Image=image, Volume={"Size": 1})["ConversionTask"]
+        wait_until(
+            lambda: sum(each.target.startswith(path) for each in store.requests) >= LOOKS, lambda: role.log
+        )
+        (task,) = ec2.describe_conversion_tasks(ConversionTaskIds=[task["ConversionTaskId"]])[
+            "ConversionTasks"
+        ]
+    lines = [json.loads(line) for line in role.log.splitlines()[begun:]]
     assert task["State"] == "active"
     begin, _, reason = task["StatusMessage"].partition(": ")
     assert (begin, bool(reason)) == ("image upload awaited", bool(message))

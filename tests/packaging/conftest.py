@@ -30,7 +30,8 @@ def install_wheel(wheel: Path, environment: Path, extra: str = "") -> Path:
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     target = environment / "bin" / "python"
-    install = (sys.executable, "-m", "pip", "--python", target, "install", "--quiet", f"{wheel}{extra}")
+    options = ("--quiet", "--no-compile")  # most of the time is the compiler's, and most modules stay unused
+    install = (sys.executable, "-m", "pip", "--python", target, "install", *options, f"{wheel}{extra}")
     subprocess.run(install, check=True, env=bare_environment())
     return environment / "bin"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.toolkit.coreos_disk import ENTRY, SELINUX_CONTEXT, boot_disk, build_disk, check_boot, edit_boot
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ def test_boot_partition_is_clean_and_labeled(tmp_path: Path, sector_bytes: int) 
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("sector_bytes", [512, 4096])
+@pytest.mark.parametrize("sector_bytes", [soaked(512), 4096])
 def test_disk_boots_and_reports(tmp_path: Path, sector_bytes: int) -> None:
     disk = build_disk(tmp_path, sector_bytes=sector_bytes, boots=True)
     report = boot_disk(disk, tmp_path, sector_bytes=sector_bytes)

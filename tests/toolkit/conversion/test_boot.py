@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.clients import run_client
 from tests.toolkit.conversion.converting import Form, convert_file
 from tests.toolkit.coreos_disk import boot_disk, build_disk
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,13 +26,13 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "form",
     [
-        Form("raw"),
-        Form("qcow2"),
-        Form("qcow2", compress=True),
-        Form("vmdk"),
-        Form("vhd"),
-        Form("vhd", "dynamic"),
-        Form("vhdx"),
+        soaked(Form("raw")),
+        soaked(Form("qcow2")),
+        soaked(Form("qcow2", compress=True)),
+        soaked(Form("vmdk")),
+        soaked(Form("vhd")),
+        soaked(Form("vhd", "dynamic")),
+        soaked(Form("vhdx")),
         Form("ova"),
     ],
     ids=str,

@@ -24,6 +24,7 @@ from tests.toolkit.coreos_disk import (
     read_boot_file,
 )
 from tests.toolkit.customization.calling import CONFIG, KEYFILE, KEYFILE_NAME, call, write_inputs
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,9 @@ exit 0
 """
 
 
-@pytest.mark.parametrize(("sector_bytes", "image_format"), [(512, "raw"), (4096, "raw"), (512, "qcow2")])
+@pytest.mark.parametrize(
+    ("sector_bytes", "image_format"), [soaked(512, "raw"), soaked(4096, "raw"), (512, "qcow2")]
+)
 def test_customized_disk_boots_with_config_arguments_and_keyfile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sector_bytes: int, image_format: str
 ) -> None:
