@@ -211,6 +211,7 @@ def test_severity_depends_on_the_burn_rate(  # noqa: PLR0913 - cases and fixture
     check_alerts(tmp_path, phases, firing=expected, among="ImageServiceErrors", step_minutes=step)
 
 
+@pytest.mark.soak
 def test_one_failed_request_of_ten_an_hour_raises_no_alert(tmp_path: Path, upstream: Upstream) -> None:
     known = upstream.register(version=VERSION)
     with serving(tmp_path, upstream) as service:
@@ -325,6 +326,7 @@ def test_missing_xorriso_raises_an_alert(tmp_path: Path, upstream: Upstream) -> 
     check_alerts(tmp_path, [(20, minute(page, page))], firing={warning("BaseImageDegraded")})
 
 
+@pytest.mark.soak
 def test_stream_without_origin_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     stream = {
         "stream": "stable",
@@ -373,6 +375,7 @@ def test_locked_store_raises_an_alert(tmp_path: Path, upstream: Upstream) -> Non
     check_alerts(tmp_path, [(10, minute(page, page))], firing={warning("StoreFails")})
 
 
+@pytest.mark.soak
 def test_full_store_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     environment = {"SNAPSHOT_STORE_BYTES": str(8 * MIB)}
     with serving(tmp_path, upstream, environment) as service:
@@ -494,6 +497,7 @@ def test_certificate_that_ends_raises_alerts(tmp_path: Path, upstream: Upstream)
 # Processes.
 
 
+@pytest.mark.soak
 def test_killed_worker_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     with serving(tmp_path, upstream, {"WORKERS": "2"}) as service:
         before = read_page(service)
@@ -505,6 +509,7 @@ def test_killed_worker_raises_an_alert(tmp_path: Path, upstream: Upstream) -> No
     check_alerts(tmp_path, phases, firing={warning("WorkerRestarts")})
 
 
+@pytest.mark.soak
 def test_replicas_of_different_releases_raise_an_alert(
     tmp_path: Path, upstream: Upstream, healthy: Minute
 ) -> None:

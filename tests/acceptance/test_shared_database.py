@@ -178,7 +178,7 @@ def test_replicas_serve_one_image_of_one_answer(tenants: Tenants, database: Data
 
 
 @pytest.mark.parametrize(
-    ("fault", "workers"), [soaked("stopped", 1), ("hangs", 2), soaked("cut", 1), ("silent", 1)], ids=str
+    ("fault", "workers"), [soaked("stopped", 1), ("hangs", 2), soaked("cut", 1), soaked("silent", 1)], ids=str
 )
 def test_known_images_are_served_while_the_database_is_away(
     tenants: Tenants, database: Database, tmp_path: Path, fault: str, workers: int
@@ -208,7 +208,7 @@ def test_known_images_are_served_while_the_database_is_away(
         assert site.request(OWNER, changed).headers["ETag"] == etags[changed], "the mount goes on"
 
 
-@pytest.mark.parametrize("fault", ["stopped", "silent"])
+@pytest.mark.parametrize("fault", [soaked("stopped"), "silent"])
 def test_process_starts_while_the_database_is_away(
     tenants: Tenants, database: Database, tmp_path: Path, fault: str
 ) -> None:
@@ -259,7 +259,8 @@ def test_secret_is_rotated_and_a_wrong_one_ends_the_start(
         assert not any(secret in output for secret in (old, new, wrong))
 
 
-@pytest.mark.parametrize("workers", [soaked(1), 2])
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [1, 2])
 def test_wrong_secret_ends_the_process_when_the_database_comes_back(
     tenants: Tenants, database: Database, tmp_path: Path, workers: int
 ) -> None:

@@ -135,6 +135,7 @@ def reading_on(site: Site, infra_env_id: str) -> Iterator[None]:
     assert statuses == {206}
 
 
+@pytest.mark.soak
 @WORKERS
 def test_store_keeps_64_credentials_of_an_infra_env(
     certificate: Certificate, tmp_path: Path, workers: int

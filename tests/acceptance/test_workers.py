@@ -183,7 +183,7 @@ def serving(
         yield Served(service, path, service.get_image(path).body)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["twistd", soaked("image-service")])
 def test_all_workers_serve_and_log_their_number(command: str, tmp_path: Path) -> None:
     with serving(tmp_path, COMMANDS[command]) as served:
         assert sorted(served.workers().values()) == [0, 1]
@@ -306,6 +306,7 @@ def test_metrics_do_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
         assert later[name] >= earlier[name]
 
 
+@pytest.mark.soak
 def test_late_metrics_of_a_killed_worker_do_not_affect_its_successor(tmp_path: Path) -> None:
     with serving(tmp_path) as served, ExitStack() as stack:
         one, other = served.workers()
@@ -323,13 +324,13 @@ def test_late_metrics_of_a_killed_worker_do_not_affect_its_successor(tmp_path: P
         assert b"Traceback" not in served.service.output
 
 
-@pytest.mark.parametrize("to_all", [False, True], ids=["supervisor", "all"])
-def test_sigterm_while_a_worker_starts_exits_with_0(to_all: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("receivers", [soaked("supervisor"), "all"])
+def test_sigterm_while_a_worker_starts_exits_with_0(receivers: str, tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         before = set(served.workers())
         os.kill(min(before), signal.SIGKILL)
         until(lambda: any(map(_heeds_signals, set(served.workers()) - before)))
-        for pid in (*(served.workers() if to_all else ()), served.supervisor):
+        for pid in (*(served.workers() if receivers == "all" else ()), served.supervisor):
             os.kill(pid, signal.SIGINT)
         served.check_ended_well()
 

@@ -81,6 +81,7 @@ def test_comparison_has_service_and_nginx(directory: Path, pattern: str) -> None
     assert run("bench.report", written) == output
 
 
+@pytest.mark.soak
 @pytest.mark.acceptance
 def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
     needs_client("wrk")
