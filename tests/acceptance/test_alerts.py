@@ -429,7 +429,8 @@ def test_pooler_that_passes_no_notifications_on_raises_an_alert(
                 wait_for(lambda: b"notifications do not arrive" in service.stdout)
             page = read_page(service)
     firing = set() if is_named else {warning("ReplicasPoll")}
-    check_alerts(tmp_path, [(15, minute(page, page))], firing=firing)
+    # A busy machine may be late with a write too, which raises another alert.
+    check_alerts(tmp_path, [(15, minute(page, page))], firing=firing, among="ImageServiceReplicas.*")
 
 
 # Remote base images.
