@@ -76,6 +76,10 @@ KERNELS = entries("m-5.14.0-70.el9", "m-5.14.0-427.el9")
         ),
         ({**entries("a-1", "a-2", "b-1"), "loader/loader.conf": "timeout 3\ndefault A-*.conf\n"}, "/a-2"),
         ({**entries("a+0-3", "a-1+2"), "loader/loader.conf": "#default x\n"}, "/a-1+2"),
+        ({**entries("arch", "arch-fallback"), "loader/loader.conf": "timeout 3\n"}, "/arch"),
+        ({**entries("linux", "linux-lts", "linux-zen"), "loader/loader.conf": "timeout 3\n"}, "/linux"),
+        ({**entries("arch+3", "arch-lts+3"), "loader/loader.conf": "timeout 3\n"}, "/arch+3"),
+        ({**entries("Fedora", "arch"), "loader/loader.conf": "timeout 3\n"}, "/Fedora"),
     ],
 )
 def test_entry_is_the_one_that_boots(files: Mapping[str, str], kernel: str) -> None:

@@ -4,8 +4,8 @@ A file ``loader/entries/NAME.conf`` has lines of a key, blanks and a value; ``#`
 loaders order the files differently:
 
 GRUB            by the name, split at its last two hyphens into name, version and release, each as rpm's
-systemd-boot    by ``sort-key``, ``machine-id`` and ``version``, then by the name; ``NAME+LEFT-DONE.conf``
-                counts the attempts to boot, and an entry with none left is last
+systemd-boot    by ``sort-key``, ``machine-id`` and ``version``, then by the name with its suffix, in lower
+                case; ``NAME+LEFT-DONE.conf`` counts the attempts to boot, and an entry with none left is last
 """
 
 from __future__ import annotations
@@ -76,9 +76,8 @@ def sort_for_systemd(entries: Iterable[LoaderEntry]) -> list[LoaderEntry]:
 def find_systemd_default(entries: Iterable[LoaderEntry], pattern: str) -> LoaderEntry | None:
     """Return the first of ordered entries whose name a pattern of loader.conf's ``default`` matches."""
     for entry in entries:
-        plain = _COUNTER.sub("", entry.stem)
-        names = (plain.lower(), f"{plain}{ENTRY_SUFFIX}".lower())
-        if any(fnmatchcase(name, pattern.lower()) for name in names):
+        name = _systemd_id(entry)
+        if any(fnmatchcase(each, pattern.lower()) for each in (name, name.removesuffix(ENTRY_SUFFIX))):
             return entry
     return None
 
@@ -92,4 +91,9 @@ def _systemd_group(entry: LoaderEntry) -> tuple[bool, bool, str, str]:
 
 def _systemd_version(entry: LoaderEntry) -> tuple[VersionKey, VersionKey]:
     version = entry.first("version") if entry.first("sort-key") else ""
-    return uapi_version_key(version), uapi_version_key(_COUNTER.sub("", entry.stem))
+    return uapi_version_key(version), uapi_version_key(_systemd_id(entry))
+
+
+def _systemd_id(entry: LoaderEntry) -> str:
+    """Return the name without a counter; its suffix puts ``arch.conf`` before ``arch-fallback.conf``."""
+    return f"{_COUNTER.sub('', entry.stem)}{ENTRY_SUFFIX}".lower()
