@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 120
 _DEVICE_NUMBER = re.compile(r"[0-9a-f]{3,8}|[0-9]{1,4}:[0-9]{1,7}")
+_FSTAB_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")  # of a byte, in octal
 _CANNOT_STOP_BOOT = {"nofail", "noauto"}
 
 
@@ -65,7 +66,11 @@ def check_fstab(facts: DiskFacts, _platform: Platform) -> Finding:
         raise CannotTell("the operating system has no /etc/fstab")
     lines = [line.split() for text in texts for line in text.splitlines() if line.split()]
     lines = [fields for fields in lines if not fields[0].startswith("#")]
-    names = {fields[0] for fields in lines if not _CANNOT_STOP_BOOT & set(",".join(fields[3:4]).split(","))}
+    names = {
+        _unescape(fields[0])
+        for fields in lines
+        if not _CANNOT_STOP_BOOT & set(",".join(fields[3:4]).split(","))
+    }
     judged = {name: judge_device(name, facts.content) for name in sorted(names)}
 
     def told(which: DeviceName) -> str:
@@ -81,6 +86,12 @@ def check_fstab(facts: DiskFacts, _platform: Platform) -> Finding:
             f"/etc/fstab names what may be in a volume that cannot be read: {unknown[0][:_SHOWN]}"
         )
     return ok(f"no line of /etc/fstab ({len(lines)}) names a device")
+
+
+def _unescape(field: str) -> str:
+    r"""Return a field of fstab with the bytes of its escapes: a blank is ``\040``."""
+    plain = _FSTAB_ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field.encode())
+    return plain.decode(errors="replace")
 
 
 def _is_device(name: str) -> bool:

@@ -60,6 +60,9 @@ def test_root_is_found_by_label_or_uuid(
         (b"/dev/cdrom /mnt auto ro\n/dev/sr0 /m auto user,noauto\n", "skip", "/dev/cdrom"),
         (b"UUID=12345678-0000-0000-0000-000000000000 /data ext4 defaults\n", "fail", "not on the disk"),
         (b"LABEL=ROOT / ext4\ntmpfs /tmp tmpfs\n", "fail", "not on the disk: LABEL=ROOT"),
+        (b"LABEL=r\\157ot / ext4\n", "ok", "(1) names a device"),
+        (b"/dev/disk/by-label/r\\157ot / ext4\n", "ok", "(1) names a device"),
+        (b"LABEL=my\\040d\\303\\244ta / ext4\n", "fail", "not on the disk: LABEL=my d\u00e4ta"),
         (b"PARTLABEL=root / ext4\ntmpfs /tmp tmpfs\nh:/x /x nfs\n", "ok", "(3) names a device"),
     ],
 )
