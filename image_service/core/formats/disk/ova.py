@@ -109,7 +109,9 @@ def _read_tar(read_at: ReadAt, size: int) -> list[Span]:
         elif kind in b"xgL" and length <= _MAX_ATTRIBUTES and not attributes:
             content = read_exactly(read_at, offset, length)
             attributes = _read_extension(chr(kind), content, offset)
-        elif chr(kind) != "5" or name not in {b".", b"./"}:
+        elif chr(kind) == "5" and name in {b".", b"./"}:
+            attributes = {}
+        else:
             told = _TYPE_NAMES.get(chr(kind), "not a file")
             raise FormatError(
                 f"the member of the OVA before offset {offset} has the type {chr(kind)!r} ({told}) and"

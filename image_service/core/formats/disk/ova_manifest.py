@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -59,12 +60,13 @@ def parse_ova_manifest(manifest: str, content: bytes) -> Iterator[ManifestLine]:
 
 
 def check_ova_manifest(read_at: ReadAt, layout: OvaLayout) -> None:
-    """Read all files that the manifests of an OVA list.
+    """Read all files that the manifests of an OVA list, each once for an algorithm.
 
     Raises:
         FormatError: one has another digest, or is not there; names it.
     """
     members = {member.path: member for member in layout.members}
+    digest_of = cache(partial(_digest, read_at))
     for manifest in layout.members:
         if not manifest.path.lower().endswith(".mf"):
             continue
@@ -77,7 +79,7 @@ def check_ova_manifest(read_at: ReadAt, layout: OvaLayout) -> None:
             member = members.get(line.name.removeprefix("./"))
             if member is None:
                 raise FormatError(f"{manifest.path} in the OVA lists {line.name!r:.80}, which is not in it")
-            found = _digest(read_at, member, line.algorithm)
+            found = digest_of(member, line.algorithm)
             if found != line.digest:
                 raise FormatError(
                     f"{member.path} in the OVA has the {line.algorithm.upper()} {found:.16}…; {manifest.path}"

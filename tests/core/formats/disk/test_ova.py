@@ -55,6 +55,21 @@ def test_members_are_where_tar_has_put_them(form: int, attributes: dict[str, str
     assert (layout.ovf, layout.disk) == (layout.members[0], layout.members[2])
 
 
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("directory", [".", "./"])
+def test_directory_of_the_files_may_be_a_member(form: int, directory: str) -> None:
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w", format=form) as archive:
+        for name, content in [(directory, b""), *PLAIN]:
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.DIRTYPE if name == directory else tarfile.REGTYPE
+            member.size = len(content)
+            if form == tarfile.PAX_FORMAT:  # as GNU tar has them, for each member
+                member.pax_headers = {"mtime": "1.5", "atime": "2.5"}
+            archive.addfile(member, io.BytesIO(content))
+    assert [member.path for member in layout_of(tar.getvalue()).members] == [name for name, _ in PLAIN]
+
+
 def test_sizes_in_base_256_and_in_attributes_are_read() -> None:
     tar = bytearray(make_tar(PLAIN))
     tar[124:136] = b"\x80" + len(PLAIN[0][1]).to_bytes(11, "big")

@@ -71,6 +71,19 @@ def test_manifest_that_cannot_be_followed_is_refused(manifest: str, reason: str)
         check(manifest)
 
 
+def test_file_is_read_once_for_each_algorithm() -> None:
+    manifest = (line("SHA256") + line("SHA-256") + line("SHA1")) * 50
+    tar = make_tar([("vm.ovf", OVF), ("vm.mf", manifest.encode()), ("vm-disk1.vmdk", DISK)])
+    layout, read = read_ova(reader(tar), len(tar)), []
+
+    def read_at(offset: int, length: int) -> bytes:
+        read.append(length)
+        return tar[offset : offset + length]
+
+    check_ova_manifest(read_at, layout)
+    assert sum(read) == len(manifest) + 2 * len(DISK)
+
+
 def test_ova_without_a_manifest_is_accepted() -> None:
     check("no manifest", name="readme.txt")
     assert list(parse_ova_manifest("x", b"\xef\xbb\xbf\r\n")) == []
