@@ -10,6 +10,7 @@ from unicodedata import normalize
 MAX_PORT = 65535
 _MAX_NAME = 253  # characters; with the lengths of the labels, 255 octets in a message of DNS
 _MAX_LABEL = 63
+_ZONE = re.compile(r"[A-Za-z0-9._~-]*")  # RFC 6874, without escapes
 # authority = host [ ":" port ] (RFC 3986 section 3.2) without user information and escapes
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
 _NAME = re.compile(r"[A-Za-z0-9._\x80-\U0010ffff-]+")  # also of what an internationalized name has
@@ -38,19 +39,19 @@ def ascii_host(text: str) -> str:
 
 
 def _ipv6(text: str) -> str:
-    try:
-        return str(IPv6Address(text))
-    except ValueError:
-        raise ValueError("must have a valid IPv6 address") from None
+    with suppress(ValueError):
+        address = IPv6Address(text)
+        if _ZONE.fullmatch(address.scope_id or ""):
+            return str(address)
+    raise ValueError("must have a valid IPv6 address")
 
 
 def _to_ascii(name: str) -> str:
-    encoded = b""
     with suppress(UnicodeError):
         encoded = name.encode("idna")
-    if len(encoded) > _MAX_NAME or encoded.decode("idna") != normalize("NFC", name).lower():
-        raise ValueError("must have a valid internationalized host name, or its ASCII form (xn--…)")
-    return encoded.decode("ascii")
+        if len(encoded) <= _MAX_NAME and encoded.decode("idna") == normalize("NFC", name).lower():
+            return encoded.decode("ascii")
+    raise ValueError("must have a valid internationalized host name, or its ASCII form (xn--…)")
 
 
 def parse_authority(text: str) -> tuple[str, int | None]:

@@ -18,6 +18,7 @@ TOO_LONG = ".".join(["a" * 63] * 4)  # 255 characters
         (f"{TOO_LONG[:-2]}.", f"{TOO_LONG[:-2]}."),
         ("192.0.2.1", "192.0.2.1"),
         ("2001:DB8:0::1", "2001:db8::1"),
+        ("FE80::1%eth0.1", "fe80::1%eth0.1"),
         ("xn--bcher-kva.example", "xn--bcher-kva.example"),
         ("bücher.example", "xn--bcher-kva.example"),
         ("bu\u0308cher.example", "xn--bcher-kva.example"),
@@ -57,6 +58,12 @@ def test_host_is_written_in_ascii(text: str, expected: str) -> None:
         "\uff41.example",
         "a\u3002b",
         "xn--\u0660",
+        "xn--a-.bücher",
+        "bücher.xn--zzzzzzzzzzzzz99999999",
+        "fe80::1%",
+        "fe80::1%a b",
+        "fe80::1%eth0\r\nX: y",
+        "fe80::1%25eth0/",
     ],
 )
 def test_what_is_not_a_host_is_refused(text: str) -> None:
