@@ -1,7 +1,7 @@
 r"""GRUB's menu: what its configuration sets and lists, as far as the files of the disk tell.
 
-The script is run without a machine. What only the machine knows (its firmware, keys, devices) is unknown: a
-condition on it may hold or not, and a variable that is set under it is unknown from then on. An unknown
+The script is run without a machine. Facts of the machine (its firmware, keys, devices) are unknown: a
+condition on one may hold or not, and a variable that is set under it is unknown from then on. An unknown
 variable stays in a text as ``$NAME``.
 
 grubenv       ``# GRUB Environment Block``, lines NAME=VALUE in which ``\`` escapes a character, and ``#``
@@ -39,9 +39,10 @@ _FEATURE = "feature_"  # those of every GRUB 2 since 2.00
 _DEVICE = re.compile(r"\([^()]*\)")
 _LINUX = re.compile(r"linux(?:16|efi)?")
 _INITRD = re.compile(r"initrd(?:16|efi)?")
-_MAX_COMMANDS = 50_000
+_MAX_COMMANDS = 5_000
 _MAX_CALLS = 6
-_MAX_VALUE = 16 * 1024  # characters; a kernel takes 4096 bytes of arguments at most
+_MAX_SOURCES = 32
+_MAX_VALUE = 16 * 1024  # characters, also of a command; a kernel takes 4096 bytes of arguments at most
 _MAX_VARIABLES = 4096
 _MAX_TEST_WORDS = 64
 
@@ -102,6 +103,7 @@ class GrubMenu:
         self._is_environment_unknown = False
         self._is_certain = True
         self._commands = 0
+        self._sources = 0
         self._arguments: list[Sequence[str]] = []  # of the calls that are running
         self._kernels: list[LinuxCommand] = []  # of the item that is started
         self.items: list[MenuItem] = []
@@ -206,7 +208,15 @@ class GrubMenu:
             self._forget_results(words)
 
     def _expand_words(self, written: Sequence[str]) -> list[str]:
-        return [field for word in written for field in expand_word(word, self.get)]
+        words: list[str] = []
+        length = 0
+        for word in written:
+            fields = expand_word(word, self.get)
+            length += sum(map(len, fields))
+            if length > _MAX_VALUE:
+                raise UnreadScript("GRUB's configuration has a command that is too long")
+            words += fields
+        return words
 
     def _forget_results(self, words: Sequence[str]) -> None:
         """Take variables for unknown that a command such as ``search --set=NAME`` sets."""
@@ -228,6 +238,9 @@ class GrubMenu:
         if isinstance(node, str):  # which file is unknown, and so what it sets
             self._variables["default"] = "$default"
         elif node is not None and node.size <= MAX_SCRIPT_BYTES:
+            self._sources += 1
+            if self._sources > _MAX_SOURCES:
+                raise UnreadScript(f"GRUB's configuration reads more than {_MAX_SOURCES} files")
             self._call(parse_grub_script(node.read().decode(errors="replace")), ())
 
     def _find(self, path: str) -> TreeNode | str | None:

@@ -82,16 +82,12 @@ def expand_word(word: str, lookup: Lookup) -> list[str]:
             fields += others
         else:
             has_any = True
-            fields[-1] += _expand_quoted(part[kind], lookup) if kind == "quoted" else part[kind or 0]
+            fields[-1] += expand_text(part[kind], lookup) if kind == "quoted" else part[kind or 0]
     return [field for field in fields if field] or ([""] if has_any else [])
 
 
 def expand_text(text: str, lookup: Lookup) -> str:
     """Return text, as between double quotes, with the values of its variables."""
-    return _expand_quoted(text, lookup)
-
-
-def _expand_quoted(text: str, lookup: Lookup) -> str:
     parts = list(_IN_QUOTES.finditer(text))
     if len(parts) > _MAX_PARTS:
         raise UnreadScript(f"GRUB's configuration has a text of more than {_MAX_PARTS} parts")

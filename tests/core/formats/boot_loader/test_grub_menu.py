@@ -146,6 +146,8 @@ def test_environment_block_is_parsed() -> None:
         ("set a='x", "cannot be read at character 6"),
         ("{ " * 40, "blocks in each other"),
         ("set a=xxxxxxxx\n" + "set a=$a$a$a$a\n" * 9, "too long"),
+        ("set a=" + "x" * 9000 + "\necho $a $a", "command that is too long"),
+        ("set a=" + "x" * 9000 + "\nmenuentry $a$a { linux /a\n}", "command that is too long"),
         ("set a=" + "$b" * 300, "more than 256 parts"),
         ('set a="' + "$b" * 300 + '"', "more than 256 parts"),
     ],
@@ -153,6 +155,13 @@ def test_environment_block_is_parsed() -> None:
 def test_script_beyond_the_reader_is_told(script: str, reason: str) -> None:
     with pytest.raises(UnreadScript, match=reason):
         start_first(script)
+
+
+def test_number_of_files_that_are_parsed_is_bounded() -> None:
+    script = "source /more.cfg\n"
+    assert run(script * 32, files={"more.cfg": "set a=1"}).get("a") == "1"
+    with pytest.raises(UnreadScript, match="reads more than 32 files"):
+        run(script * 33, files={"more.cfg": "set a=1"})
 
 
 _WORDS = ["if", "then", "else", "elif", "fi", "[", "]", "!", "-o", "-a", "-f", "=", "set", "a=$b", "b=1", "x"]
