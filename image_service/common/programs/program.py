@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import selectors
 import signal
@@ -44,6 +45,11 @@ class ProgramResult:
     output: bytes
     messages: str
     exceeded_memory: bool = False
+
+    @property
+    def last_message(self) -> str:
+        """The printable ASCII of the last line of its standard error; "" if there is none."""
+        return "".join(re.findall(r"[ -~]", self.messages.strip().rpartition("\n")[2]))
 
 
 def run_program(  # noqa: PLR0913 - properties of a child process

@@ -79,8 +79,7 @@ def remaster(source: BaseFile, target: Path, remastering: Remastering, interrupt
     if result.status != 0:
         # The last line says only that xorriso gives up.
         lines = re.findall(r"(?:SORRY|MISHAP|FAILURE|FATAL) : ([ -~]+)", result.messages)
-        last = "".join(re.findall(r"[ -~]", result.messages.strip().rpartition("\n")[2]))
-        reason = ("; ".join(lines) or last)[:_MAX_REASON_LENGTH] or "no message"
+        reason = ("; ".join(lines) or result.last_message)[:_MAX_REASON_LENGTH] or "no message"
         raise Unavailable(f"xorriso exited with status {result.status}: {reason}")
 
 

@@ -70,8 +70,8 @@ class KeyRing:
             )
         lines = b"\n" + result.output[:_MAX_STATUS_BYTES]
         if b"\n[GNUPG:] " not in lines and "gpgv: " not in result.messages:  # the sandbox did not start it
-            reason = "".join(re.findall(r"[ -~]", result.messages.strip().rpartition("\n")[2]))[:200]
-            raise Unavailable(f"gpgv could not be run: status {result.status}: {reason or 'no message'}")
+            reason = result.last_message[:200] or "no message"
+            raise Unavailable(f"gpgv could not be run: status {result.status}: {reason}")
         # One good signature is enough: others may be by keys that are not in the ring.
         if b"\n[GNUPG:] GOODSIG " not in lines or b"\n[GNUPG:] BADSIG " in lines:
             # Keywords and key identifiers (doc/DETAILS of GnuPG), and nothing else of the output.
