@@ -18,7 +18,7 @@ def use_asyncio_reactor() -> None:
         SystemExit: another one is installed, and cannot be replaced; the status is that of a configuration
             that is not valid.
     """
-    from twisted.internet.asyncioreactor import AsyncioSelectorReactor, install  # noqa: PLC0415 - same
+    from twisted.internet.asyncioreactor import AsyncioSelectorReactor, install  # noqa: PLC0415 - as below
 
     if (installed := sys.modules.get("twisted.internet.reactor")) is None:
         install()

@@ -41,7 +41,7 @@ def standard_input() -> BinaryIO:
 
 @contextmanager
 def open_input(name: str) -> Iterator[BaseFile]:
-    """Open a file for reading at any offset; what comes from a pipe is copied to a temporary file.
+    """Open a file for reading at any offset; a pipe is copied to a temporary file first.
 
     Args:
         name: - is standard input; a shell's <(program) is a pipe in /dev/fd. A FIFO is refused: to open it

@@ -130,7 +130,7 @@ class HttpClient:
             target = f"{origin}{target}"
             if proxy.authorization:
                 sent["Proxy-Authorization"] = proxy.authorization
-        # Of several of a name, whatever its case, the last one is sent.
+        # Of several fields of one name, in any case of letters, the last one is sent.
         by_name = {name.lower(): (name, value) for name, value in (*sent.items(), *fields.items())}
         sent = dict(by_name.values())
         send = partial(HttpConnection.send, method=method, target=target, fields=sent, body=body, watch=watch)

@@ -45,7 +45,7 @@ class TunneledTls:
         """Return the next bytes; none: the peer has closed the connection."""
         try:
             return self._run(lambda: self._tls.read(size))
-        except ssl.SSLEOFError:  # without an alert, as SSLSocket suffers it
+        except ssl.SSLEOFError:  # without an alert, which SSLSocket accepts too
             return b""
 
     def recv_into(self, target: memoryview) -> int:

@@ -26,7 +26,7 @@ _FACTS = (
     *("BootMode", "ClientData", "Hypervisor", "LicenseSpecifications", "LicenseType", "RoleName"),
     "UsageOperation",
 )
-"""What can only matter to a running instance, or to AWS; kept with the image."""
+"""Parameters that only matter to a running instance, or to AWS; they are kept with the image."""
 
 
 @attrs.frozen

@@ -180,7 +180,7 @@ def _choose(
         isinstance(each, MenuItem) and not each.is_certain for each in listed[: found + 1]
     )
     if is_unknown and len(listed) > 1:
-        raise CannotTell("which entry of GRUB's menu boots by default depends on what only a machine knows")
+        raise CannotTell("the default entry of GRUB's menu depends on facts that only a machine knows")
     item = listed[found]
     if isinstance(item, LoaderEntry):
         return _from_entry(menu, item, store)

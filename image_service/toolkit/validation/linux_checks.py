@@ -83,7 +83,7 @@ def check_fstab(facts: DiskFacts, _platform: Platform) -> Finding:
     unknown = [name for name, each in judged.items() if each is DeviceName.UNKNOWN and _is_device(name)]
     if unknown:
         raise CannotTell(
-            f"/etc/fstab names what may be in a volume that cannot be read: {unknown[0][:_SHOWN]}"
+            f"/etc/fstab names {unknown[0][:_SHOWN]}, which may be in a volume that cannot be read"
         )
     return ok(f"no line of /etc/fstab ({len(lines)}) names a device")
 

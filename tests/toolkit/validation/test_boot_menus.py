@@ -93,7 +93,7 @@ def test_environment_and_menu_may_be_on_other_volumes() -> None:
         "EFI/redhat/grub.cfg": BLSCFG,
     }
     assert choice(system_partition, {**KERNELS, **link}).kernel == "/m-5.14.0-70.el9"
-    with pytest.raises(CannotTell, match="depends on what only a machine knows"):
+    with pytest.raises(CannotTell, match="depends on facts that only a machine knows"):
         choice({**KERNELS, **link, "grub2/grub.cfg": BLSCFG})
     stub = {"EFI/debian/grub.cfg": "search --fs-uuid 1 --set=root\nset prefix=($root)'/grub'\n"}
     assert choice(stub, {"grub/grub.cfg": "menuentry a { linux /a\n}"}).kernel == "/a"

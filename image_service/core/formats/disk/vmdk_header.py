@@ -54,7 +54,7 @@ _ENCODING = re.compile(rb'^\s*encoding\s*=\s*"([A-Za-z0-9._-]{1,32})"', re.MULTI
 _ASCII_SUPERSET = re.compile(
     r"utf-8|cp125\d|cp437|cp8[56]\d|cp874|cp93\d|cp9[45]\d|gbk|gb2312|gb18030|big5|shift_jis|euc_\w\w|iso8859-\d+|koi8-\w"
 )
-"""Encodings, as Python names them, in which a slash, a quote or a line end is no part of another letter."""
+"""Encodings, as Python names them, in which a slash, a quote or a line end is not part of another letter."""
 
 _ACCESS = ("RW", "RDONLY", "NOACCESS")  # the first word of an extent's line
 _NO_PARENT = "ffffffff"

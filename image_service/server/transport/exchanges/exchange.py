@@ -84,7 +84,7 @@ class PreparedResponse:
             maybe before.
         on_end: called once when the response has ended, whether all of it was sent, some, or nothing.
         ranges: responds to further ranges; None: the request handler has to.
-        warnings: what a boot may fail by although the response is right; for the list of failures.
+        warnings: reasons for which a boot may fail although the response is right; for the list of failures.
         is_current: returns True if an equal request at a time (the clock's seconds) has an equal response,
             which may then be sent again: its `on_end` does nothing. None: only the request handler knows.
     """

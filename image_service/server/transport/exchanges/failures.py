@@ -1,6 +1,6 @@
 """The requests and TLS handshakes that failed last, for those who run the service.
 
-Among them are warnings: of responses that are right, but by which a boot may fail.
+Among them are warnings: reasons for which a boot may fail although the response is right.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RecentFailures:
         self.record(client, "; ".join(reasons), path, exchange.status or None)
 
     def record_warnings(self, exchange: Exchange, client: str, warnings: Iterable[str]) -> None:
-        """Record what a boot may fail by, unless the same was recorded in the last `WARNING_SECONDS`."""
+        """Record reasons for which a boot may fail, each once in `WARNING_SECONDS`."""
         path, now = redact_target(exchange.target), self._wall_clock()
         for warning in warnings:
             key = client, path, warning
