@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from image_service.app.administration.process_status import ProcessStatus
-from image_service.app.administration.state import ProcessState
+from image_service.app.admin.process_status import ProcessStatus
+from image_service.app.admin.state import ProcessState
 from image_service.app.boot_images import start_boot_images
 from image_service.app.gauges import add_gauges, add_leader_gauges
 from image_service.app.process_service import ProcessService

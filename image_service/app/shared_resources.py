@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.app.administration.listener import start_administration
+from image_service.app.admin.listener import start_administration
 from image_service.common.concurrency.coordination import Coordination
 from image_service.server.observability.metrics import Metrics
 from image_service.server.transport.admission.counts import Counts

@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.app.administration.combined_state import CombinedState
+from image_service.app.admin.combined_state import CombinedState
 from image_service.core.errors import Unavailable
 from image_service.server.processes.process_counts import TIMEOUT_SECONDS
 from image_service.server.processes.queries import NO_RESPONSE, Queries

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import gatherResults
 from twisted.logger import Logger
 
-from image_service.app.administration.combined_state import CombinedState
-from image_service.app.administration.listener import start_administration
+from image_service.app.admin.combined_state import CombinedState
+from image_service.app.admin.listener import start_administration
 from image_service.app.process_service import ProcessService
 from image_service.app.processes.serving_process import Assignment, ServingProcess
 from image_service.app.shutdown import stop_with_failure

@@ -9,7 +9,7 @@ import attrs
 from image_service.server.catalog.lifecycle.status import describe_unready, render_statuses
 
 if TYPE_CHECKING:
-    from image_service.app.administration.process_status import ProcessStatus, StatusDocument
+    from image_service.app.admin.process_status import ProcessStatus, StatusDocument
     from image_service.common.database.monitor import DatabaseMonitor
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page

@@ -7,7 +7,7 @@ import attrs
 import pytest
 from jsonschema import Draft202012Validator
 
-from image_service.app.administration.process_status import ProcessStatus, merge_statuses
+from image_service.app.admin.process_status import ProcessStatus, merge_statuses
 from image_service.common.openapi.document import reference
 from image_service.core.errors import UpstreamError
 from image_service.server.admin.status_api import STATUS_SCHEMAS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred, DeferredList, FailureGroup, race
 
-from image_service.app.administration.process_status import merge_statuses
+from image_service.app.admin.process_status import merge_statuses
 from image_service.core.errors import Unavailable
 from image_service.server.processes.forwarding import ForwardedRequests
 from image_service.server.processes.queries import NO_RESPONSE
@@ -16,7 +16,7 @@ from image_service.server.processes.queries import NO_RESPONSE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from image_service.app.administration.process_status import StatusDocument
+    from image_service.app.admin.process_status import StatusDocument
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page
     from image_service.server.processes.process_slot import ProcessSlot
