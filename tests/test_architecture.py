@@ -116,10 +116,10 @@ def test_jobs_import_each_listed_module_of_the_server() -> None:
 @pytest.mark.parametrize(
     ("importer", "target", "expected"),
     [
-        ("core.images.base", "core.formats.newc", False),
-        ("core.images.base", "common.files.atomic", True),
+        ("core.images.base_image", "core.formats.newc", False),
+        ("core.images.base_image", "common.files.atomic", True),
         ("common.files.atomic", "core.errors", False),
-        ("common.files.atomic", "core.images.base", True),
+        ("common.files.atomic", "core.images.base_image", True),
         ("server.http.head", "settings.settings", False),
         ("server.http.head", "jobs.model", True),
         ("jobs.model", f"server.{FOR_JOBS[0]}", False),

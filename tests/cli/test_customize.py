@@ -46,7 +46,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.canvas import Canvas
     from tests.cli.conftest import Run
 

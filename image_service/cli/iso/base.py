@@ -17,7 +17,7 @@ from image_service.core.errors import BaseImageError, RamdiskTooLarge
 from image_service.core.families.coreos.kargs import Operation, find_ineffective
 from image_service.core.families.coreos.live_iso import detect_architecture, read_live_iso
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
-from image_service.core.images.base import BaseImage
+from image_service.core.images.base_image import BaseImage
 from image_service.core.images.canvas import (
     derived_minimal_canvas,
     drop_unusable_minimal,

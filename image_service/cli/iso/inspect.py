@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from image_service.common.command_line.parser import AddParser
     from image_service.core.formats.reading import ReadAt
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _PRISTINE_ONLY = "only a pristine ISO makes its minimal one"

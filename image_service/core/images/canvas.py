@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from image_service.core.families.coreos.minimal_iso import MinimalIso
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 
 @attrs.frozen

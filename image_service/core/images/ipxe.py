@@ -16,7 +16,7 @@ from image_service.core.families.coreos.kargs import KernelArgument, Operation, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 ARCHITECTURES = ("x86_64", "aarch64")
 """Those of the firmware that iPXE is made for."""

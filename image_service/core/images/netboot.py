@@ -15,7 +15,7 @@ from image_service.core.images.reference import BootArtifact
 
 if TYPE_CHECKING:
     from image_service.core.formats.reading import Span
-    from image_service.core.images.base import BaseImage, NmstateImage
+    from image_service.core.images.base_image import BaseImage, NmstateImage
     from image_service.core.images.customization import Customization
     from image_service.core.images.layouts import ByteLayout
 

@@ -21,7 +21,7 @@ from image_service.core.images.reference import BootArtifact
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.customization import Customization
 
 ARGUMENTS_FILE = "kernel-arguments"

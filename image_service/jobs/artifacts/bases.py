@@ -13,7 +13,7 @@ from image_service.settings.os_images import FULL_ISO, METAL_DISK, precedence
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.catalog import Catalog
     from image_service.server.streams.streams import Streams
     from image_service.settings.os_images import OsImage

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import Kind
     from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
     from image_service.server.catalog.lifecycle.status import BaseImageState, ImageStatus

@@ -20,7 +20,7 @@ from image_service.core.images.reference import ImageRef, Kind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from image_service.core.images.base import BaseImage, NmstateImage
+    from image_service.core.images.base_image import BaseImage, NmstateImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization

@@ -18,7 +18,7 @@ from image_service.server.snapshots.versions import ComposedVersion
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
     from image_service.server.snapshots.image_builder import ImageBuilder
     from image_service.server.snapshots.snapshots import Snapshots

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.customization import Customization
     from image_service.core.images.reference import Credentials, Reader
     from image_service.server.snapshots.image_cache import BootImageCache

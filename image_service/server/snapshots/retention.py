@@ -10,7 +10,7 @@ from image_service.core.images.reference import Ref, digest_of
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.snapshots.image_cache import BootImageCache
     from image_service.server.snapshots.mounts import Mounts
     from image_service.server.snapshots.versions import ComposedVersion, ImageRequest, Version

@@ -6,7 +6,7 @@ import enum
 
 import attrs
 
-from image_service.core.images.base import BaseImage  # noqa: TC001 - attrs resolves annotations
+from image_service.core.images.base_image import BaseImage  # noqa: TC001 - attrs resolves annotations
 from image_service.core.images.reference import Reader, Ref  # noqa: TC001 - same
 from image_service.server.http.respond import Representation  # noqa: TC001 - same
 from image_service.server.snapshots.storage.snapshot import Snapshot  # noqa: TC001 - same

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.parts import PartsStack
     from image_service.core.families.coreos.stream_metadata import Release
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.build_catalog import BaseImages
     from image_service.server.catalog.catalog import Catalog
     from image_service.server.catalog.download.origin_client import OriginClient

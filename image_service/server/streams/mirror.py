@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.parts import InThread
     from image_service.core.families.coreos.stream_mirror import PublishedRelease
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import StreamRef
     from image_service.server.streams.release_preparer import MirroredRelease
     from image_service.server.streams.stream import StreamRelease

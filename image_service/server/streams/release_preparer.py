@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.interruption import Interruption
     from image_service.core.families.coreos.stream_metadata import StreamArtifact
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.streams.stream import StreamRelease
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from image_service.common.files.local_file import LocalFile
 from image_service.core.families.coreos.live_iso import read_live_iso
-from image_service.core.images.base import BaseImage
+from image_service.core.images.base_image import BaseImage
 from image_service.core.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from image_service.core.errors import (
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_members
-from image_service.core.images.base import BaseImage
+from image_service.core.images.base_image import BaseImage
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization

@@ -24,7 +24,7 @@ from tests.core.images.later_layout import LATER, LATER_LAYOUT, PRESENT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.layouts import ByteLayout
 

@@ -17,7 +17,7 @@ from image_service.core.errors import BaseImageError, NotFound
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.formats.initrd import read_members
 from image_service.core.formats.newc import Member, write_archive
-from image_service.core.images.base import NmstateImage
+from image_service.core.images.base_image import NmstateImage
 from image_service.core.images.boot_image import BootImage
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 LATER = CREATED + timedelta(days=1)
 INITRD = gzip.compress(write_archive([Member("etc/coreos-live-initramfs", b"38.1\n")]), mtime=0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 ROOTFS = bytes(range(256)) * 800 + b"end"
 FILES = live_files(rootfs=ROOTFS)

@@ -35,7 +35,7 @@ from tests.core.images.expected_isos import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
 

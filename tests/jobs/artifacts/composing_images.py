@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import Kind
     from image_service.jobs.model import Compose, ComposeRequest, ImageCustomization
     from image_service.server.streams.stream import StreamRelease

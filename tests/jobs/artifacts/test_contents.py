@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.jobs.artifacts.contents import Content
     from image_service.jobs.model import Compose
     from image_service.server.management.messages import ApiRequest, ApiResponse

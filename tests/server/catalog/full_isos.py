@@ -18,7 +18,7 @@ from tests.core.formats.filesystems.iso_builder import VOLUME_ID, live_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 VERSION = "9.6.20250523-0"
 _ESP_BYTES = 48 * 2048

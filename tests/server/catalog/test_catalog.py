@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.downloader import ReportProgress
     from tests.server.catalog.lines import Lines
 

@@ -26,7 +26,7 @@ from tests.server.catalog.full_isos import FULL_ISOS, open_iso
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 MINIMAL_ARGUMENTS = KERNEL_ARGUMENTS.replace(f"coreos.liveiso={VOLUME_ID} ", "")
 NMSTATE = b"nmstatectl" * 1000

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.logger import LogEvent
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from tests.conftest import LoggedFailures
 
 NMSTATECTL = next(content for name, content in OSTREE_FILES.items() if name.endswith("/nmstatectl"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.core.families.coreos.minimal_iso import MinimalIso
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 ISO = live_iso_with_minimal()
 URL = "https://images.test/rootfs.img"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from datetime import datetime
 
-    from image_service.core.images.base import BaseImage, NmstateImage
+    from image_service.core.images.base_image import BaseImage, NmstateImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.reference import Credentials
     from image_service.server.snapshots.image_finder import ImageFinder

@@ -23,7 +23,7 @@ from image_service.core.errors import (
 )
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.formats.newc import write_archive
-from image_service.core.images.base import NmstateImage
+from image_service.core.images.base_image import NmstateImage
 from image_service.core.images.customization import Customization
 from image_service.core.images.layouts import newest_layout
 from image_service.core.images.netboot import compose_artifact
@@ -61,7 +61,7 @@ from tests.server.snapshots.doubles import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
 
 FULL, MINIMAL, DISCONNECTED = Kind.FULL_ISO, Kind.MINIMAL_ISO, Kind.DISCONNECTED_ISO

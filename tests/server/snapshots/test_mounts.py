@@ -24,7 +24,7 @@ from tests.server.snapshots.outcomes import outcome, run_now
 from tests.server.snapshots.pinning import SECRET
 
 if TYPE_CHECKING:
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 WINDOW = 60.0
 MOMENT = 0.01

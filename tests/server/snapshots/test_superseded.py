@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.core.formats.base_file import BaseFile
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 KEY = (VERSION, "x86_64", FULL)
 MOMENT = 0.01

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 FILES = live_files(rootfs=b"rootfs data\n" * 200_000)
 ISO = build_live_iso(FILES)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.core.formats.filesystems.iso9660 import Iso9660
     from image_service.core.formats.reading import Span
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
 
 DERIVATION_VERSION = 1
 """Incremented by every change that makes other bytes from the same base image."""

@@ -20,7 +20,7 @@ from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.families.coreos.rootfs import nmstate_archive, read_nmstatectl
-from image_service.core.images.base import BaseImage, NmstateImage
+from image_service.core.images.base_image import BaseImage, NmstateImage
 from image_service.server.catalog.derived.derivation import DERIVATION_VERSION, derive_minimal_iso
 from image_service.server.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.server.catalog.storage.digest import Sidecar, get_sha256

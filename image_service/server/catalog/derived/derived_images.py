@@ -21,7 +21,7 @@ from image_service.common.concurrency.interruption import Interrupted, Interrupt
 from image_service.common.files.open_files import OpenFiles
 from image_service.core.errors import ImageServiceError, Unavailable, describe_os_error
 from image_service.core.families.coreos.family import WITHOUT_MINIMAL_ISO
-from image_service.core.images.base import BaseImage, NmstateImage
+from image_service.core.images.base_image import BaseImage, NmstateImage
 from image_service.server.catalog.derived.derived_files import DerivedFileStore
 
 if TYPE_CHECKING:

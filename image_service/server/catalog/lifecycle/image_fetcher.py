@@ -28,7 +28,7 @@ from image_service.server.catalog.storage.data_dir import DataDir  # noqa: TC001
 from image_service.server.catalog.storage.digest import recheck_sha256, stored_sha256
 
 if TYPE_CHECKING:
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.settings.os_images import OsImage
 
 T = TypeVar("T", bound="_Verified")

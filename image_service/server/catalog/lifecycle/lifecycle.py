@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall
 
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.lifecycle.options import LifecycleDependencies
     from image_service.settings.os_images import OsImage
 

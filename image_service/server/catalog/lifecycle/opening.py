@@ -15,7 +15,7 @@ from image_service.core.families.coreos.family import (
 )
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
-from image_service.core.images.base import BaseImage
+from image_service.core.images.base_image import BaseImage
 from image_service.core.images.canvas import drop_unusable_minimal
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twisted.python.threadpool import ThreadPool
 
     from image_service.common.files.open_files import OpenFiles
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
     from image_service.common.files.block_cache.source import CacheIdentity
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.lifecycle.options import LifecycleDependencies
     from image_service.server.catalog.lifecycle.status import ImageStatus
     from image_service.server.catalog.remote.opening import OpenedImage, RemoteImages

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.core.images.base import BaseImage
+    from image_service.core.images.base_image import BaseImage
     from tests.server.catalog.lines import Lines
 
 ISO, OTHER = dense_base(12), dense_base(12, seed=1)
