@@ -18,7 +18,7 @@ from image_service.server.snapshots.image_builder import ImageBuilder
 if TYPE_CHECKING:
     from image_service.app.shared_resources import SharedResources
     from image_service.app.standalone_mode import StandIn
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.database.monitor import DatabaseMonitor
     from image_service.core.errors import ConfigurationError
     from image_service.server.assisted.failure_log import UpstreamHealth

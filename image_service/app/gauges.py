@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.common.concurrency.parts import InThread, PartsStack
+    from image_service.common.concurrency.process_parts import InThread, PartsStack
     from image_service.common.files.disk_quota import DiskQuota, DiskUsage
     from image_service.server.catalog.catalog import Catalog
     from image_service.server.observability.metrics import Metrics

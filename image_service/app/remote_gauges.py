@@ -10,7 +10,7 @@ from image_service.common.files.block_cache.counters import CacheCounters
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.catalog.remote.opening import RemoteImages
     from image_service.server.observability.metrics import Metrics
 

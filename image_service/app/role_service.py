@@ -17,7 +17,7 @@ import twisted
 from image_service import __version__
 from image_service.app.service_manager import ServiceManager
 from image_service.app.shutdown import ShutdownHandler, stop_with_failure
-from image_service.common.concurrency.parts import PartsStack
+from image_service.common.concurrency.process_parts import PartsStack
 from image_service.common.concurrency.signals import UNUSED, handle_signal, ignore_signals
 from image_service.core.errors import ConfigurationError, ImageServiceError
 from image_service.core.images.layouts import newest_layout

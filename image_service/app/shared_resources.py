@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from image_service.app.standalone_mode import StandIn
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.admin.activity import Collect
     from image_service.server.admin.state import ServingState
     from image_service.server.serving.pages import Page

@@ -22,7 +22,7 @@ from image_service.settings.os_images import FULL_ISO, OsImage
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.catalog.catalog import Catalog
     from image_service.settings.settings import Settings
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.app.standalone_mode import StandIn
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.observability.metrics import Metrics
     from image_service.settings.settings import Settings
 

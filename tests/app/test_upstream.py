@@ -10,7 +10,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 
 from image_service.app.upstream import connect_assisted_service
-from image_service.common.concurrency.parts import PartsStack
+from image_service.common.concurrency.process_parts import PartsStack
 from image_service.server.observability.metrics import Metrics
 from image_service.settings.parsers import address
 from image_service.settings.settings import Settings

@@ -12,7 +12,7 @@ from image_service.server.admin.status_api import StatusApi
 from image_service.server.admin.status_page import page_routes
 
 if TYPE_CHECKING:
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.admin.activity import Collect
     from image_service.server.admin.admin_api import AdminApi
     from image_service.server.admin.state import ServingState

@@ -28,7 +28,7 @@ from image_service.jobs.worker_api.worker_api import WorkerApi
 
 if TYPE_CHECKING:
     from image_service.app.jobs.rows import JobsRows
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.api.front import ServedApi
     from image_service.jobs.artifacts.build_artifacts import ArtifactParts

@@ -21,7 +21,7 @@ from image_service.settings.os_images import FULL_ISO, METAL_DISK, OsImage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.catalog.build_catalog import BaseImages
     from image_service.server.streams.build_streams import StreamSync
     from image_service.settings.jobs.role import JobsRoleSettings

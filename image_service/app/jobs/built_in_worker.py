@@ -13,7 +13,7 @@ from image_service.common.files.private_files import create_private
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.concurrency.supervised_process import ChildProcess
 
 WORKER_DIRECTORY = "worker"

@@ -18,7 +18,7 @@ from image_service.jobs.task_model import TaskLimits
 
 if TYPE_CHECKING:
     from image_service.app.jobs.rows import JobsRows
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.ec2_api import Ec2Api

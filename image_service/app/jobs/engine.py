@@ -14,7 +14,7 @@ from image_service.jobs.engine.temporal_engine import JobLimits, TemporalEngine
 from image_service.settings.parsers import Address
 
 if TYPE_CHECKING:
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.settings.jobs.role import JobsRoleSettings
 
 ENGINE_DIRECTORY = "engine"

@@ -23,7 +23,7 @@ from image_service.server.snapshots.storage.encryption import load_or_create_sec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from image_service.common.concurrency.parts import InThread, PartsStack
+    from image_service.common.concurrency.process_parts import InThread, PartsStack
     from image_service.settings.jobs.role import JobsRoleSettings
 
 SECRET_FILE = "jobs.secret"  # noqa: S105 - its name

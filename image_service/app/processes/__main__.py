@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort
     from twisted.python.failure import Failure
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.admin.activity import Collect
     from image_service.server.admin.state import ServingState
     from image_service.server.observability.metrics import Metrics

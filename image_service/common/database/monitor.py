@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.database.postgresql import PostgresqlDatabase
 
 CHECK_SECONDS = 2.0

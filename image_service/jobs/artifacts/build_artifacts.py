@@ -25,7 +25,7 @@ from image_service.server.serving.digests import Digests
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.images import ImageRepository

@@ -17,7 +17,7 @@ from image_service.jobs.model import ComposeBase, ImageType
 from image_service.server.http.respond import Representation
 
 if TYPE_CHECKING:
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas

@@ -31,7 +31,7 @@ from image_service.server.serving.digests import BLOCK_BYTES, read_block, repr_d
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
     from image_service.core.images.extents import Extent
     from image_service.jobs.artifacts.bases import Bases

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.core.formats.base_file import BaseFile
     from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
     from image_service.server.catalog.lifecycle.signature import KeyRing

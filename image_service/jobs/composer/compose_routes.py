@@ -22,7 +22,7 @@ from image_service.server.management.operations import ApiOperation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.s3_links import S3Links
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.composer.service import ComposeService

@@ -16,7 +16,7 @@ from image_service.server.management.messages import json_response
 from image_service.server.management.operations import ApiOperation
 
 if TYPE_CHECKING:
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.catalog_image import CatalogImage

@@ -21,7 +21,7 @@ from image_service.jobs.plans.plan import UploadPlace, make_plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.catalog_image import CatalogImage

@@ -39,7 +39,7 @@ from image_service.jobs.task_model import ConversionTask, TaskAnswer, TaskKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.http.origins import AllowedOrigins
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.catalog_image import CatalogImage

@@ -17,7 +17,7 @@ from image_service.jobs.model import Artifact, JobState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.artifacts.contents import Content, Contents
     from image_service.jobs.dispatch.rows import DispatchRows

@@ -10,7 +10,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.job_queues import JobQueues
     from image_service.jobs.metadata.jobs import JobRepository

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.metadata.composes import ComposeRepository

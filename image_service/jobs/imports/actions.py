@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.http.origins import AllowedOrigins
     from image_service.jobs.artifacts.actions import ServerAction
     from image_service.jobs.metadata.composes import ComposeRepository

@@ -12,7 +12,7 @@ from image_service.core.errors import StoreFailed
 from image_service.jobs.model import JobState
 
 if TYPE_CHECKING:
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metadata.jobs import JobRepository
     from image_service.jobs.metadata.tasks import TaskRepository

@@ -16,7 +16,7 @@ from image_service.settings.jobs.tenants import read_access_rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.jobs.tenants.authenticator import Authenticator
     from image_service.jobs.tenants.key_sources import KeySource
     from image_service.settings.jobs.tenants import TenantSettings

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.admin.admin_api import AdminApi
     from image_service.server.admin.state import ServiceState
     from image_service.server.management.router import Handlers

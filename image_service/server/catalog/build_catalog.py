@@ -18,7 +18,7 @@ from image_service.server.catalog.remote.build_remote import build_remote_images
 from image_service.server.catalog.storage.data_dir import DataDir
 
 if TYPE_CHECKING:
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.objects.s3_client import S3Options
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IReactorTime
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.settings.network import TlsSettings
     from image_service.settings.parsers import ListenAddress
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.reference import StreamRef
     from image_service.server.boot_progress.recording import ReadRecorder

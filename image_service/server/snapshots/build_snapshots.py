@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.common.concurrency.coordination import Coordination
-    from image_service.common.concurrency.parts import InThread, PartsStack
+    from image_service.common.concurrency.process_parts import InThread, PartsStack
     from image_service.common.database.postgresql import PostgresqlDatabase
     from image_service.server.assisted.client import AssistedService
     from image_service.server.assisted.customizations import AssistedApi

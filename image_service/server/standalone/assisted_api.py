@@ -38,7 +38,7 @@ from image_service.server.standalone.infra_env import INFRA_ENV_SCHEMAS, Standal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.openapi.document import Schemas
     from image_service.server.management.messages import ApiRequest
     from image_service.server.standalone.infra_env import InfraEnvBody

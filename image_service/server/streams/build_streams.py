@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.core.families.coreos.stream_metadata import Release
     from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.build_catalog import BaseImages

@@ -28,7 +28,7 @@ from image_service.core.images.reference import Kind, StreamConfigMapRef, Stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.core.families.coreos.stream_mirror import PublishedRelease
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import StreamRef

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.core.families.coreos.stream_metadata import Release
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.streams.stream_state import StreamState

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.address import IPv4Address, IPv6Address
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.transport.admission.slot_pool import SlotPool
     from image_service.server.transport.exchanges.exchange import RequestHandler
     from image_service.server.transport.exchanges.failures import RecentFailures

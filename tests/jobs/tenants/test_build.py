@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet import reactor  # noqa: TID251 - that of the test
 
-from image_service.common.concurrency.parts import PartsStack
+from image_service.common.concurrency.process_parts import PartsStack
 from image_service.common.files import reloaded
 from image_service.core.errors import ConfigurationError, Forbidden
 from image_service.jobs.principal import Principal

@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
-from image_service.common.concurrency.parts import PartsStack
+from image_service.common.concurrency.process_parts import PartsStack
 from image_service.common.concurrency.rate_limiter import BURST
 from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.server.admin import client as client_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.common.concurrency.parts import PartsStack
+from image_service.common.concurrency.process_parts import PartsStack
 from image_service.common.objects.s3_client import S3Options
 from image_service.server.catalog.build_catalog import build_base_images
 from image_service.server.catalog.derived.derived_images import DerivedImages

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.protocol import Factory
 
-from image_service.common.concurrency.parts import PartsStack
+from image_service.common.concurrency.process_parts import PartsStack
 from image_service.core.errors import ConfigurationError
 from image_service.server.management.listening import ApiListener
 from tests.pytwisted import ensure_deferred

@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from image_service.common.concurrency.parts import run_at_low_priority
+from image_service.common.concurrency.process_parts import run_at_low_priority
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError, ImageServiceError, NotFound, Unavailable
 from image_service.core.images.boot_image import BootImage

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from image_service.common.concurrency.parts import PartsStack
+    from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.database.postgresql import PostgresqlDatabase
     from image_service.server.snapshots.replicas.observer import ReplicaObserver
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.common.concurrency.coordination import SharedMemoryCoordination
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.server.snapshots.replicas.claims import Claims
     from image_service.server.snapshots.replicas.observer import ReplicaObserver
     from image_service.server.snapshots.replicas.outbox import Outbox

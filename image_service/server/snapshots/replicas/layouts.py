@@ -17,7 +17,7 @@ from image_service.server.snapshots.replicas.database import REPLICAS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.database.postgresql import PostgresqlDatabase
     from image_service.server.snapshots.storage.shared_layouts import SharedLayouts
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.database.postgresql import PostgresqlDatabase
     from image_service.server.snapshots.replicas.claims import Claim
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.core.images.customization import Customization
     from image_service.core.images.reference import Credentials, Reader
     from image_service.server.assisted.responses import InfraEnv

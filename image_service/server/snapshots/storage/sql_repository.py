@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from image_service.common.concurrency.parts import InThread
+    from image_service.common.concurrency.process_parts import InThread
     from image_service.common.database.database import Database
     from image_service.server.snapshots.storage.repository import Owner
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from twisted.internet.task import Clock, deferLater
 
-from image_service.common.concurrency.parts import NICENESS, PartsStack, run_at_low_priority
+from image_service.common.concurrency.process_parts import NICENESS, PartsStack, run_at_low_priority
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
