@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from image_service.jobs.metadata.tables import open_database
+from image_service.jobs.database.tables import open_database
 from tests.jobs.dispatch.dispatching import Dispatching
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import pytest
 from image_service.common.objects.build import open_store
 from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import EngineUnavailable, NotFound
+from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
-from image_service.jobs.metadata.tables import open_database
-from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import ComposeOrigin, ComposeState, JobState
-from tests.jobs.metadata.composing import Rows, make_artifact, make_compose, make_image
+from tests.jobs.database.composing import Rows, make_artifact, make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

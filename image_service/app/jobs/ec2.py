@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from image_service.app.jobs.rows import JobsRows
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
+    from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.ec2_api import Ec2Api
-    from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
     from image_service.settings.jobs.ec2 import Ec2Settings
     from image_service.settings.jobs.role import JobsRoleSettings

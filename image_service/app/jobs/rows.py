@@ -10,14 +10,14 @@ import attrs
 from image_service.common.database.monitor import ABORT_SECONDS, CHECK_SECONDS
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.core.errors import ConfigurationError
-from image_service.jobs.metadata.composes import ComposeRepository
-from image_service.jobs.metadata.images import ImageRepository
-from image_service.jobs.metadata.job_queues import JobQueues
-from image_service.jobs.metadata.jobs import JobRepository
-from image_service.jobs.metadata.objects import ObjectRepository
-from image_service.jobs.metadata.tables import open_database
-from image_service.jobs.metadata.tasks import TaskRepository
-from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.jobs.database.composes import ComposeRepository
+from image_service.jobs.database.images import ImageRepository
+from image_service.jobs.database.job_queues import JobQueues
+from image_service.jobs.database.jobs import JobRepository
+from image_service.jobs.database.objects import ObjectRepository
+from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.tasks import TaskRepository
+from image_service.jobs.database.workers import WorkerRepository
 from image_service.server.snapshots.storage.encryption import load_or_create_secret
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.jobs.metadata.composes import ComposeFilter
+from image_service.jobs.database.composes import ComposeFilter
 from image_service.server.management.messages import ApiResponse
 
 if TYPE_CHECKING:

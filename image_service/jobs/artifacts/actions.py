@@ -15,7 +15,7 @@ from image_service.core.formats.disk.ova import read_ova
 from image_service.core.formats.disk.reading_disks import read_disk
 from image_service.core.formats.reading import SpanReader
 from image_service.jobs.catalog_image import CatalogImage
-from image_service.jobs.metadata.statements import utc_now
+from image_service.jobs.database.statements import utc_now
 from image_service.jobs.model import ComposeBase, JobError, JobErrorId
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE, find_artifact
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.composed_images import ComposedImages
     from image_service.jobs.artifacts.disk_images import DiskImages
-    from image_service.jobs.metadata.images import ImageRepository
-    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.database.images import ImageRepository
+    from image_service.jobs.database.jobs import JobRepository
     from image_service.jobs.model import Artifact, Compose, Json, Step
     from image_service.server.serving.digests import Digests
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.objects.store import ObjectStorage
-    from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.metadata.images import ImageRepository
-    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.database.composes import ComposeRepository
+    from image_service.jobs.database.images import ImageRepository
+    from image_service.jobs.database.jobs import JobRepository
     from image_service.server.catalog.build_catalog import BaseImages
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.streams.streams import Streams

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.jobs.artifacts.bases import Bases
-    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.model import Compose, ImageCustomization
     from image_service.server.catalog.derived.derived_images import DerivedImages
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.composed_images import ComposedImages
     from image_service.jobs.artifacts.disk_images import DiskImages
     from image_service.jobs.catalog_image import CatalogImage
-    from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.metadata.images import ImageRepository
-    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.database.composes import ComposeRepository
+    from image_service.jobs.database.images import ImageRepository
+    from image_service.jobs.database.jobs import JobRepository
     from image_service.jobs.model import Artifact, Compose
     from image_service.server.management.messages import ApiRequest
     from image_service.server.serving.digests import Digests

@@ -9,7 +9,7 @@ import attrs
 if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.catalog_image import CatalogImage
-    from image_service.jobs.metadata.images import ImageRepository
+    from image_service.jobs.database.images import ImageRepository
     from image_service.jobs.model import ComposeBase
 
 

@@ -14,7 +14,7 @@ from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.paging import COMPOSE_FILTERS, PAGE, parse_filter, parse_page
 from image_service.jobs.composer.requests import parse_request
-from image_service.jobs.metadata.composes import ComposeFilter
+from image_service.jobs.database.composes import ComposeFilter
 from image_service.jobs.model import ComposeOrigin, ComposeState
 from image_service.server.management.messages import json_response
 from image_service.server.management.operations import ApiOperation
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from image_service.common.objects.s3_links import S3Links
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.composer.service import ComposeService
-    from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.metadata.jobs import JobRepository
+    from image_service.jobs.database.composes import ComposeRepository
+    from image_service.jobs.database.jobs import JobRepository
     from image_service.jobs.model import Compose, Job, Json, UploadResult
     from image_service.server.management.messages import ApiRequest, ApiResponse
 

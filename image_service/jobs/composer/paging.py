@@ -10,7 +10,7 @@ import attrs
 from image_service.common.openapi.document import QueryParameter
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors
-from image_service.jobs.metadata.composes import ComposeFilter
+from image_service.jobs.database.composes import ComposeFilter
 from image_service.jobs.model import ComposeOrigin, ComposeState, ImageType
 
 if TYPE_CHECKING:

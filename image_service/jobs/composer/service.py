@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.catalog_image import CatalogImage
+    from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.dispatch.compose_plans import ComposePlans
-    from image_service.jobs.metadata.composes import ComposeRepository
     from image_service.jobs.model import ComposeBase, ComposeRequest
 
 _log = Logger()

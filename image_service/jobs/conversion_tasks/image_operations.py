@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.jobs.conversion_tasks.image_requests import ObjectImport
+    from image_service.jobs.database.tasks import TaskRecord
     from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
     from image_service.jobs.imports.objects import FoundImage, ObjectSources
-    from image_service.jobs.metadata.tasks import TaskRecord
     from image_service.jobs.model import Json
 
 _STATE = "task-state"

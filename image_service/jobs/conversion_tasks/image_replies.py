@@ -17,7 +17,7 @@ from image_service.jobs.model import ComposeState
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from image_service.jobs.metadata.tasks import TaskRecord
+    from image_service.jobs.database.tasks import TaskRecord
 
 _STATUSES = {CANCELLING: "deleting", CANCELLED: "deleted"}
 _FAILED_SNAPSHOT = "error"  # for which botocore's waiter snapshot_imported looks

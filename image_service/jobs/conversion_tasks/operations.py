@@ -18,11 +18,11 @@ from image_service.jobs.conversion_tasks.replies import (
     describe_conversion_task,
     describe_export_task,
 )
+from image_service.jobs.database.statements import utc_now
+from image_service.jobs.database.tasks import TaskRecord
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 from image_service.jobs.exports.target import parse_export_target
 from image_service.jobs.image_ids import INSTANCE, alias_digits, imported_image_id
-from image_service.jobs.metadata.statements import utc_now
-from image_service.jobs.metadata.tasks import TaskRecord
 from image_service.jobs.model import (
     Compose,
     ComposeOrigin,
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.conversion_tasks.import_requests import ImportRequest
+    from image_service.jobs.database.tasks import TaskRepository
+    from image_service.jobs.database.workers import WorkerRepository
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
     from image_service.jobs.exports.buckets import ExportBuckets
-    from image_service.jobs.metadata.tasks import TaskRepository
-    from image_service.jobs.metadata.workers import WorkerRepository
     from image_service.jobs.model import ComposeBase, ComposePlan, Json
     from image_service.jobs.task_model import ImportSource, TaskLimits
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from image_service.jobs.metadata.tasks import TaskRecord
+    from image_service.jobs.database.tasks import TaskRecord
     from image_service.jobs.model import Job
 
 

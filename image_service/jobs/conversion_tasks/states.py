@@ -17,7 +17,7 @@ from image_service.jobs.plans.import_plan import AWAIT_STEP, AWAIT_UPLOAD, WAITS
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from image_service.jobs.metadata.tasks import TaskRecord
+    from image_service.jobs.database.tasks import TaskRecord
     from image_service.jobs.model import Job
 
 ACTIVE, CANCELLING, CANCELLED, COMPLETED = "active", "cancelling", "cancelled", "completed"

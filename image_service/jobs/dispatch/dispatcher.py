@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
+    from image_service.jobs.database.job_queues import ReadyQueue
     from image_service.jobs.dispatch.handout import HandedJob, JobHandout
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.engine.engine import Engine, Task
-    from image_service.jobs.metadata.job_queues import ReadyQueue
     from image_service.jobs.model import Job, JobType
     from image_service.settings.jobs.jobs import JobsSettings
 

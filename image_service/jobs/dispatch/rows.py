@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from image_service.common.concurrency.process_parts import InThread
-    from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.metadata.job_queues import JobQueues
-    from image_service.jobs.metadata.jobs import JobRepository
-    from image_service.jobs.metadata.objects import ObjectRepository
-    from image_service.jobs.metadata.workers import WorkerRepository
+    from image_service.jobs.database.composes import ComposeRepository
+    from image_service.jobs.database.job_queues import JobQueues
+    from image_service.jobs.database.jobs import JobRepository
+    from image_service.jobs.database.objects import ObjectRepository
+    from image_service.jobs.database.workers import WorkerRepository
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -15,8 +15,8 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.core.errors import Conflict, EngineUnavailable, StoreFailed
+from image_service.jobs.database.statements import utc_now
 from image_service.jobs.engine.engine import PlanState
-from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import ComposeState, JobError, JobErrorId
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
+    from image_service.jobs.database.composes import ComposeRepository
+    from image_service.jobs.database.images import ImageRepository
+    from image_service.jobs.database.objects import ObjectRepository
+    from image_service.jobs.database.tasks import TaskRepository
+    from image_service.jobs.database.workers import WorkerRepository
     from image_service.jobs.engine.engine import Engine
-    from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.metadata.images import ImageRepository
-    from image_service.jobs.metadata.objects import ObjectRepository
-    from image_service.jobs.metadata.tasks import TaskRepository
-    from image_service.jobs.metadata.workers import WorkerRepository
 
 RECONCILE_SECONDS = 2.0
 """Between two calls of `Reconciler.reconcile`."""

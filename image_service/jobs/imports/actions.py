@@ -26,8 +26,8 @@ from image_service.common.transfer.uploaded_parts import (
 )
 from image_service.core.errors import BaseImageError, NotFound, TransferFailed, Unavailable, Unprocessable
 from image_service.jobs.artifacts.actions import StepResult
+from image_service.jobs.database.statements import utc_now
 from image_service.jobs.imports.expected_disk import ExpectedDisk
-from image_service.jobs.metadata.statements import utc_now
 from image_service.jobs.model import JobError, JobErrorId
 from image_service.jobs.plans.import_plan import AWAIT_UPLOAD, DELETE_UPLOAD, WAITS_FOR
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.http.origins import AllowedOrigins
     from image_service.jobs.artifacts.actions import ServerAction
-    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.model import Compose, Step
     from image_service.jobs.task_model import ImportSource
 

@@ -13,10 +13,10 @@ from image_service.jobs.model import JobState
 
 if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import InThread
-    from image_service.jobs.metadata.composes import ComposeRepository
-    from image_service.jobs.metadata.jobs import JobRepository
-    from image_service.jobs.metadata.tasks import TaskRepository
-    from image_service.jobs.metadata.workers import WorkerRepository
+    from image_service.jobs.database.composes import ComposeRepository
+    from image_service.jobs.database.jobs import JobRepository
+    from image_service.jobs.database.tasks import TaskRepository
+    from image_service.jobs.database.workers import WorkerRepository
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 
 SAMPLE_SECONDS = 15.0

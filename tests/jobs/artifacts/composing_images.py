@@ -16,7 +16,7 @@ from image_service.jobs.artifacts.bases import Bases
 from image_service.jobs.artifacts.composed_images import ComposedImages
 from image_service.jobs.artifacts.contents import Contents
 from image_service.jobs.artifacts.disk_images import DiskImages
-from image_service.jobs.metadata.images import ImageRepository
+from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.plans.plan import UploadPlace, make_plan
 from image_service.server.catalog.download.downloader import download_file
 from image_service.server.catalog.download.origin_client import OriginClient
@@ -25,7 +25,7 @@ from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.server.serving.digests import Digests
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
-from tests.jobs.metadata.composing import NOW, ids_of_jobs, make_compose
+from tests.jobs.database.composing import NOW, ids_of_jobs, make_compose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from image_service.core.images.reference import Kind
     from image_service.jobs.model import Compose, ComposeRequest, ImageCustomization
     from image_service.server.streams.stream import StreamRelease
-    from tests.jobs.metadata.composing import Rows
+    from tests.jobs.database.composing import Rows
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, R
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.core.images.building import CONFIG, base_image, bytes_of
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry
-from tests.jobs.metadata.composing import make_compose, make_image
+from tests.jobs.database.composing import make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

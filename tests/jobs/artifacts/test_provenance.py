@@ -6,7 +6,7 @@ from typing import Any
 
 from image_service.jobs.artifacts.provenance import make_provenance, make_sbom
 from image_service.jobs.model import Artifact, ComposePlan, Job, JobState, JobType, Step
-from tests.jobs.metadata.composing import NOW, make_compose
+from tests.jobs.database.composing import NOW, make_compose
 
 IMAGE = Artifact("disk.vmdk", 10, "11" * 32, "key")
 BASE = {"version": "9.6.1-0", "architecture": "x86_64", "platform": "metal", "format": "raw"}

@@ -20,8 +20,8 @@ from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
+from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.dispatch.compose_plans import ComposePlans
-from image_service.jobs.metadata.images import ImageRepository
 from image_service.jobs.model import ComposeBase, ImageType
 from image_service.jobs.principal import Principal
 from image_service.server.management.messages import ApiRequest, ApiResponse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.model import Compose
     from image_service.jobs.plans.plan import UploadPlace
-    from tests.jobs.metadata.composing import Rows
+    from tests.jobs.database.composing import Rows
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.metadata.tables import open_database
+from image_service.jobs.database.tables import open_database
 from image_service.jobs.plans.plan import UploadPlace
 from tests.jobs.composer.composing import Composer
-from tests.jobs.metadata.composing import Rows
+from tests.jobs.database.composing import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,8 +21,8 @@ from image_service.jobs.model import (
     job_id_of,
 )
 from tests.jobs.composer.composing import compose_request
+from tests.jobs.database.composing import make_image
 from tests.jobs.fixtures import upstream_document
-from tests.jobs.metadata.composing import make_image
 
 if TYPE_CHECKING:
     from tests.jobs.composer.composing import Composer

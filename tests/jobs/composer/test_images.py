@@ -8,7 +8,7 @@ import pytest
 
 from image_service.jobs.model import ComposeOrigin, ComposeState, ImageType
 from tests.jobs.composer.composing import BASE_DISK, ORG_1, ORG_2, compose_request
-from tests.jobs.metadata.composing import make_compose, make_image
+from tests.jobs.database.composing import make_compose, make_image
 
 if TYPE_CHECKING:
     from tests.jobs.composer.composing import Composer, ComposerReply

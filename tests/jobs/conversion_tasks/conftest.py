@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.metadata.tables import open_database
+from image_service.jobs.database.tables import open_database
 from tests.jobs.conversion_tasks.operating import Operating
-from tests.jobs.metadata.composing import Rows
+from tests.jobs.database.composing import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

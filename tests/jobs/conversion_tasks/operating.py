@@ -19,8 +19,8 @@ from tests.jobs.composer.composing import RecordingEngine, at_once, result_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.jobs.metadata.tasks import TaskRecord
-    from tests.jobs.metadata.composing import Rows
+    from image_service.jobs.database.tasks import TaskRecord
+    from tests.jobs.database.composing import Rows
 
 STORE = "https://store.example"
 GIB = 1 << 30

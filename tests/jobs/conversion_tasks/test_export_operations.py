@@ -10,7 +10,7 @@ from image_service.core.errors import Conflict, StoreFailed
 from image_service.jobs.model import ComposeOrigin, UploadResult, UploadTarget
 from tests.jobs.conversion_tasks.operating import BASE_DISK, Operating, export
 from tests.jobs.conversion_tasks.refusals import refusal
-from tests.jobs.metadata.composing import make_image
+from tests.jobs.database.composing import make_image
 
 TAGS = [{"ResourceType": "export-instance-task", "Tags": [{"Key": "for", "Value": "test"}]}]
 

@@ -10,15 +10,15 @@ import sqlalchemy as sa
 
 from image_service.jobs.catalog_image import DiskLayout
 from image_service.jobs.conversion_tasks.operations import UPLOAD_TIME
-from image_service.jobs.metadata.tables import TABLES
+from image_service.jobs.database.tables import TABLES
 from image_service.jobs.model import ComposeOrigin, ComposeState, JobError, JobProgress, JobType
 from image_service.jobs.task_model import ImportSource
 from tests.jobs.conversion_tasks.operating import GIB, SECRET_URL, Operating, instance, volume
 from tests.jobs.conversion_tasks.refusals import refusal
-from tests.jobs.metadata.composing import NOW, make_artifact, make_image
+from tests.jobs.database.composing import NOW, make_artifact, make_image
 
 if TYPE_CHECKING:
-    from tests.jobs.metadata.composing import Rows
+    from tests.jobs.database.composing import Rows
 
 
 def test_import_of_a_volume_is_a_compose_with_a_sealed_source(operating: Operating) -> None:

@@ -18,7 +18,7 @@ from tests.jobs.conversion_tasks.operating import BASE_DISK, Operating
 from tests.jobs.ec2.signing import CREDENTIAL, NOW, signed_request
 
 if TYPE_CHECKING:
-    from tests.jobs.metadata.composing import Rows
+    from tests.jobs.database.composing import Rows
 
 VERSIONS = ("2016-11-15", "2014-06-15", "2010-11-15")  # boto3's, euca2ools', the first with imports
 SECOND_KEY = attrs.evolve(CREDENTIAL, access_key="SECOND", secret_key="the-second-secret-key")

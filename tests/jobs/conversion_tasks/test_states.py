@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from image_service.jobs.conversion_tasks.states import converted_bytes, state_of
 from image_service.jobs.model import ComposeState, Job, JobError, JobProgress, JobState, JobType
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan, make_object_import_plan
-from tests.jobs.metadata.composing import NOW
-from tests.jobs.metadata.test_tasks import make_record
+from tests.jobs.database.composing import NOW
+from tests.jobs.database.test_tasks import make_record
 
 if TYPE_CHECKING:
-    from image_service.jobs.metadata.tasks import TaskRecord
+    from image_service.jobs.database.tasks import TaskRecord
 
 DISK = ImportedDisk("RAW", 512, 1, {})
 PHASES = ["download", "convert", "digest", "send"]

@@ -13,10 +13,10 @@ from image_service.jobs.model import ComposeState, JobState
 from image_service.jobs.task_model import TaskKind, TaskLimits
 from tests.jobs.conversion_tasks.operating import GIB, Operating, volume
 from tests.jobs.conversion_tasks.refusals import refusal
-from tests.jobs.metadata.composing import make_image
+from tests.jobs.database.composing import make_image
 
 if TYPE_CHECKING:
-    from tests.jobs.metadata.composing import Rows
+    from tests.jobs.database.composing import Rows
 
 CANCEL = "CancelConversionTask"
 

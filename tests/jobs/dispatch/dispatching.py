@@ -9,21 +9,21 @@ import attrs
 from twisted.internet.threads import deferToThread
 
 from image_service.common.objects.directory import DirectoryStore
+from image_service.jobs.database.composes import ComposeRepository
+from image_service.jobs.database.job_queues import JobQueues
+from image_service.jobs.database.jobs import JobRepository
+from image_service.jobs.database.objects import ObjectRepository
+from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.dispatch.actions import JobPlanActions
 from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
 from image_service.jobs.dispatch.dispatcher import JobDispatcher
 from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
-from image_service.jobs.metadata.composes import ComposeRepository
-from image_service.jobs.metadata.job_queues import JobQueues
-from image_service.jobs.metadata.jobs import JobRepository
-from image_service.jobs.metadata.objects import ObjectRepository
-from image_service.jobs.metadata.workers import WorkerRepository
 from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
 from image_service.settings.jobs.jobs import JobsSettings
+from tests.jobs.database.composing import CUSTOMIZATION, SECRET, make_compose
 from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, SilentObserver
-from tests.jobs.metadata.composing import CUSTOMIZATION, SECRET, make_compose
 
 if TYPE_CHECKING:
     from collections.abc import Callable

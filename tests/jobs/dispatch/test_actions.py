@@ -19,7 +19,7 @@ from image_service.jobs.model import (
     UploadResult,
     UploadTarget,
 )
-from tests.jobs.metadata.composing import make_artifact
+from tests.jobs.database.composing import make_artifact
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

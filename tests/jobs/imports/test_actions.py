@@ -14,12 +14,12 @@ from image_service.common.http.origins import AllowedOrigins, parse_origin
 from image_service.common.transfer.client import TransferClient
 from image_service.common.transfer.manifest import render_import_manifest
 from image_service.core.errors import NotFound, Unavailable
+from image_service.jobs.database.tables import open_database
 from image_service.jobs.imports.actions import MOST_OF_TENANT, THREADS, TIMES, ImportActions
-from image_service.jobs.metadata.tables import open_database
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
 from image_service.jobs.task_model import ImportSource
 from tests.common.transfer.manifests import QUERY, SECRET, make_manifest, serve_parts
-from tests.jobs.metadata.composing import Clock, Rows, make_compose
+from tests.jobs.database.composing import Clock, Rows, make_compose
 from tests.pytwisted import ensure_deferred
 from tests.server.catalog.origin import Origin, Reply, running
 

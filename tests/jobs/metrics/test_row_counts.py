@@ -7,14 +7,14 @@ import pytest
 from twisted.internet.defer import Deferred, execute
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.metadata.tables import open_database
-from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.metrics.row_counts import RowCounts
 from image_service.jobs.model import ComposeState
 from image_service.jobs.task_model import TaskKind
-from tests.jobs.metadata.composing import Rows, make_compose
-from tests.jobs.metadata.test_tasks import add, make_record
+from tests.jobs.database.composing import Rows, make_compose
+from tests.jobs.database.test_tasks import add, make_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from image_service.jobs.catalog_image import CatalogImage, DiskLayout
 from image_service.jobs.model import ComposeBase, ComposeRequest, ImageCustomization, ImageType, UploadTarget
 from image_service.jobs.plans.export_plan import make_export_plan
 from image_service.jobs.plans.plan import make_plan
-from tests.jobs.metadata.composing import make_image
+from tests.jobs.database.composing import make_image
 
 if TYPE_CHECKING:
     from image_service.jobs.model import ComposePlan

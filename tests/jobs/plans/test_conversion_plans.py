@@ -11,7 +11,7 @@ from image_service.jobs.catalog_image import DiskLayout
 from image_service.jobs.model import ComposeBase, JobType
 from image_service.jobs.plans.export_plan import make_export_plan
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
-from tests.jobs.metadata.composing import make_image
+from tests.jobs.database.composing import make_image
 
 if TYPE_CHECKING:
     from image_service.jobs.model import ComposePlan

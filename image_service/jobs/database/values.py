@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.jobs.catalog_image import CatalogImage
-from image_service.jobs.metadata.tables import COMPOSES, IMAGES, JOBS, TASKS
+from image_service.jobs.database.tables import COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.model import (
     Artifact,
     Compose,

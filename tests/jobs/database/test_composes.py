@@ -12,8 +12,8 @@ import pytest
 
 from image_service.core.errors import StoreFailed, TooManyQueued
 from image_service.jobs.catalog_image import CatalogImage
-from image_service.jobs.metadata.composes import ComposeFilter, ComposeRepository
-from image_service.jobs.metadata.images import ImageRepository
+from image_service.jobs.database.composes import ComposeFilter, ComposeRepository
+from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.model import (
     ComposePlan,
     ComposeState,
@@ -23,7 +23,7 @@ from image_service.jobs.model import (
     UploadResult,
     UploadTarget,
 )
-from tests.jobs.metadata.composing import CUSTOMIZATION, NOW, SECRET, Rows, make_artifact, make_compose
+from tests.jobs.database.composing import CUSTOMIZATION, NOW, SECRET, Rows, make_artifact, make_compose
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import attrs
 
-from image_service.jobs.metadata.images import ImageRepository
-from image_service.jobs.metadata.workers import WorkerRepository
-from tests.jobs.metadata.composing import NOW, make_image
+from image_service.jobs.database.images import ImageRepository
+from image_service.jobs.database.workers import WorkerRepository
+from tests.jobs.database.composing import NOW, make_image
 
 if TYPE_CHECKING:
-    from tests.jobs.metadata.composing import Rows
+    from tests.jobs.database.composing import Rows
 
 
 def test_image_is_found_by_its_id_and_aliases(rows: Rows) -> None:

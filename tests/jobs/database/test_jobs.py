@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from image_service.jobs.metadata.objects import ABANDONED
+from image_service.jobs.database.objects import ABANDONED
 from image_service.jobs.model import ComposeState, JobError, JobProgress, JobState, JobType
-from tests.jobs.metadata.composing import DISK_PLAN, Rows, make_artifact, make_compose
+from tests.jobs.database.composing import DISK_PLAN, Rows, make_artifact, make_compose
 
 ALL = tuple(JobType)
 SOON = timedelta(seconds=30)

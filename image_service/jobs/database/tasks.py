@@ -8,9 +8,9 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.core.errors import TaskLimitReached
-from image_service.jobs.metadata.statements import UNFINISHED, lock_tenant, utc_now
-from image_service.jobs.metadata.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
-from image_service.jobs.metadata.values import (
+from image_service.jobs.database.statements import UNFINISHED, lock_tenant, utc_now
+from image_service.jobs.database.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
+from image_service.jobs.database.values import (
     COMPOSE_COLUMNS,
     JOB_COLUMNS,
     TASK_COLUMNS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.database.database import Database
-    from image_service.jobs.metadata.composes import ComposeRepository
+    from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.model import Compose, Job, Json
     from image_service.jobs.task_model import ConversionTask, ImportSource, TaskAnswer, TaskLimits
 

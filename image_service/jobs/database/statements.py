@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from image_service.core.errors import Conflict, NotFound
-from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, DISCARDED, IMAGES, JOBS, TENANTS
-from image_service.jobs.metadata.values import JOB_COLUMNS, to_job
+from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED, IMAGES, JOBS, TENANTS
+from image_service.jobs.database.values import JOB_COLUMNS, to_job
 from image_service.jobs.model import ComposeState, JobState
 
 if TYPE_CHECKING:

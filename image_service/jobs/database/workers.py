@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.jobs.metadata.statements import utc_now
-from image_service.jobs.metadata.tables import WORKERS
+from image_service.jobs.database.statements import utc_now
+from image_service.jobs.database.tables import WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.metadata.sealing import SecretsCipher
-from image_service.jobs.metadata.tables import Document, Instant
+from image_service.jobs.database.sealing import SecretsCipher
+from image_service.jobs.database.tables import Document, Instant
 from image_service.jobs.model import ComposeState, ImageCustomization, JobError, UploadResult, UploadTarget
 
 DIALECT: Any = None  # the types do the same for each

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
-from image_service.jobs.metadata.statements import (
+from image_service.jobs.database.statements import (
     discard,
     find_job,
     running_attempt,
@@ -18,8 +18,8 @@ from image_service.jobs.metadata.statements import (
     unfinished_job,
     utc_now,
 )
-from image_service.jobs.metadata.tables import ARTIFACTS, JOBS
-from image_service.jobs.metadata.values import JOB_COLUMNS, to_job
+from image_service.jobs.database.tables import ARTIFACTS, JOBS
+from image_service.jobs.database.values import JOB_COLUMNS, to_job
 from image_service.jobs.model import JobState, JobType
 
 if TYPE_CHECKING:

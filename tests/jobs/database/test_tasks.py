@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from image_service.core.errors import Conflict, NotFound, TaskLimitReached
+from image_service.jobs.database.tasks import TaskRecord
 from image_service.jobs.image_ids import alias_digits
-from image_service.jobs.metadata.tasks import TaskRecord
 from image_service.jobs.model import ComposeOrigin, ComposeState
 from image_service.jobs.task_model import (
     ConversionTask,
@@ -20,7 +20,7 @@ from image_service.jobs.task_model import (
     TaskKind,
     TaskLimits,
 )
-from tests.jobs.metadata.composing import NOW, Rows, ids_of_jobs, make_artifact, make_compose, make_image
+from tests.jobs.database.composing import NOW, Rows, ids_of_jobs, make_artifact, make_compose, make_image
 
 if TYPE_CHECKING:
     from image_service.jobs.model import Artifact, Json

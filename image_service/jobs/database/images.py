@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from image_service.jobs.database.statements import IMAGES_IN_USE, delete_image, utc_now
+from image_service.jobs.database.tables import IMAGES
+from image_service.jobs.database.values import IMAGE_COLUMNS, row_of, to_image
 from image_service.jobs.image_ids import IMAGE, INSTANCE, SNAPSHOT, VOLUME, alias_digits
-from image_service.jobs.metadata.statements import IMAGES_IN_USE, delete_image, utc_now
-from image_service.jobs.metadata.tables import IMAGES
-from image_service.jobs.metadata.values import IMAGE_COLUMNS, row_of, to_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.jobs.metadata.tables import open_database
-from tests.jobs.metadata.composing import Rows
+from image_service.jobs.database.tables import open_database
+from tests.jobs.database.composing import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

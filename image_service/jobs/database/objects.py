@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
-from image_service.jobs.metadata.statements import discard, running_attempt, undiscard, utc_now
-from image_service.jobs.metadata.tables import ARTIFACTS, DISCARDED
+from image_service.jobs.database.statements import discard, running_attempt, undiscard, utc_now
+from image_service.jobs.database.tables import ARTIFACTS, DISCARDED
 from image_service.jobs.model import Artifact
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from uuid import uuid4
 import attrs
 
 from image_service.jobs.catalog_image import CatalogImage
-from image_service.jobs.metadata.composes import ComposeRepository
-from image_service.jobs.metadata.images import ImageRepository
-from image_service.jobs.metadata.job_queues import JobQueues
-from image_service.jobs.metadata.jobs import JobRepository
-from image_service.jobs.metadata.objects import ObjectRepository
-from image_service.jobs.metadata.tasks import TaskRepository
-from image_service.jobs.metadata.workers import WorkerRepository
+from image_service.jobs.database.composes import ComposeRepository
+from image_service.jobs.database.images import ImageRepository
+from image_service.jobs.database.job_queues import JobQueues
+from image_service.jobs.database.jobs import JobRepository
+from image_service.jobs.database.objects import ObjectRepository
+from image_service.jobs.database.tasks import TaskRepository
+from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import (
     Artifact,
     Compose,

@@ -8,14 +8,14 @@ from uuid import uuid4
 import attrs
 import sqlalchemy as sa
 
-from image_service.jobs.metadata.statements import (
+from image_service.jobs.database.statements import (
     find_job,
     lock_tenant,
     unfinished_job,
     unless_set,
     utc_now,
 )
-from image_service.jobs.metadata.tables import JOBS, PERMITS, TENANTS
+from image_service.jobs.database.tables import JOBS, PERMITS, TENANTS
 from image_service.jobs.model import JobState, JobType
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.metadata.tables import DATABASE_FILE, open_database
+from image_service.jobs.database.tables import DATABASE_FILE, open_database
 from image_service.jobs.model import ComposeState, job_id_of
 from image_service.server.snapshots.replicas.database import open_replica_database
 from image_service.server.snapshots.storage.sql_statements import SNAPSHOTS
-from tests.jobs.metadata.composing import Rows
+from tests.jobs.database.composing import Rows
 
 if TYPE_CHECKING:
     from pathlib import Path

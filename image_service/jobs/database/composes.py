@@ -13,8 +13,8 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.core.errors import TooManyQueued
-from image_service.jobs.metadata.sealing import SecretsCipher
-from image_service.jobs.metadata.statements import (
+from image_service.jobs.database.sealing import SecretsCipher
+from image_service.jobs.database.statements import (
     IMAGES_IN_USE,
     UNFINISHED,
     delete_image,
@@ -24,8 +24,8 @@ from image_service.jobs.metadata.statements import (
     use_image,
     utc_now,
 )
-from image_service.jobs.metadata.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
-from image_service.jobs.metadata.values import COMPOSE_COLUMNS, row_of, to_compose, to_uploads
+from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
+from image_service.jobs.database.values import COMPOSE_COLUMNS, row_of, to_compose, to_uploads
 from image_service.jobs.model import (
     ComposeOrigin,
     ComposeState,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.database.database import Database
-    from image_service.jobs.metadata.sealing import ComposeSecrets
+    from image_service.jobs.database.sealing import ComposeSecrets
     from image_service.jobs.model import Artifact, Compose, ImageType, JobError, Json, UploadResult
 
 _SELECT = sa.select(*COMPOSE_COLUMNS)
