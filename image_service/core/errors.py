@@ -136,7 +136,7 @@ class UriTooLong(ImageServiceError):
 
 
 class UnsupportedMediaType(ImageServiceError):
-    """The content of a management request is not JSON."""
+    """The content of a request to a web API is not JSON."""
 
     code = "content-type-unsupported"
 
@@ -154,7 +154,7 @@ class ExpectationFailed(ImageServiceError):
 
 
 class MisdirectedRequest(ImageServiceError):
-    """A management request names a host other than this listener."""
+    """A request to a web API names a host other than this listener."""
 
     code = "host-misdirected"
 

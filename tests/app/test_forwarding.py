@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from image_service.core.errors import NotFound, Unavailable
-from image_service.server.management.messages import ApiRequest, ApiResponse, json_response
 from image_service.server.processes.forwarding import QUERY, ForwardedRequests, respond_to_forwarded
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, json_response
 from tests.server.snapshots.outcomes import Outcome, outcome
 
 REQUEST = ApiRequest("POST", "/api/v1/links", body=b'{"label": "\xc3\xa4"}\x00\xff', client="192.0.2.1")

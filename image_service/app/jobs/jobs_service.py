@@ -23,9 +23,9 @@ from image_service.jobs.metrics.row_counts import SAMPLE_SECONDS, RowCounts
 from image_service.jobs.tenants.build_tenants import build_authenticator
 from image_service.server.admin.listener import start_admin
 from image_service.server.catalog.storage.data_dir import create_directory
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.listening import ApiListener
-from image_service.server.management.resource import ApiSite
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.listening import ApiListener
+from image_service.server.web_api.resource import ApiSite
 from image_service.settings.jobs.jobs import UnixAddress
 
 if TYPE_CHECKING:

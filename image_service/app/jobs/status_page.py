@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.jobs.database.composes import ComposeFilter
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from image_service.app.jobs.rows import JobsRows
     from image_service.jobs.model import Compose, Job
-    from image_service.server.management.messages import ApiRequest
-    from image_service.server.management.router import Handlers
+    from image_service.server.web_api.messages import ApiRequest
+    from image_service.server.web_api.router import Handlers
 
 MAX_COMPOSES = 100
 

@@ -34,7 +34,6 @@ from image_service.common.concurrency.signals import UNUSED, ignore_signals
 from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.server.admin.admin_api import api_routes
 from image_service.server.admin.links_api import LinksApi
-from image_service.server.management.router import ApiRouter
 from image_service.server.observability.log import ProcessTag, observer
 from image_service.server.observability.merging import export
 from image_service.server.processes.channel import Channel
@@ -42,6 +41,7 @@ from image_service.server.processes.environment import read_credentials
 from image_service.server.processes.forwarding import QUERY, respond_to_forwarded
 from image_service.server.processes.shared_state import SharedMemory, SharedSlotPool
 from image_service.server.transport.admission.counts import Counts
+from image_service.server.web_api.router import ApiRouter
 from image_service.settings.settings import Settings
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from image_service.jobs.api.api_error import ApiError
 from image_service.server.http.request_id import new_request_id
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

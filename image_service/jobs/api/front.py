@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 
 from image_service.core.errors import NotFound
-from image_service.server.management.messages import problem_response
-from image_service.server.management.resource import ApiResource
+from image_service.server.web_api.messages import problem_response
+from image_service.server.web_api.resource import ApiResource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from image_service.core.errors import ImageServiceError
     from image_service.jobs.principal import Principal
     from image_service.jobs.tenants.authenticator import Authenticator
-    from image_service.server.management.authentication import RequestGuard
-    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.authentication import RequestGuard
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 _PUBLIC = re.compile(r"/(openapi(\.json)?|errors(/[^/]*)?)")
 

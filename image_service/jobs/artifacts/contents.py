@@ -25,8 +25,8 @@ from image_service.jobs.plans.plan import (
 )
 from image_service.server.http.respond import Representation
 from image_service.server.http.response import render_fields
-from image_service.server.management.messages import ApiResponse
 from image_service.server.serving.digests import BLOCK_BYTES, read_block, repr_digest
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from image_service.jobs.database.images import ImageRepository
     from image_service.jobs.database.jobs import JobRepository
     from image_service.jobs.model import Artifact, Compose
-    from image_service.server.management.messages import ApiRequest
     from image_service.server.serving.digests import Digests
+    from image_service.server.web_api.messages import ApiRequest
 
 
 @attrs.frozen(eq=False)

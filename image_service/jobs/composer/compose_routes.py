@@ -16,8 +16,8 @@ from image_service.jobs.composer.paging import COMPOSE_FILTERS, PAGE, parse_filt
 from image_service.jobs.composer.requests import parse_request
 from image_service.jobs.database.composes import ComposeFilter
 from image_service.jobs.model import ComposeOrigin, ComposeState
-from image_service.server.management.messages import json_response
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import json_response
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.database.jobs import JobRepository
     from image_service.jobs.model import Compose, Job, Json, UploadResult
-    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 
 _log = Logger()

@@ -24,9 +24,9 @@ from image_service.common.openapi.document import ApiDescription, openapi_docume
 from image_service.jobs.composer.errors import BASE_PATH, COMPOSER_ERRORS
 from image_service.jobs.composer.reply_schemas import REPLY_SCHEMAS
 from image_service.jobs.composer.request_bodies import REQUEST_SCHEMAS
-from image_service.server.management.messages import json_response
-from image_service.server.management.operations import ApiOperation, routes
-from image_service.server.management.router import ApiRouter
+from image_service.server.web_api.messages import json_response
+from image_service.server.web_api.operations import ApiOperation, routes
+from image_service.server.web_api.router import ApiRouter
 
 if TYPE_CHECKING:
     from image_service.core.errors import ImageServiceError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from image_service.jobs.composer.image_routes import ImageRoutes
     from image_service.jobs.composer.reference_routes import ReferenceRoutes
     from image_service.jobs.model import Json
-    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 MAX_BODY_BYTES = 32 * 1024**2
 """Of a request: an Ignition config in base64 is the largest part."""

@@ -12,8 +12,8 @@ from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.paging import PAGE, parse_page
 from image_service.jobs.model import ComposeBase
-from image_service.server.management.messages import json_response
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import json_response
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import InThread
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.composer.service import ComposeService
     from image_service.jobs.model import Json
-    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 _ONE = "/images/{image_id}"
 

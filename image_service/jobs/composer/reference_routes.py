@@ -13,12 +13,12 @@ from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.errors import COMPOSER_ERRORS
 from image_service.jobs.composer.paging import PAGE, parse_page
-from image_service.server.management.messages import json_response
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import json_response
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
-    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 _NAMES = {"type": "array", "items": {"type": "string"}}
 _FILTERS = (

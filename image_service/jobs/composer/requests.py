@@ -25,7 +25,7 @@ from image_service.jobs.composer.request_bodies import (
 )
 from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
 from image_service.jobs.plans.plan import LOCAL, S3
-from image_service.server.management.messages import parse_json_object
+from image_service.server.web_api.messages import parse_json_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -30,7 +30,7 @@ from image_service.jobs.ec2.replies import reply_document
 from image_service.jobs.metrics.jobs_metrics import EC2, MeasuredRequest
 from image_service.jobs.metrics.measured_api import OTHER
 from image_service.server.http.request_id import new_request_id
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
     from image_service.jobs.ec2.signatures import SignatureVerifier
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-    from image_service.server.management.messages import ApiRequest
+    from image_service.server.web_api.messages import ApiRequest
 
 _log = Logger()
 

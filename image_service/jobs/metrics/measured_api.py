@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from image_service.jobs.api.front import ServedApi
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-    from image_service.server.management.messages import ApiRequest, ApiResponse
-    from image_service.server.management.operations import ApiOperation
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.operations import ApiOperation
 
 OTHER = "other"
 """The path of requests without a route, and methods that no route has: clients make up any number."""

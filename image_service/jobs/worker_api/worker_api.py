@@ -23,9 +23,9 @@ from image_service.jobs.worker_api.errors import (
     WORKER_ERRORS,
 )
 from image_service.jobs.worker_api.schemas import WORKER_SCHEMAS
-from image_service.server.management.messages import ApiResponse, json_response, parse_json_object
-from image_service.server.management.operations import ApiOperation, routes
-from image_service.server.management.router import ApiRouter
+from image_service.server.web_api.messages import ApiResponse, json_response, parse_json_object
+from image_service.server.web_api.operations import ApiOperation, routes
+from image_service.server.web_api.router import ApiRouter
 
 if TYPE_CHECKING:
     from image_service.core.errors import ImageServiceError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.handout import HandedJob
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.principal import Principal
-    from image_service.server.management.messages import ApiRequest
+    from image_service.server.web_api.messages import ApiRequest
 
 _BASE_PATHS = (BASE_PATH, "/api/image-builder/worker/v1", "/api/worker/v1")
 _DESCRIPTION = ApiDescription(

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from image_service import __version__
 from image_service.common.openapi.document import ApiDescription
-from image_service.server.management.operations import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
+from image_service.server.web_api.operations import PROBLEM_TYPE, TOKEN_SCHEMES, described_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from image_service.common.openapi.document import Schemas
-    from image_service.server.management.operations import ApiOperation
-    from image_service.server.management.router import Handlers
+    from image_service.server.web_api.operations import ApiOperation
+    from image_service.server.web_api.router import Handlers
 
 _DESCRIPTION = ApiDescription(
     "image-service administration",

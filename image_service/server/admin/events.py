@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 
 from image_service.core.errors import Unavailable
 from image_service.server.admin.activity import COLLECT_SECONDS
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -12,15 +12,15 @@ from image_service.common.openapi.document import BOOLEAN, list_schema, object_s
 from image_service.core.errors import InvalidParameter
 from image_service.server.links.link import LinkBody
 from image_service.server.links.links import LinkRequest, MadeLink
-from image_service.server.management.messages import ApiResponse, json_response, parse_json_object
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import ApiResponse, json_response, parse_json_object
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from image_service.common.openapi.document import Json, Schemas
     from image_service.server.links.links import Links
-    from image_service.server.management.messages import ApiRequest
+    from image_service.server.web_api.messages import ApiRequest
 
 PATH = "/api/v1/links"
 DEFAULT_SECONDS = 86400

@@ -9,10 +9,10 @@ from image_service.common.files.reloaded import Reloaded
 from image_service.core.errors import ConfigurationError
 from image_service.server.admin.admin_api import api_routes
 from image_service.server.admin.monitoring import PROBES, Monitoring
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.listening import ApiListener
-from image_service.server.management.resource import ApiResource, ApiSite
-from image_service.server.management.router import ApiRouter
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.listening import ApiListener
+from image_service.server.web_api.resource import ApiResource, ApiSite
+from image_service.server.web_api.router import ApiRouter
 from image_service.settings.admin import read_token
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.admin.admin_api import AdminApi
     from image_service.server.admin.state import ServiceState
-    from image_service.server.management.router import Handlers
+    from image_service.server.web_api.router import Handlers
     from image_service.settings.admin import AdminSettings
     from image_service.settings.network import TlsSettings
 

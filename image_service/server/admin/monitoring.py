@@ -8,13 +8,13 @@ import attrs
 
 from image_service.core.errors import Unavailable
 from image_service.server.catalog.lifecycle.status import BASE_IMAGE_SCHEMAS
-from image_service.server.management.messages import ApiResponse
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import ApiResponse
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from image_service.common.openapi.document import Schemas
     from image_service.server.admin.state import ServiceState
-    from image_service.server.management.messages import ApiRequest
+    from image_service.server.web_api.messages import ApiRequest
 
 PROBES = frozenset({"/health", "/live"})
 """Paths that orchestrators request, which have no token."""

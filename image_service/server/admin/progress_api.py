@@ -23,8 +23,8 @@ from image_service.server.admin.events import CONTENT_TYPE, EventStreams
 from image_service.server.boot_progress.stages import Stage
 from image_service.server.catalog.lifecycle.status import BASE_IMAGE_SCHEMAS
 from image_service.server.http.dates import format_epoch
-from image_service.server.management.messages import ApiResponse
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import ApiResponse
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from image_service.server.admin.activity import Activity
     from image_service.server.admin.events import Seen
     from image_service.server.admin.state import ServiceState
-    from image_service.server.management.messages import ApiRequest
     from image_service.server.transport.exchanges.failures import Failure
+    from image_service.server.web_api.messages import ApiRequest
 
 MAX_EVENTS = 256
 """Of mounts, sent at a time."""

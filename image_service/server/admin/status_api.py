@@ -17,13 +17,13 @@ from image_service.common.openapi.document import (
     object_schema,
     reference,
 )
-from image_service.server.management.messages import json_response
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import json_response
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from image_service.common.openapi.document import Schemas
     from image_service.server.admin.state import ServingState
-    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 STATUS_SCHEMAS: Schemas = {
     "Status": object_schema(

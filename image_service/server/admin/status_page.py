@@ -7,13 +7,13 @@ from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from image_service.server.management.messages import ApiRequest
-    from image_service.server.management.router import Handlers
+    from image_service.server.web_api.messages import ApiRequest
+    from image_service.server.web_api.router import Handlers
 
 _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.core.errors import ImageServiceError, Unavailable
-from image_service.server.management.messages import ApiRequest, ApiResponse, problem_response
 from image_service.server.processes.queries import NO_RESPONSE
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, problem_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -24,25 +24,25 @@ from image_service import __version__
 from image_service.common.openapi.document import TEXT, ApiDescription, QueryParameter, object_schema
 from image_service.core.errors import InvalidParameter, NotFound
 from image_service.core.images.reference import ISOS, Kind
-from image_service.server.management.messages import ApiResponse, json_response
-from image_service.server.management.operations import (
+from image_service.server.standalone.content import discovery_config, ramdisk
+from image_service.server.standalone.infra_env import INFRA_ENV_SCHEMAS, StandaloneInfraEnv, parse_fields
+from image_service.server.web_api.messages import ApiResponse, json_response
+from image_service.server.web_api.operations import (
     PROBLEM_TYPE,
     TOKEN_SCHEMES,
     ApiOperation,
     described_routes,
 )
-from image_service.server.management.router import ApiRouter
-from image_service.server.standalone.content import discovery_config, ramdisk
-from image_service.server.standalone.infra_env import INFRA_ENV_SCHEMAS, StandaloneInfraEnv, parse_fields
+from image_service.server.web_api.router import ApiRouter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.openapi.document import Schemas
-    from image_service.server.management.messages import ApiRequest
     from image_service.server.standalone.infra_env import InfraEnvBody
     from image_service.server.standalone.store import InfraEnvStore
+    from image_service.server.web_api.messages import ApiRequest
 
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
 _ID = "(?P<infra_env_id>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"

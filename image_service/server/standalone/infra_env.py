@@ -20,7 +20,7 @@ from image_service.core.families.coreos.kargs import KernelArgument, Operation, 
 from image_service.core.families.coreos.network_keyfiles import check_keyfile_name
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.reference import Kind
-from image_service.server.management.messages import parse_json_object
+from image_service.server.web_api.messages import parse_json_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,13 +20,13 @@ from twisted.internet.threads import deferToThreadPool
 from image_service.common.files.private_files import restrict_to_owner
 from image_service.core.errors import ConfigurationError
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.connections import LimitedFactory
-from image_service.server.management.resource import ApiResource, ApiSite
 from image_service.server.standalone.assisted_api import InfraEnvApi
 from image_service.server.standalone.certificates import prepare_certificates
 from image_service.server.standalone.store import InfraEnvStore
 from image_service.server.transport.listeners import cannot_listen, log_listening
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.connections import LimitedFactory
+from image_service.server.web_api.resource import ApiResource, ApiSite
 from image_service.settings.parsers import Address, ListenAddress
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from twisted.web.http_headers import Headers
 from image_service.core.errors import ImageServiceError, MisdirectedRequest, NotFound, Unauthorized
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.principal import Principal
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.messages import ApiRequest, ApiResponse, json_response
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, json_response
 from tests.pytwisted import ensure_deferred
 
 

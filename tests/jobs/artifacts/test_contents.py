@@ -21,9 +21,9 @@ from image_service.core.formats.initrd import read_archives
 from image_service.core.images.extents import Literal, Zeros
 from image_service.jobs.artifacts.contents import ExtentStream, _read_blocks
 from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.resource import ApiResource, ApiSite
 from image_service.server.serving.digests import BLOCK_BYTES
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.resource import ApiResource, ApiSite
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.images.building import CONFIG, base_image
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from image_service.core.images.base_image import BaseImage
     from image_service.jobs.artifacts.contents import Content
     from image_service.jobs.model import Compose
-    from image_service.server.management.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
     from tests.jobs.artifacts.composing_images import Artifacts
 
 ROOTFS = bytes(range(256)) * 2000

@@ -24,7 +24,7 @@ from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.model import ComposeBase, ImageType
 from image_service.jobs.principal import Principal
-from image_service.server.management.messages import ApiRequest, ApiResponse
+from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping

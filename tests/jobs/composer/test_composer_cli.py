@@ -20,8 +20,8 @@ from image_service.jobs.api.front import ApiFront
 from image_service.jobs.model import Artifact, ComposeState, ImageType
 from image_service.jobs.principal import Principal
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.resource import ApiSite
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.resource import ApiSite
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

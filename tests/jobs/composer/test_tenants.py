@@ -13,13 +13,13 @@ from image_service.jobs.api.front import ApiFront
 from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.model import Artifact, ComposeState, ImageType
 from image_service.jobs.principal import Principal
-from image_service.server.management.messages import ApiRequest
+from image_service.server.web_api.messages import ApiRequest
 from tests.jobs.composer.composing import ORG_1, ORG_2, Composer, compose_request, result_of
 from tests.jobs.tenants.test_authenticator import authenticator
 from tests.jobs.tenants.tokens import RSA, STRANGER
 
 if TYPE_CHECKING:
-    from image_service.server.management.operations import ApiOperation
+    from image_service.server.web_api.operations import ApiOperation
 
 UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 PUBLIC = {"getErrorList", "getError", "getOpenapi"}

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from image_service.jobs.ec2.ec2_api import Ec2Api
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 from tests.jobs.conversion_tasks.operating import BASE_DISK, Operating
 from tests.jobs.ec2.signing import CREDENTIAL, NOW, signed_request
 

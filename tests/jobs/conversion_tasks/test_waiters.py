@@ -18,8 +18,8 @@ from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.model import ComposeState, JobError
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.resource import ApiSite
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.resource import ApiSite
 from image_service.settings.jobs.ec2 import Ec2Credential
 from tests.jobs.conversion_tasks.operating import BASE_DISK, export
 from tests.jobs.ec2_clients import EC2_KEY, EC2_SECRET, ec2_client

@@ -12,14 +12,14 @@ from twisted.internet.defer import Deferred
 
 from image_service.core.errors import NotFound
 from image_service.jobs.engine.engine import PlanState, Task, queue_name
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.jobs.artifacts.contents import Content
     from image_service.jobs.model import Compose, Job, JobError
-    from image_service.server.management.messages import ApiRequest
+    from image_service.server.web_api.messages import ApiRequest
 
 
 @attrs.define(eq=False)

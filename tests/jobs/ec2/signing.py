@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from image_service.server.management.messages import ApiRequest
+from image_service.server.web_api.messages import ApiRequest
 from image_service.settings.jobs.ec2 import Ec2Credential
 
 if TYPE_CHECKING:

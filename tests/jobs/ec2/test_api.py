@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from image_service.jobs.ec2.operations import Ec2Caller
-    from image_service.server.management.messages import ApiResponse
+    from image_service.server.web_api.messages import ApiResponse
 
 READER = attrs.evolve(CREDENTIAL, access_key="READER", operations=("Describe*",))
 IMPORT_PARAMETERS = (

@@ -27,8 +27,8 @@ from image_service.jobs.ec2.ec2_api import Ec2Api
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.resource import ApiSite
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.resource import ApiSite
 from tests.acceptance.clients import run_client
 from tests.jobs.ec2.signing import CREDENTIAL, HOST, signed_request
 from tests.pytwisted import ensure_deferred

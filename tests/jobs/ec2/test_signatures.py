@@ -19,7 +19,7 @@ from tests.jobs.ec2.signing import CREDENTIAL, HOST, NOW, signed_request
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.server.management.messages import ApiRequest
+    from image_service.server.web_api.messages import ApiRequest
     from image_service.settings.jobs.ec2 import Ec2Credential
 
 FORM = {"Action": "CancelExportTask", "Version": "2016-11-15", "ExportTaskId": "export-i-1234abcd"}

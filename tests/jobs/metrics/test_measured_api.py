@@ -10,8 +10,8 @@ from image_service.core.errors import ImageServiceError, NotFound, Unavailable
 from image_service.jobs.metrics.jobs_metrics import COMPOSER, MeasuredRequest
 from image_service.jobs.metrics.measured_api import MeasuredApi
 from image_service.jobs.principal import Principal
-from image_service.server.management.messages import ApiRequest, ApiResponse, problem_response
-from image_service.server.management.operations import ApiOperation
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, problem_response
+from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ from image_service.core.errors import Unauthorized
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.principal import Principal
 from image_service.jobs.worker_api.worker_api import WorkerApi
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.messages import ApiRequest
-from image_service.server.management.resource import ApiSite
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.messages import ApiRequest
+from image_service.server.web_api.resource import ApiSite
 from tests.jobs.fixtures import upstream_document
 from tests.jobs.worker_api.conformance import ConformanceClient
 from tests.pytwisted import async_fixture

@@ -15,14 +15,14 @@ from image_service.core.errors import Unavailable
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity, ProcessActivity
 from image_service.server.admin.events import KEEP_ALIVE_SECONDS, MAX_STREAMS
 from image_service.server.admin.progress_api import MAX_EVENTS, ProgressApi
-from image_service.server.management.messages import ApiRequest
 from image_service.server.transport.exchanges.failures import MAX_FAILURES
+from image_service.server.web_api.messages import ApiRequest
 from tests.pytwisted import ensure_deferred
 from tests.server.boot_progress.boots import MIB, iso, key
 
 if TYPE_CHECKING:
     from image_service.server.admin.state import ServiceState
-    from image_service.server.management.messages import ApiResponse, ContentStream
+    from image_service.server.web_api.messages import ApiResponse, ContentStream
 
 IMAGE = {"version": "9.6", "openshift_version": "4.20", "cpu_architecture": "x86_64", "type": "full-iso"}
 

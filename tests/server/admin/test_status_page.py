@@ -10,8 +10,8 @@ import pytest
 
 import image_service.server.admin
 from image_service.server.admin.status_page import page_routes
-from image_service.server.management.messages import ApiRequest
-from image_service.server.management.router import ApiRouter
+from image_service.server.web_api.messages import ApiRequest
+from image_service.server.web_api.router import ApiRouter
 from tests.pytwisted import ensure_deferred
 
 STATIC = Path(image_service.server.admin.__file__).with_name("static")

@@ -24,9 +24,9 @@ from twisted.internet.task import deferLater
 from image_service.core.errors import Unauthorized
 from image_service.core.images.reference import Credentials, CredentialScheme
 from image_service.server.assisted.calls import API_KEY_PARAMETER, CREDENTIAL_FIELDS
-from image_service.server.management.resource import ApiResource, write_head
 from image_service.server.standalone.content import merge
 from image_service.server.standalone.service import Standalone
+from image_service.server.web_api.resource import ApiResource, write_head
 from tests.server.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from twisted.web.http_headers import Headers
     from twisted.web.server import Request
 
-    from image_service.server.management.authentication import RequestGuard
-    from image_service.server.management.messages import ApiRequest, ApiResponse
     from image_service.server.standalone.assisted_api import InfraEnvApi
+    from image_service.server.web_api.authentication import RequestGuard
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
     from image_service.settings.parsers import ListenAddress
 
 

@@ -1,4 +1,4 @@
-"""A management API on twisted.web: checks heads, bounds bodies, writes responses and problem details."""
+"""A web API on twisted.web: checks heads, bounds bodies, writes responses and problem details."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from image_service.common.concurrency.rate_limiter import RateLimiter
 from image_service.core.errors import ContentTooLarge, ImageServiceError, InvalidRequest, Unauthorized
 from image_service.server.http.dates import format_http_date
-from image_service.server.management.messages import ApiRequest, ApiResponse, problem_response
-from image_service.server.management.request_content import RequestContent
-from image_service.server.management.response_content import ContentSender
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, problem_response
+from image_service.server.web_api.request_content import RequestContent
+from image_service.server.web_api.response_content import ContentSender
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
     from twisted.web import http
 
-    from image_service.server.management.authentication import RequestGuard
+    from image_service.server.web_api.authentication import RequestGuard
 
 _log = Logger()
 _MAX_PARAMETERS = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from image_service.core.errors import InvalidRequest
-from image_service.server.management.request_content import MAX_WAITING_BYTES, RequestContent
+from image_service.server.web_api.request_content import MAX_WAITING_BYTES, RequestContent
 
 _PIECE = MAX_WAITING_BYTES // 4
 

@@ -1,4 +1,4 @@
-"""The messages of a management API as values: requests in, JSON responses and problem details out."""
+"""The messages of a web API as values: requests in, JSON responses and problem details out."""
 
 from __future__ import annotations
 

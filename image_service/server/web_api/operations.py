@@ -1,4 +1,4 @@
-"""Operations of a management API with their handlers: one table gives its routes and its OpenAPI document."""
+"""Operations of a web API with their handlers: one table gives its routes and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.common.openapi.document import OperationDescription, openapi_document, path_pattern
-from image_service.server.management.messages import json_response
+from image_service.server.web_api.messages import json_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from image_service.common.openapi.bodies import Json, Schemas
     from image_service.common.openapi.document import ApiDescription
-    from image_service.server.management.messages import ApiRequest, ApiResponse
-    from image_service.server.management.router import Handlers
+    from image_service.server.web_api.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.router import Handlers
 
 
 _PROBLEM_SCHEMA: Json = {

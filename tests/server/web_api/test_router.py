@@ -1,12 +1,12 @@
-"""Routes of a management API."""
+"""Routes of a web API."""
 
 from __future__ import annotations
 
 import pytest
 
 from image_service.core.errors import MethodNotAllowed, NotFound
-from image_service.server.management.messages import ApiRequest, ApiResponse, json_response
-from image_service.server.management.router import ApiRouter
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, json_response
+from image_service.server.web_api.router import ApiRouter
 from tests.pytwisted import ensure_deferred
 
 

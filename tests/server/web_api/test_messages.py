@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from image_service.core.errors import InvalidRequest
-from image_service.server.management.messages import MAX_LEVELS, MAX_VALUES, parse_json_object
+from image_service.server.web_api.messages import MAX_LEVELS, MAX_VALUES, parse_json_object
 
 
 def nested(levels: int, opening: str, closing: str) -> bytes:

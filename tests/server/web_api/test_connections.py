@@ -1,4 +1,4 @@
-"""The limit on the connections of a management API, with connections in memory."""
+"""The limit on the connections of a web API, with connections in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from image_service.server.management.connections import LimitedFactory
+from image_service.server.web_api.connections import LimitedFactory
 
 
 class Echo(Protocol):

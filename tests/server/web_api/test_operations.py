@@ -7,9 +7,9 @@ from openapi_spec_validator import validate
 
 from image_service.common.openapi.document import ApiDescription, QueryParameter, openapi_document
 from image_service.core.errors import MethodNotAllowed, NotFound
-from image_service.server.management.messages import ApiRequest, ApiResponse, json_response
-from image_service.server.management.operations import ApiOperation, routes
-from image_service.server.management.router import ApiRouter
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, json_response
+from image_service.server.web_api.operations import ApiOperation, routes
+from image_service.server.web_api.router import ApiRouter
 from tests.pytwisted import ensure_deferred
 
 

@@ -7,11 +7,11 @@ from twisted.internet.task import Clock
 from twisted.web.http import HTTPChannel
 
 from image_service.core.errors import StoreFailed
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.messages import ApiRequest, ApiResponse
-from image_service.server.management.resource import ApiResource, ApiSite
-from image_service.server.management.response_content import STALL_SECONDS
-from tests.server.management.transports import RecordingTransport
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.messages import ApiRequest, ApiResponse
+from image_service.server.web_api.resource import ApiResource, ApiSite
+from image_service.server.web_api.response_content import STALL_SECONDS
+from tests.server.web_api.transports import RecordingTransport
 
 if TYPE_CHECKING:
     from tests.conftest import LoggedFailures

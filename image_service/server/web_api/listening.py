@@ -13,9 +13,9 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from image_service.core.errors import ConfigurationError
-from image_service.server.management.connections import MAX_CONNECTIONS, LimitedFactory
 from image_service.server.transport.listeners import cannot_listen, log_listening
 from image_service.server.transport.tls.certificate import ServerCertificate
+from image_service.server.web_api.connections import MAX_CONNECTIONS, LimitedFactory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Routes of a management API: paths and methods to handlers, with 404 and 405 for everything else."""
+"""Routes of a web API: paths and methods to handlers, with 404 and 405 for everything else."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from image_service.core.errors import MethodNotAllowed, NotFound
-from image_service.server.management.messages import ApiResponse
+from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
-    from image_service.server.management.messages import ApiRequest
+    from image_service.server.web_api.messages import ApiRequest
 
 Handlers: TypeAlias = Mapping[str, Callable[..., Awaitable[ApiResponse]]]
 """By method; each is called with the request, and with the named groups of the path's pattern."""

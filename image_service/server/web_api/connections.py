@@ -1,4 +1,4 @@
-"""The connections of a management API: their number is limited, and all of them can be aborted."""
+"""The connections of a web API: their number is limited, and all of them can be aborted."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from twisted.web.http_headers import Headers
 
 from image_service.core.errors import ImageServiceError, Unauthorized
 from image_service.server.http.problem import status_of
-from image_service.server.management.authentication import RequestGuard
+from image_service.server.web_api.authentication import RequestGuard
 
 TOKEN = "t0ken"
 OPEN = RequestGuard()

@@ -12,7 +12,7 @@ from twisted.internet.protocol import Factory
 
 from image_service.common.concurrency.process_parts import PartsStack
 from image_service.core.errors import ConfigurationError
-from image_service.server.management.listening import ApiListener
+from image_service.server.web_api.listening import ApiListener
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:

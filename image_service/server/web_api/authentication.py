@@ -1,4 +1,4 @@
-"""Who may use a management API: no web page of another origin, and with a token only those who have it.
+"""Who may use a web API: no web page of another origin, and with a token only those who have it.
 
 A web page can make a browser send requests to loopback. It cannot choose ``Host`` unless it rebinds its own
 name to a loopback address, so names other than ``localhost`` are refused; it cannot hide ``Origin``; and it

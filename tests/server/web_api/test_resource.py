@@ -1,4 +1,4 @@
-"""The resource and the site of a management API."""
+"""The resource and the site of a web API."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
 from image_service.core.errors import ImageServiceError, InvalidRequest, NotFound, TooManyQueued
-from image_service.server.management.authentication import RequestGuard
-from image_service.server.management.messages import ApiRequest, ApiResponse, json_response
-from image_service.server.management.request_content import MAX_WAITING_BYTES
-from image_service.server.management.resource import UNCHECKED_BYTES, ApiResource, ApiSite, BoundedRequest
+from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.messages import ApiRequest, ApiResponse, json_response
+from image_service.server.web_api.request_content import MAX_WAITING_BYTES
+from image_service.server.web_api.resource import UNCHECKED_BYTES, ApiResource, ApiSite, BoundedRequest
 from tests.pytwisted import ensure_deferred
 from tests.server.standalone.running import ApiClient
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
     from twisted.web.server import Request
 
-    from image_service.server.management.messages import ContentStream
+    from image_service.server.web_api.messages import ContentStream
 
 STALL_SECONDS = 120.0
 """A client that reads nothing for this time is disconnected."""
