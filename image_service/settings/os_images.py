@@ -9,13 +9,13 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from image_service.core.families.coreos.names import (
+from image_service.core.families.coreos.build_names import (
     ARCHITECTURE,
     ARCHITECTURE_FAULT,
     VERSION,
     VERSION_FAULT,
-    is_web_url,
 )
+from image_service.core.formats.hosts import is_web_url
 from image_service.settings import parsers
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.families.coreos.names import (
+from image_service.core.families.coreos.build_names import (
     ARCHITECTURE,
     ARCHITECTURE_FAULT,
     VERSION,
     VERSION_FAULT,
-    is_web_url,
 )
+from image_service.core.formats.hosts import is_web_url
 from image_service.settings import parsers
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from image_service.cli.shared.input import parse_input_name
 from image_service.cli.shared.output import parse_output_name
-from image_service.core.families.coreos.names import is_web_url
+from image_service.core.formats.hosts import is_web_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Host names and IP addresses of URLs and settings, checked in one place (RFC 1035, RFC 3986, RFC 5891)."""
+"""Host names, IP addresses and URLs of settings, checked in one place (RFC 1035, RFC 3986, RFC 5891)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 from ipaddress import IPv6Address
 from unicodedata import normalize
+from urllib.parse import urlsplit
 
 MAX_PORT = 65535
 _MAX_NAME = 253  # characters; with the lengths of the labels, 255 octets in a message of DNS
@@ -79,3 +80,14 @@ def is_authority(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_web_url(value: str) -> bool:
+    """Return True for an http(s) URL that can be fetched as it stands: escaped, no fragment, no user name."""
+    if not re.fullmatch(r"[!-~]+", value) or "#" in value:
+        return False
+    try:
+        split = urlsplit(value)
+    except ValueError:
+        return False
+    return split.scheme in {"http", "https"} and is_authority(split.netloc)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.core.errors import InvalidParameter
-from image_service.core.families.coreos.names import is_web_url
+from image_service.core.formats.hosts import is_web_url
 from image_service.core.images.reference import ImageRef, Kind
 from image_service.server.http.routes import ImageRoute, parse_route
 

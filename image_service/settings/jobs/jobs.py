@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.families.coreos.names import VERSION
+from image_service.core.families.coreos.build_names import VERSION
 from image_service.settings import parsers
 from image_service.settings.parsers import ListenAddress
 from image_service.settings.variables import setting

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.families.coreos.names import is_web_url
+from image_service.core.formats.hosts import is_web_url
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 

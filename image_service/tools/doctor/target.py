@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import attrs
 
 from image_service.core.errors import InvalidArguments
-from image_service.core.families.coreos.names import is_web_url
+from image_service.core.formats.hosts import is_web_url
 
 _PORTS = {"http": 80, "https": 443}
 _MAX_SHOWN = 64  # characters of the last segment

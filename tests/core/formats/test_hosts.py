@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from image_service.core.formats.hosts import ascii_host, is_authority, parse_authority
+from image_service.core.formats.hosts import ascii_host, is_authority, is_web_url, parse_authority
 
 TOO_LONG = ".".join(["a" * 63] * 4)  # 255 characters
 
@@ -85,3 +85,45 @@ def test_other_authority_is_refused(text: str) -> None:
     assert not is_authority(text)
     with pytest.raises(ValueError, match=r"^must "):
         parse_authority(text)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://mirror.example",
+        "https://mirror.example/rhcos.iso?signature=a%20b",
+        "http://192.0.2.1:8080/a",
+        "http://[2001:db8::1]/a",
+        "https://[::1]:65535/a",
+    ],
+)
+def test_web_url_is_accepted(url: str) -> None:
+    assert is_web_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "mirror.example/a",
+        "file:///a",
+        "ftp://mirror.example/a",
+        "http://",
+        "http:///a",
+        "http://h:0/a",
+        "http://h:65536/a",
+        "http://h:port/a",
+        "http://h:/a",
+        "http://[::1/a",
+        "http://[1.2.3.4]/a",
+        "http://[::1::]/a",
+        "http://::1/a",
+        "http://user:password@h/a",
+        "http://h/a#fragment",
+        "http://h/a b",
+        "http://h/ä",
+        "http://h/a\n",
+    ],
+)
+def test_other_url_is_refused(url: str) -> None:
+    assert not is_web_url(url)

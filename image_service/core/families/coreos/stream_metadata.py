@@ -29,7 +29,8 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.core.errors import StreamMetadataInvalid
-from image_service.core.families.coreos.names import VERSION, VERSION_FAULT, is_web_url
+from image_service.core.families.coreos.build_names import VERSION, VERSION_FAULT
+from image_service.core.formats.hosts import is_web_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from image_service.common.files.local_file import LocalFile
-from image_service.core.families.coreos.names import ARCHITECTURE, VERSION
+from image_service.core.families.coreos.build_names import ARCHITECTURE, VERSION
 from image_service.server.catalog.lifecycle.status import BaseImageState, ImageStatus
 from image_service.server.catalog.storage.data_dir import MANIFEST
 from image_service.server.catalog.storage.digest import Sidecar
