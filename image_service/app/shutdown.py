@@ -31,7 +31,7 @@ class ShutdownHandler:
         self._force = force
         self._has_begun = False
         self.signal_number: int | None = None
-        """The signal that began the shutdown; None: it was no signal."""
+        """The signal that began the shutdown; None: it was not a signal."""
 
     def handle_signals(self) -> None:
         """Handle SIGTERM and SIGINT from now on."""

@@ -86,7 +86,7 @@ def origin_of_url(url: str, name: str) -> UrlOrigin:
         name: of the URL, for messages.
 
     Raises:
-        FormatError: it is no such URL, or contains user information or a fragment.
+        FormatError: it is not such a URL, or contains user information or a fragment.
     """
     try:
         split = urlsplit(url)

@@ -153,7 +153,7 @@ class ArtifactActions:
             self._images.add(image)
 
     def _virtual_size(self, artifact: Artifact, image_format: str) -> int:
-        """Return the bytes of the disk; FormatError if the artifact is no image of that format."""
+        """Return the bytes of the disk; FormatError if the artifact is not an image of that format."""
         read_at, size = partial(self._store.read_at, artifact.key), artifact.size
         if image_format == _OVA:
             disk = read_ova(read_at, size).disk

@@ -61,7 +61,7 @@ class WorkerAttempts:
 
     Each method takes the text of a token, and raises:
 
-        JobTokenMalformed: it is no token.
+        JobTokenMalformed: it is not a token.
         JobTokenUnknown: its attempt is of another tenant, or not the present one.
         EngineUnavailable, StoreFailed: engine or rows do not answer.
     """

@@ -73,7 +73,7 @@ class JobTokens:
         """Return the attempt of a token.
 
         Raises:
-            JobTokenMalformed: it is no token.
+            JobTokenMalformed: it is not a token.
             JobTokenUnknown: no secret of the instance has authenticated it.
         """
         try:

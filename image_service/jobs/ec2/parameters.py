@@ -31,7 +31,7 @@ def parse_form(body: bytes) -> dict[str, str]:
     """Return the parameters of a request's content by name.
 
     Raises:
-        Ec2Error: it is no form in UTF-8, a name is invalid or repeated, or XML cannot represent a value.
+        Ec2Error: it is not a form in UTF-8, a name is invalid or repeated, or XML cannot represent a value.
     """
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict")

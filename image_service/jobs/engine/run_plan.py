@@ -40,7 +40,7 @@ class PlannedStep:
         action: a `JobType`, or the name of an action of this service.
         after: names of the steps that must have succeeded before.
         queue: of a job; None: this service does it.
-        job_id: None: it is no job.
+        job_id: None: it is not a job.
     """
 
     name: str

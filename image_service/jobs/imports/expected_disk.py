@@ -49,7 +49,7 @@ class ExpectedDisk:
             has_bundle_key: image bundles can be decrypted.
 
         Raises:
-            FormatError: it is no valid manifest.
+            FormatError: it is not a valid manifest.
             UnsafeImage: it describes another disk than the request, or names a URL that is not allowed.
             Unprocessable: it is that of a bundle, and there is no key.
         """

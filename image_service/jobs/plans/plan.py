@@ -29,7 +29,7 @@ BASE = "base"
 IGNITION = "ignition"
 KERNEL_ARGUMENTS = "kernel-arguments"
 IMAGE = "image"
-"""The sources of inputs that are no artifacts; see `Step.inputs`. Jobs know them by the same names."""
+"""The sources of inputs that are not artifacts; see `Step.inputs`. Jobs know them by the same names."""
 CATALOG_IMAGE = "image:"
 """With the id of an image: the source of an input from the image catalog."""
 

@@ -51,7 +51,7 @@ class KeySet:
         """Return the keys of a document; those for encryption, symmetric and unknown ones are left out.
 
         Raises:
-            ValueError: it is no key set, or no key is usable.
+            ValueError: it is not a key set, or no key is usable.
         """
         keys = tuple(key for document in key_documents(text) for key in _signing_keys(document))
         if not keys:

@@ -178,7 +178,7 @@ class ProcessSlot:
         """Stop the serving process for good; it drains as long as it responds.
 
         Args:
-            signal_number: that stops the service; None: it was no signal.
+            signal_number: that stops the service; None: it was not a signal.
 
         Returns:
             fires when it has exited.

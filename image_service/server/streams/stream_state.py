@@ -132,7 +132,7 @@ def fetch_document(
 
     Raises:
         Unavailable: it cannot be fetched.
-        StreamMetadataInvalid: it is no stream metadata, or has no ISO for any of the architectures.
+        StreamMetadataInvalid: it is not stream metadata, or has no ISO for any of the architectures.
         Interrupted: the service stops.
     """
     preconditions = state.preconditions(source)

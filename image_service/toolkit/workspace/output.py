@@ -22,7 +22,7 @@ def mode_for(path: Path) -> int:
     """Return the permissions of a new file: those of the file that it replaces, or what the umask leaves.
 
     Raises:
-        UnusableOutput: `path` is no plain file.
+        UnusableOutput: `path` is not a plain file.
     """
     try:
         mode = path.lstat().st_mode

@@ -183,7 +183,7 @@ class Workspace:
                 it inherits, because no other path of the host need be visible to it.
             writes: files, directories or devices outside the private directory that it may write.
             on_output: receives its standard output as it comes (`qemu-img -p`); then b"" is returned.
-            accepts: exit statuses that are no failure.
+            accepts: exit statuses that are not failures.
             file_bytes: size of the largest sparse file that it makes: its holes do not count as written.
             address_space_bytes: that it needs, if more than 4 GiB.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SYNC_SECONDS = 2.0  # of work that a crash of the machine, or of this process, may cost
 SYNC_BYTES = 128 * 1024 * 1024  # or gigabytes would have to be synced at the end
 _BUFFER_BYTES = 1024 * 1024
-# opaque-tag of RFC 9110 section 8.8.3 in ASCII; a weak tag (W/) is no validator for parts
+# opaque-tag of RFC 9110 section 8.8.3 in ASCII; a weak tag (W/) is not a validator for parts
 _STRONG_ETAG = re.compile(r'"[!#-~]*"')
 _STRONG_DATE = timedelta(seconds=1)  # RFC 9110 section 8.8.2.2
 

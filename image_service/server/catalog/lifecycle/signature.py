@@ -38,7 +38,7 @@ class KeyRing:
         """Read a file of public keys, binary or in ASCII armor.
 
         Raises:
-            ConfigurationError: it cannot be read, or is no key ring.
+            ConfigurationError: it cannot be read, or is not a key ring.
         """
         try:
             return cls(read_key_ring(path.read_bytes()))

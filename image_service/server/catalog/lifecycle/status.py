@@ -134,7 +134,7 @@ def _describe_cause(status: ImageStatus) -> str:
 def _describe(status: ImageStatus, openshift_version: str) -> BaseImageBody:
     entry, retry_at = status.entry, None
     if status.retry_seconds is not None:
-        # The reactor's clock is monotonic, so its time is no date.
+        # The reactor's clock is monotonic, so its time is not a date.
         moment = datetime.now(UTC) + timedelta(seconds=status.retry_seconds)
         retry_at = format_rfc3339(moment)
     return BaseImageBody(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from image_service.server.catalog.remote.origin import Origin, Pin
 
 ATTEMPTS = 2
-"""A connection that was cut is no reason to abort a client's download."""
+"""A connection that was cut is not a reason to abort a client's download."""
 _log = Logger()
 
 

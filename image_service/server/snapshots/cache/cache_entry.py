@@ -74,7 +74,7 @@ class CacheEntry:
             if not validity.is_refused:
                 validity.record_refusal(None, at=-inf)
             return
-        # What it answered before it refused is no news, even if the refusal was not stored.
+        # Its answer before the refusal is not new, even if the refusal was not stored.
         is_news = stored.validated_at > max(validity.validated_at, validity.refused_at)
         if is_news and stored.generation == self.snapshot.generation:
             validity.record_answer(stored.validated_at)

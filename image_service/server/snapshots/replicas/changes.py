@@ -49,7 +49,7 @@ def payloads(changed: Mapping[bytes, int]) -> Iterator[str]:
 
 
 def notify(connection: sa.Connection, payload: str) -> None:
-    """Send a notification that is no change."""
+    """Send a notification that is not a change."""
     connection.execute(_NOTIFY, {"payload": payload})
 
 

@@ -132,7 +132,7 @@ class SnapshotRepository(Protocol):
         """
 
     async def record_refusal(self, key: bytes, generation: int) -> None:
-        """Record that assisted-service refuses it to its credentials; that is no use of it."""
+        """Record that assisted-service refuses it to its credentials; that does not count as use."""
 
     async def end(self, key: bytes, at: float) -> None:
         """Remove all generations of a key, but remember the newest number, and the mounts: they are lost."""
