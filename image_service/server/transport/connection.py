@@ -66,6 +66,7 @@ class Connection(Protocol):
         self._state = State.HANDSHAKE if secure else State.HEAD
         self._reader = RequestReader()
         self.exchange: Exchange | None = None
+        self._is_get_due = False  # the latest response was to a HEAD, which UEFI sends first
         self._in_events = False
         self._input_paused = False
         self._failure: tuple[AbortReason, str] | None = None  # why the connection is aborted
@@ -233,15 +234,17 @@ class Connection(Protocol):
 
     def _send(self, exchange: Exchange, prepared: PreparedResponse) -> None:
         self._enter(State.SENDING)
-        can_continue = self._can_continue() and not self._shutdown.announced
+        is_last = self._shutdown.announced and exchange.method != "HEAD"
+        can_continue = not is_last and self._can_continue(exchange)
         head = self._dispatcher.start_response(exchange, prepared, can_continue=can_continue)
         if self._sender.send(head, prepared.response.body):
             self._finish(exchange)
         elif self.exchange is exchange:  # else `response_sent` has been called meanwhile
             self._timeouts.await_progress()
 
-    def _can_continue(self) -> bool:
-        return not (self.admission.overloaded or self._reader.is_exhausted or self._shutdown.draining)
+    def _can_continue(self, exchange: Exchange) -> bool:
+        is_drained = self._shutdown.draining and exchange.method != "HEAD"
+        return not (self.admission.overloaded or self._reader.is_exhausted or is_drained)
 
     def response_sent(self) -> None:
         """The kernel has accepted all of the response, after `send` had returned."""
@@ -257,8 +260,11 @@ class Connection(Protocol):
     def _finish(self, exchange: Exchange) -> None:
         self.exchange = None
         self._dispatcher.end_exchange(exchange, self._sender.body_bytes, COMPLETE)
-        if exchange.keep_alive and self._can_continue():
+        self._is_get_due = exchange.method == "HEAD"
+        if exchange.keep_alive and self._can_continue(exchange):
             self._await_request()
+            if self._shutdown.draining:
+                self._timeouts.await_get()
         else:
             self.close()
 
@@ -302,6 +308,15 @@ class Connection(Protocol):
         """When it began to wait for the client to take a response without a slot; None: it does not."""
         has_slot = self.exchange is not None and self.exchange.slot is not None
         return None if has_slot else self._timeouts.unread_since(self._state)
+
+    def drain(self) -> None:
+        """Close the connection if it waits for a request; after a HEAD the GET has some seconds to arrive."""
+        if self.idle_since is None:
+            return
+        if self._is_get_due:
+            self._timeouts.await_get()
+        else:
+            self.close()
 
     def close(self, *, at_once: bool = False) -> None:
         """Close the connection, on which no request is in progress; `at_once`: without lingering."""

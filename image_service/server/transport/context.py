@@ -40,7 +40,9 @@ class ShutdownState:
     Args:
         announced: each response from now on is its connection's last one, and says so. What an earlier
             response has promised is kept: closing where the next request may be under way would fail it.
-        draining: connections close as soon as they are idle.
+            A response to a HEAD is not the last one: UEFI sends its GET next, and loses it on a closed
+            connection.
+        draining: connections close as soon as they are idle; after a HEAD they wait `GET_SECONDS` first.
     """
 
     announced: bool = False

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LINGER_SECONDS = 2
 """How long a closed connection is kept for the client to read the last response (RFC 9112 9.6)."""
+GET_SECONDS = 5
+"""How long a draining connection waits for the GET that follows a HEAD."""
 OVERLOADED_HEAD_SECONDS = 1.0
 """Deadline of the handshake and of the first head beyond the limit on connections."""
 _STALL_CHECKS = 4  # in one stall timeout
@@ -111,6 +113,10 @@ class Timeouts(Deadline):
     def await_request(self) -> None:
         """Wait for the next request."""
         self.set(self._limits.idle_seconds)
+
+    def await_get(self) -> None:
+        """Wait for the GET that follows a HEAD, while the connection drains."""
+        self.set(GET_SECONDS)
 
     def idle_since(self, state: State) -> float | None:
         """Return when a connection in a state began to wait for a request; None: it does not wait for one."""

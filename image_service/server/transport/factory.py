@@ -80,7 +80,7 @@ class ConnectionFactory(Factory):
             connection.record_progress()
 
     def announce_shutdown(self) -> None:
-        """Make each response from now on the last one of its connection."""
+        """Make each response from now on, except to a HEAD, the last one of its connection."""
         self.context.shutdown.announced = True
 
     async def drain(self, seconds: float) -> None:
@@ -88,8 +88,7 @@ class ConnectionFactory(Factory):
         self.announce_shutdown()
         self.context.shutdown.draining = True
         for connection in tuple(self.connections):
-            if connection.idle_since is not None:
-                connection.close()
+            connection.drain()
         if self.connections:
             self._drained = Deferred()
             timer = self.context.clock.callLater(seconds, self.abort)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import Deferred
 
-from image_service.server.transport.deadline import LINGER_SECONDS
+from image_service.server.transport.deadline import GET_SECONDS, LINGER_SECONDS
 from image_service.settings.network import LimitSettings
 from tests.pytwisted import ensure_deferred
 from tests.server.transport.client import request, split_answers
@@ -168,6 +168,76 @@ async def test_drain_closes_idle_connections(server: Server) -> None:
         client.close()
     await draining
     assert server.clock.getDelayedCalls() == []
+
+
+# UEFI sends HEAD and GET on one connection, and takes a closed one for a failed boot.
+
+
+@ensure_deferred
+async def test_get_after_a_head_is_answered_while_the_shutdown_is_announced(
+    server: Server, image: Image
+) -> None:
+    client = await server.client()
+    server.factory.announce_shutdown()
+    for _ in range(2):
+        assert not (await client.ask("/image", method="HEAD")).closes
+    got = await client.ask("/image/0-99")
+    assert (got.body, got.closes) == (image.content[:99], True)
+    assert await client.read_until_close() == b""
+
+
+@ensure_deferred
+async def test_get_after_a_head_is_answered_although_the_drain_began_in_between(
+    server: Server, image: Image
+) -> None:
+    client = await server.client()
+    await client.ask("/part/0-99", "Range: bytes=0-98", method="HEAD")
+    draining = Deferred.fromCoroutine(server.factory.drain(60))
+    await server.advance(GET_SECONDS - 1)
+    got = await client.ask("/image/0-99")
+    assert (got.body, got.closes) == (image.content[:99], True)
+    client.close()
+    await draining
+
+
+@ensure_deferred
+async def test_get_after_a_head_is_answered_although_the_drain_began_before(
+    server: Server, handler: ImageHandler, image: Image
+) -> None:
+    client = await server.client()
+    await client.send(request("/later/0-99", method="HEAD"))
+    await until(server.reactor, lambda: handler.waiting)
+    draining = Deferred.fromCoroutine(server.factory.drain(60))
+    handler.answer_next()
+    assert not (await client.answer("HEAD")).closes
+    got = await client.ask("/image/0-99")
+    assert (got.body, got.closes) == (image.content[:99], True)
+    client.close()
+    await draining
+
+
+@ensure_deferred
+async def test_drain_waits_some_seconds_for_the_get(server: Server) -> None:
+    client = await server.client()
+    await client.ask("/image", method="HEAD")
+    draining = Deferred.fromCoroutine(server.factory.drain(60))
+    await server.advance(GET_SECONDS - 1)
+    assert await client.is_silent()
+    await server.advance(1)
+    assert await client.read_until_close() == b""
+    client.close()
+    await draining
+
+
+@ensure_deferred
+async def test_drain_closes_a_connection_whose_get_after_a_head_was_answered(server: Server) -> None:
+    client = await server.client()
+    await client.ask("/image", method="HEAD")
+    await client.ask("/image/0-9")
+    draining = Deferred.fromCoroutine(server.factory.drain(60))
+    assert await client.read_until_close() == b""
+    client.close()
+    await draining
 
 
 @ensure_deferred
