@@ -157,6 +157,18 @@ def test_service_without_traffic_raises_no_alert(tmp_path: Path, healthy: Minute
     check_alerts(tmp_path, [(1, healthy), (90, healthy.idle)], firing=())
 
 
+def test_host_that_boots_from_another_infra_env_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
+    first, second = (path_of(upstream.register(version=VERSION)) for _ in range(2))
+    fields = {**RANGE, "User-Agent": "iPXE/1.21.1"}
+    with serving(tmp_path, upstream, {"MOUNT_STALL_SECONDS": "600", "WORKERS": "2"}) as service:
+        wait_for(lambda: service.get(first, fields).status == 206 and service.total(r"mounts\{.*\}") == 1)
+        before = read_page(service)
+        assert service.total("mounts_moved") == 0
+        wait_for(lambda: service.get(second, fields).status == 206 and service.total("mounts_moved") == 1)
+        moved = minute(before, read_page(service))
+    check_alerts(tmp_path, [(3, moved)], firing={warning("HostMoved")})
+
+
 # Burn rates.
 
 

@@ -35,6 +35,7 @@ def start_administration(
     activity = Activity(settings.snapshots.mount_stall_seconds, parts.reactor.seconds, collect)
     parts.callback(activity.progress.close)
     metrics.count_states("mounts", activity.progress.stages)
+    metrics.read_gauge("mounts_moved", activity.progress.count_moved)
     parts.call_every(COLLECT_SECONDS, activity.check)
     apis: list[AdminApi] = [
         StatusApi(state),

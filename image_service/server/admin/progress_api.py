@@ -43,6 +43,7 @@ _SCHEMAS: Schemas = {
     **BASE_IMAGE_SCHEMAS,
     "Mount": object_schema(
         infra_env=TEXT_OR_NULL,
+        previous_infra_env=TEXT_OR_NULL,
         version=TEXT,
         kind=TEXT,
         address=TEXT,

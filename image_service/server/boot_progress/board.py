@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.core.images.reference import ISOS, Kind
-from image_service.server.boot_progress.clients import DOCTOR
+from image_service.server.boot_progress.clients import DOCTOR, MACHINES
 from image_service.server.boot_progress.coverage import Coverage
 from image_service.server.boot_progress.recording import BEGINNING, HEAD, RETURNED, SMALL, ReadKey
 from image_service.server.boot_progress.stages import ORDER, READ_AS_FILE, Stage, Touch, Touches
@@ -51,6 +51,7 @@ class BootProgress:
         key: client and image.
         coverage: of the bytes that were read.
         rootfs: where the root file system begins and ends, if the image has one.
+        previous: the image of another infra-env that its address read last before; None: none is known.
         since: first read.
         last_read: the latest.
         client: name, if it is known.
@@ -73,6 +74,7 @@ class BootProgress:
     rootfs: tuple[int, int] | None
     since: float
     last_read: float
+    previous: ReadKey | None = None
     client: str | None = None
     user_agent: str = ""
     marks: int = 0
@@ -91,6 +93,11 @@ class BootProgress:
     def may_boot(self) -> bool:
         """True if the client may be a machine that boots from the image as a medium."""
         return self.key.kind in _ISO_KINDS and self.client != DOCTOR
+
+    @property
+    def boots(self) -> bool:
+        """True if a machine has begun to boot from the image."""
+        return self.reached not in {None, Stage.PROBED} or self.client in MACHINES
 
     @property
     def is_complete(self) -> bool:
@@ -213,6 +220,7 @@ class ProgressBoard:
         self._ended = ended
         self._wall_clock = wall_clock
         self._records: OrderedDict[ReadKey, BootProgress] = OrderedDict()
+        self._begun: dict[str, BootProgress] = {}  # the latest of each address, of an infra-env's image
         self.revision = 0
         """Number of the latest change."""
 
@@ -234,17 +242,34 @@ class ProgressBoard:
                 rootfs = None if reads["rootfs"] is None else tuple(reads["rootfs"])
                 record = BootProgress(key, Coverage(size), rootfs, reads["first_read"], reads["last_read"])
                 self._records[key] = record
+                self._find_previous(record)
             record.merge(reads)
             record.sample(now)
             self._change(record)
             self._records.move_to_end(key)
         while len(self._records) > MAX_RECORDS:
-            self._report(self._records.popitem(last=False)[1], now)
+            oldest = next(iter(self._records.values()))
+            self._report(oldest, now)
+            self._forget(oldest)
+
+    def _find_previous(self, record: BootProgress) -> None:
+        key = record.key
+        if key.infra_env is None:
+            return
+        if (latest := self._begun.get(key.address)) is not None:
+            is_other = latest.key.infra_env != key.infra_env
+            record.previous = latest.key if is_other else latest.previous
+        self._begun[key.address] = record
+
+    def _forget(self, record: BootProgress) -> None:
+        del self._records[record.key]
+        if self._begun.get(record.key.address) is record:
+            del self._begun[record.key.address]
 
     def check(self) -> None:
         """Report the records that have become quiet, and forget those that have been for long."""
         now = self._seconds()
-        for key, record in list(self._records.items()):
+        for record in list(self._records.values()):
             pause = now - record.last_read
             stage = record.stage(now, self._stall_seconds)
             shown = stage, record.is_stalled(now, self._stall_seconds), record.rate(now) > 0
@@ -254,7 +279,7 @@ class ProgressBoard:
             if pause > self._stall_seconds:
                 self._report(record, now)
             if pause > KEEP_SECONDS:
-                del self._records[key]
+                self._forget(record)
 
     def close(self) -> None:
         """Report the records that were not reported: the service stops."""
@@ -290,17 +315,32 @@ class ProgressBoard:
 
     def stages(self) -> list[str]:
         """Return the stage of each record that is not quiet, or `READ_AS_FILE`."""
+        return [READ_AS_FILE if record.reached is None else record.reached.value for record in self._active()]
+
+    def count_moved(self) -> int:
+        """Return how many machines boot from an image of another infra-env than they read before."""
+        return sum(each.boots and self._previous_infra_env(each) is not None for each in self._active())
+
+    def _active(self) -> Iterator[BootProgress]:
         now = self._seconds()
-        return [
-            READ_AS_FILE if record.reached is None else record.reached.value
-            for record in self._records.values()
-            if now - record.last_read <= self._stall_seconds
-        ]
+        return (each for each in self._records.values() if now - each.last_read <= self._stall_seconds)
+
+    def _previous_infra_env(self, record: BootProgress) -> str | None:
+        """Return the infra-env whose image the address read before; None too if it reads that one again.
+
+        An address that goes on to read both stands for several machines, as that of a NAT does.
+        """
+        if record.previous is None:
+            return None
+        other = self._records.get(record.previous)
+        reads_both = other is not None and other.last_read > record.since
+        return None if reads_both else record.previous.infra_env
 
     def _describe(self, record: BootProgress, now: float) -> dict[str, Any]:
         stage, epoch = record.stage(now, self._stall_seconds), self._wall_clock() - now
         return {
             "infra_env": record.key.infra_env,
+            "previous_infra_env": self._previous_infra_env(record),
             "version": record.key.version,
             "kind": record.key.kind,
             "address": record.key.address,

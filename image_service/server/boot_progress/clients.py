@@ -37,6 +37,8 @@ _NAMES = (
 
 No user agent of a BMC was measured: the patterns are the names that vendors use.
 """
+MACHINES = frozenset({"UEFI HTTP Boot (OVMF, EDK2)", "iPXE", "GRUB"})
+"""Names of the clients that are a machine that boots, even if they read an image as a file."""
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), name) for pattern, name in _NAMES)
 
 

@@ -349,6 +349,12 @@ class Declarations:
         " `file`: an image or a boot artifact that is read as a whole.",
         stage=(*_values(Stage), READ_AS_FILE),
     )
+    mounts_moved = _declare(
+        Gauge,
+        "mounts_moved",
+        "Machines that have read an image within `MOUNT_STALL_SECONDS` to boot from it, and before that one"
+        " of another infra-env.",
+    )
 
     workers = _declare(Gauge, "workers", "Serving processes, if there are several: `WORKERS`.")
     worker_restarts = _declare(

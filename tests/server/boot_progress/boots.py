@@ -38,8 +38,11 @@ def iso(areas: Sequence[BootArea] = AREAS, size: int = SIZE) -> BootImage:
     return BootImage(ExtentMap((Zeros(size),)), '"etag"', None, "discovery.iso", areas=tuple(areas))
 
 
-def key(kind: str = "full-iso", address: str = "192.0.2.1") -> ReadKey:
-    return ReadKey("5a3b1e00-0000-4000-8000-000000000001", "9.6", "x86_64", kind, address)
+INFRA_ENV = "5a3b1e00-0000-4000-8000-000000000001"
+
+
+def key(kind: str = "full-iso", address: str = "192.0.2.1", *, infra_env: str | None = INFRA_ENV) -> ReadKey:
+    return ReadKey(infra_env, "9.6", "x86_64", kind, address)
 
 
 def part(wanted: BootPart, number: int = 0) -> BootArea:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +11,7 @@ from image_service.core.images.boot_areas import BootPart
 from image_service.server.boot_progress.board import KEEP_SECONDS, MAX_RECORDS
 from image_service.server.boot_progress.clients import DOCTOR
 from tests.server.boot_progress.boots import (
+    INFRA_ENV,
     MIB,
     MINIMAL_AREAS,
     SIZE,
@@ -20,6 +22,9 @@ from tests.server.boot_progress.boots import (
     key,
     part,
 )
+
+if TYPE_CHECKING:
+    from image_service.server.boot_progress.recording import ReadKey
 
 GRUB_BLOCK = 32 * 1024
 PROCESSES = pytest.mark.parametrize("processes", [1, 3])
@@ -224,6 +229,7 @@ def test_client_and_image_are_described(site: Site) -> None:
     mount = site.mount()
     assert json.loads(json.dumps(mount)) == {
         "infra_env": "5a3b1e00-0000-4000-8000-000000000001",
+        "previous_infra_env": None,
         "version": "9.6",
         "kind": "full-iso",
         "address": "192.0.2.1",
@@ -238,6 +244,99 @@ def test_client_and_image_are_described(site: Site) -> None:
         "rootfs_percent": 0.0,
         "stalled": False,
     }
+
+
+OTHER = "5a3b1e00-0000-4000-8000-000000000002"
+
+
+def previous(site: Site) -> list[tuple[str, str | None]]:
+    """Return the infra-env of each mount, the latest first, with the one before."""
+    return [(each["infra_env"], each["previous_infra_env"]) for each in site.mounts()]
+
+
+def begin(site: Site, mount_key: ReadKey) -> Client:
+    """Begin to boot, and collect."""
+    client = site.client(mount_key=mount_key)
+    client.read(32768)
+    client.read(part(BootPart.FIRMWARE).start)
+    site.collect()
+    site.now += 1
+    return client
+
+
+@PROCESSES
+def test_host_that_boots_the_image_of_another_infra_env_is_told(processes: int) -> None:
+    site = Site(processes)
+    begin(site, key())
+    assert (previous(site), site.board.count_moved()) == ([(INFRA_ENV, None)], 0)
+    begin(site, key("minimal-iso", infra_env=OTHER))
+    assert (previous(site), site.board.count_moved()) == ([(OTHER, INFRA_ENV), (INFRA_ENV, None)], 1)
+    site.now += STALL_SECONDS
+    assert site.board.count_moved() == 0
+    site.now += KEEP_SECONDS / 2
+    begin(site, key(infra_env=OTHER))  # again
+    site.now += KEEP_SECONDS / 2
+    assert previous(site) == [(OTHER, INFRA_ENV)]
+
+
+def test_host_that_goes_back_is_told_for_the_image_that_it_reads_now(site: Site) -> None:
+    begin(site, key())
+    begin(site, key(infra_env=OTHER))
+    site.now += 2 * STALL_SECONDS
+    begin(site, key())
+    assert (previous(site), site.board.count_moved()) == ([(INFRA_ENV, OTHER), (OTHER, None)], 1)
+
+
+@pytest.mark.parametrize(
+    "mount_key",
+    [
+        key(),
+        key("minimal-iso"),
+        key("rootfs.img", infra_env=None),
+        key(address="192.0.2.2", infra_env=OTHER),
+    ],
+)
+def test_other_image_or_other_address_is_not_another_infra_env(site: Site, mount_key: ReadKey) -> None:
+    begin(site, key())
+    begin(site, mount_key)
+    assert {each["previous_infra_env"] for each in site.mounts()} == {None}
+    assert site.board.count_moved() == 0
+
+
+def test_artifact_between_two_images_hides_no_infra_env(site: Site) -> None:
+    begin(site, key())
+    begin(site, key("rootfs.img", infra_env=None))
+    begin(site, key(infra_env=OTHER))
+    assert previous(site)[0] == (OTHER, INFRA_ENV)
+
+
+def test_address_of_several_hosts_is_not_told(site: Site) -> None:
+    first = begin(site, key())
+    begin(site, key(infra_env=OTHER))
+    assert site.board.count_moved() == 1
+    first.read_part(BootPart.KERNEL)
+    assert (site.mounts()[1]["previous_infra_env"], site.board.count_moved()) == (None, 0)
+
+
+def test_infra_env_that_is_forgotten_is_not_told(site: Site) -> None:
+    begin(site, key())
+    site.now += KEEP_SECONDS
+    site.collect()
+    begin(site, key(infra_env=OTHER))
+    assert previous(site) == [(OTHER, None)]
+
+
+@pytest.mark.parametrize(
+    ("client_name", "moved"),
+    [("curl", 0), ("", 0), ("UEFI HTTP Boot (OVMF, EDK2)", 1), ("iPXE", 1), (DOCTOR, 0)],
+)
+def test_download_is_a_boot_for_machines_alone(site: Site, client_name: str, moved: int) -> None:
+    begin(site, key())
+    client = site.client(mount_key=key(infra_env=OTHER))
+    reads = site.recorders[0].find(client.key, client.image)
+    reads.client = client_name or None
+    client.download(SIZE // 2)
+    assert (previous(site)[0], site.board.count_moved()) == ((OTHER, INFRA_ENV), moved)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,12 @@ const mountParts = parts("mounts");
 const filter = document.getElementById("mounts-filter");
 const mountTable = new Table(mountParts.table, {
   Client: (mount) => [mount.client ?? "unknown", second(mount.address), second(mount.user_agent ?? "")],
-  Image: (mount) => [mount.kind, second(mount.infra_env), second(mount.version)],
+  Image: (mount) => [
+    mount.kind,
+    second(mount.infra_env),
+    second(mount.version),
+    mount.previous_infra_env && second(`before: ${mount.previous_infra_env}`),
+  ],
   Stage: mountStage,
   Read: (mount) => [`${bytes(mount.bytes_read)} of ${bytes(mount.size)}`, second(`${bytes(mount.rate)}/s`)],
   "Last read": (mount) => [relative(mount.last_read), second(`begun ${relative(mount.since)}`)],
