@@ -145,8 +145,6 @@ _MAKERS: dict[str, Callable[[], tuple[list[_Issued], _Issued]]] = {
     "issued by no authority": _issued_by_no_authority,
 }
 REFUSED = ("another root", "common name alone", "expired", "issued by no authority")
-REFUSED_BY_OPENSSL = tuple(name for name in REFUSED if name != "common name alone")
-"""That a handshake of pyOpenSSL refuses by itself: the names are compared after it."""
 TRUSTED = tuple(name for name in _MAKERS if name not in REFUSED)
 
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from OpenSSL import SSL
 from service_identity import CertificateError, VerificationError
-from service_identity.pyopenssl import verify_hostname, verify_ip_address
 from twisted.internet import error as network
-from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from zope.interface import implementer
 
+from image_service.common.http.trust_root import check_names
 from image_service.server.assisted.failures import ConnectFailed
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Handshakes:
         except (SSL.Error, VerificationError, network.ConnectionClosed) as error:
             raise ConnectFailed(_explain(error, listener.connection)) from None
         try:
-            _check_names(listener.connection, self._uri.host.decode("ascii"))
+            check_names(listener.connection, self._uri.host.decode("ascii"))
         except CertificateError:
             listener.abort()
             raise ConnectFailed(f"its certificate has no subjectAltName; {_CHECK_CERTIFICATE}") from None
@@ -118,14 +117,6 @@ class _HandshakeListener(Protocol):
     @property
     def _tls(self) -> TLSMemoryBIOProtocol:
         return cast("TLSMemoryBIOProtocol", self.transport)
-
-
-def _check_names(connection: SSL.Connection, host: str) -> None:
-    """Verify the host again: Twisted accepts a trusted certificate that names none."""
-    if connection.get_verify_mode() == SSL.VERIFY_NONE:
-        return
-    is_address = isIPAddress(host) or isIPv6Address(host)
-    (verify_ip_address if is_address else verify_hostname)(connection, host)
 
 
 def _explain(error: Exception, connection: SSL.Connection) -> str:

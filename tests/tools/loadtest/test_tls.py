@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
+from service_identity import CertificateError
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import ContextFactory
@@ -24,7 +25,7 @@ from image_service.tools.loadtest.traffic.connection import RequestFailed
 from image_service.tools.loadtest.traffic.dialer import Dialer
 from image_service.tools.loadtest.traffic.plan import ServerOrigin
 from image_service.tools.loadtest.traffic.tls import https_policy
-from tests.chains import REFUSED_BY_OPENSSL, TRUSTED, Chain, write_chain
+from tests.chains import REFUSED, TRUSTED, Chain, write_chain
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.clocked import ClockedReactor
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
     from twisted.internet.interfaces import ITCPTransport
+
+    from tests.conftest import LoggedFailures
 
 HOST = "127.0.0.1"
 NOW = datetime.now(UTC)
@@ -185,14 +188,26 @@ async def test_certificate_that_go_trusts_is_trusted(
         assert not await connect(reactor, origin, chain.ca_file)
 
 
-@pytest.mark.parametrize("name", REFUSED_BY_OPENSSL)
+@pytest.mark.parametrize("name", REFUSED)
 @ensure_deferred
 async def test_certificate_that_go_refuses_is_refused(
-    reactor: EPollReactor, name: str, tmp_path: Path
+    reactor: EPollReactor, name: str, tmp_path: Path, logged_failures: LoggedFailures
 ) -> None:
     chain = write_chain(name, tmp_path)
     async with listening(reactor, context_of(chain)) as origin:
         assert (await connect(reactor, origin, chain.ca_file)).startswith("tls")
+    logged_failures.flush(CertificateError)  # Twisted logs it, and accepts the certificate
+
+
+@ensure_deferred
+async def test_certificate_without_names_is_told_unless_nothing_is_verified(
+    reactor: EPollReactor, tmp_path: Path, logged_failures: LoggedFailures
+) -> None:
+    chain = write_chain("common name alone", tmp_path)
+    async with listening(reactor, context_of(chain)) as origin:
+        assert await connect(reactor, origin, chain.ca_file) == "tls-no-name"
+        assert not await connect(reactor, origin, None, insecure=True)
+    assert logged_failures.flush(CertificateError)
 
 
 @ensure_deferred

@@ -6,9 +6,11 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from service_identity import CertificateError
 from twisted.internet import defer, error
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, connectProtocol, wrapClientTLS
 
+from image_service.common.http.trust_root import check_names
 from image_service.tools.loadtest.traffic.connection import ClientConnection, RequestFailed
 
 if TYPE_CHECKING:
@@ -102,9 +104,16 @@ class Dialer:
             raise RequestFailed("unreachable") from None
         connection.ready.addTimeout(self._timeout_seconds, self._reactor)
         try:
-            return await connection.ready
+            await connection.ready
         except defer.TimeoutError:
             raise RequestFailed("connect-timeout") from None
+        if secure:
+            try:
+                check_names(connection.transport.getHandle(), origin.host)
+            except CertificateError:
+                connection.close()
+                raise RequestFailed("tls-no-name") from None
+        return connection
 
     def _endpoint(self, origin: ServerOrigin, address: str, policy: IPolicyForHTTPS) -> IStreamClientEndpoint:
         endpoint_class = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint

@@ -22,6 +22,7 @@ ADVICE = {
     "tls-expired": "the certificate, or one above it, has expired; install a new one on the server",
     "tls-not-yet-valid": "the certificate is not valid yet; compare the clocks of both machines",
     "tls-wrong-name": "the certificate is for other hosts; use one of its names in the URL",
+    "tls-no-name": "the certificate has no subjectAltName, and its common name does not count",
 }
 """The next step for the operator, by kind of error."""
 
