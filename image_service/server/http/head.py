@@ -43,6 +43,7 @@ _METHODS = frozenset(
 _ABSOLUTE_FORM = re.compile(r"https?://[^/?]+", re.IGNORECASE | re.ASCII)
 # RFC 9110 7.2:  Host = uri-host [ ":" port ]
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
+_ZONE = re.compile(r"\[[0-9A-Fa-f:.]+%")
 _END = b"\r\n\r\n"
 _TLS_HANDSHAKE = b"\x16\x03"  # RFC 8446 5.1:  type handshake, legacy_record_version 3.x
 
@@ -122,6 +123,11 @@ def parse_head(head: bytes) -> Request:
     if len(fields.hosts) > 1 or (http_1_1 and not fields.hosts):
         raise InvalidRequest(
             f"the request has {len(fields.hosts)} Host fields; HTTP/1.1 requires exactly one"
+        )
+    if fields.hosts and _ZONE.match(fields.hosts[0]):  # requests and httpx send it
+        raise InvalidRequest(
+            "the Host field has a zone identifier, which only the client's machine knows (RFC 6874):"
+            " send the address without % and what follows it"
         )
     if fields.hosts and _HOST.fullmatch(fields.hosts[0]) is None:
         raise InvalidRequest("the Host field is not a host with an optional port")

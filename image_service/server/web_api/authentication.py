@@ -74,7 +74,7 @@ class RequestGuard:
         if host is None:
             raise InvalidRequest("exactly one Host is required")
         if not self._any_host and not _is_own_host(host):
-            raise MisdirectedRequest("Host must be an address or localhost")
+            raise MisdirectedRequest("Host must be an address, without a zone identifier, or localhost")
         own_origins = [[f"{scheme}://{host}".encode()] for scheme in ("http", "https")]
         if headers.getRawHeaders(b"Origin", []) not in ([], *own_origins):
             raise Forbidden("requests from web pages of other origins are refused")

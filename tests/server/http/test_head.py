@@ -175,6 +175,14 @@ def test_invalid_missing_or_repeated_host_is_refused(lines: tuple[bytes, ...]) -
     assert refusal(head) == (400, "request-invalid")
 
 
+@pytest.mark.parametrize(
+    "host", ["[fe80::1%25eth0]:8080", "[fe80::1%eth0]", "[fe80::1%25eth0]", "[FE80::1%1]:80", "[fe80::1%]"]
+)
+def test_host_with_a_zone_is_refused_with_what_to_do(host: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"zone identifier.*without % and what follows it"):
+        parse(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+
+
 def test_http_1_0_needs_no_host() -> None:
     request = parse(b"GET / HTTP/1.0\r\n\r\n")
     assert request.http_1_0

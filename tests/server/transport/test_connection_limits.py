@@ -60,6 +60,16 @@ async def test_head_of_the_maximum_size_is_answered(server: Server) -> None:
         assert (await client.answer()).status == 200
 
 
+@pytest.mark.parametrize("host", [b"[fe80::1%25eth0]:8080", b"[fe80::1%eth0]"])
+@ensure_deferred
+async def test_host_with_a_zone_is_refused(server: Server, host: bytes) -> None:
+    client = await server.client()
+    assert await refusal(client, b"GET /image HTTP/1.1\r\nHost: %b\r\n\r\n" % host) == (
+        400,
+        "request-invalid",
+    )
+
+
 @pytest.mark.parametrize("piece_bytes", [MAX_HEAD_BYTES + 1, 1000, 37])
 @ensure_deferred
 async def test_head_beyond_the_limit_is_refused(server: Server, piece_bytes: int) -> None:

@@ -60,6 +60,8 @@ def test_addresses_and_localhost_are_accepted(host: str) -> None:
         "[::1",
         "::1",
         "[localhost]",
+        "[fe80::1%25eth0]:8090",
+        "[fe80::1%eth0]",
         "",
         " localhost",
         "2130706433",
