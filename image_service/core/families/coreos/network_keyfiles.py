@@ -35,10 +35,12 @@ def pack_keyfiles(keyfiles: Mapping[str, bytes]) -> bytes:
 
 
 def check_keyfile_name(name: str) -> None:
-    """Raise KeyfileInvalid unless NetworkManager would read a file of this name.
+    """Raise KeyfileInvalid unless NetworkManager reads a file of this name in the initramfs.
 
-    It names files after their connections, with blanks and any letters. From the directory in ``/run`` that
-    they are copied to, it reads none without the suffix, and no hidden ones.
+    It names files after their connections, with blanks and any letters. The initramfs copies them into a
+    directory in ``/run``, in which NetworkManager reads none without the suffix, and no hidden ones. It would
+    read a name without the suffix later, in ``/etc`` of the booted system, which is too late for Ignition and
+    the root file system.
     """
     try:
         length = len(name.encode())
@@ -46,7 +48,8 @@ def check_keyfile_name(name: str) -> None:
         length = 0
     if not 0 < length <= _MAX_NAME or not _NAME.fullmatch(name):
         raise KeyfileInvalid(
-            f"the keyfile's name {name!a} is none that NetworkManager reads: NAME.nmconnection"
+            f"the keyfile's name {name!a} is none that NetworkManager reads in the initramfs:"
+            " NAME.nmconnection"
         )
 
 
