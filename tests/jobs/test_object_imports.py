@@ -275,6 +275,10 @@ def test_token_of_a_client_starts_one_task(site: Site) -> None:
     request = {"DiskContainers": [bucket_of(site.keys["RAW"])], "ClientToken": "once"}
     first, second = (site.ec2.import_image(**request)["ImportTaskId"] for _ in range(2))
     assert first == second
+    with pytest.raises(ClientError) as raised:
+        site.ec2.import_image(**{**request, "Description": "another"})
+    assert raised.value.response["Error"]["Code"] == "IdempotentParameterMismatch"
+    assert raised.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
     site.wait_for_image(first)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ UNKNOWN_IMPORT = "InvalidConversionTaskId"
 UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
 MAX_DESCRIPTION_CHARACTERS = 255  # of an export, as on EC2: filters compare it
 _REFUSAL = "Refusal"  # in the place of an output: code and detail of an error
+_PARAMETERS = "ParametersDigest"  # beside the members of an output: of the request with a ClientToken
 _log = Logger()
 
 
@@ -85,7 +87,8 @@ class TaskOptions:
 class TaskOperations:
     """The operations. Each sees the tasks and images of the caller's tenant; others are unknown to it.
 
-    A changing request is answered once: one with the same signature gets the first answer.
+    A changing request is answered once: one with the same signature, or the same `ClientToken` and equal
+    parameters, gets the first answer.
 
     Args:
         in_thread: calls rows and catalog in a thread.
@@ -121,18 +124,12 @@ class TaskOperations:
     ) -> Mapping[str, Any]:
         """Carry out a changing request; one whose signature was seen before gets the first answer.
 
-        A refusal is an answer, too: repeated later, the request might not be refused. A request with the
-        `ClientToken` of one that was carried out gets its answer, whatever its signature.
+        A refusal is an answer, too: repeated later, the request might not be refused.
         """
         output = await self._in_thread(partial(self._tasks.find_answer, caller.request_digest))
-        client, token = caller, parameters.get("ClientToken")
-        if output is None and token:
-            identity = f"{caller.access_key}/{handle.__name__}/{token}"
-            client = attrs.evolve(caller, request_digest=hashlib.sha256(identity.encode()).hexdigest())
-            output = await self._in_thread(partial(self._tasks.find_answer, client.request_digest))
         if output is None:
             try:
-                output = await handle(client, parameters)
+                output = await self._answer_token_once(handle, caller, parameters)
             except Ec2Error as error:
                 refusal = TaskAnswer(caller.request_digest, {_REFUSAL: [error.error_code, error.detail]})
                 output = await self._in_thread(partial(self._tasks.add_answer, caller.tenant, refusal))
@@ -140,6 +137,32 @@ class TaskOperations:
         if refused is not None:
             raise Ec2Error(*refused)
         return output
+
+    async def _answer_token_once(
+        self, handle: OperationHandler, caller: Ec2Caller, parameters: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Carry out a request; one with the `ClientToken` of an earlier one that is equal gets its answer.
+
+        Raises:
+            Ec2Error: the request is refused, or has the token of one with other parameters.
+        """
+        token = parameters.get("ClientToken")
+        if not token:
+            return await handle(caller, parameters)
+        client = attrs.evolve(
+            caller,
+            request_digest=_digest(f"{caller.access_key}/{handle.__name__}/{token}"),
+            parameters_digest=_digest(json.dumps(parameters, sort_keys=True)),
+        )
+        output = await self._in_thread(partial(self._tasks.find_answer, client.request_digest))
+        if output is None:
+            output = await handle(client, parameters)
+        if output[_PARAMETERS] != client.parameters_digest:
+            raise Ec2Error(
+                "IdempotentParameterMismatch",
+                f"ClientToken {token!a:.100} is that of an earlier request with other parameters",
+            )
+        return {name: value for name, value in output.items() if name != _PARAMETERS}
 
     async def _import_volume(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         parse = partial(parse_import_volume, parameters)
@@ -228,6 +251,8 @@ class TaskOperations:
         self, caller: Ec2Caller, record: TaskRecord, source: ImportSource | None, output: Json
     ) -> Json:
         """Add a task, which the engine starts soon, or once it answers; return the answer."""
+        if caller.parameters_digest:
+            output = {**output, _PARAMETERS: caller.parameters_digest}
         answer = TaskAnswer(caller.request_digest, output)
         add = partial(self._tasks.add, record, source, self._options.limits, answer)
         try:
@@ -359,6 +384,10 @@ class TaskOperations:
             created_at=self._now(),
             origin=origin,
         )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def task_id_of(kind: TaskKind, compose_id: str) -> str:

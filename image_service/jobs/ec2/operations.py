@@ -23,7 +23,9 @@ class Ec2Caller:
         access_key: its name, which is not secret.
         operations: that the access key may call; ``*`` stands for any characters.
         buckets: from which it may import objects, and to which it may export; ``*`` likewise.
-        request_digest: SHA-256, in hexadecimal, of the signature: the same for a repeated request.
+        request_digest: SHA-256, in hexadecimal, of the signature, or of the `ClientToken`: the same for a
+            repeated request.
+        parameters_digest: SHA-256, in hexadecimal, of the parameters if there is a `ClientToken`; else "".
     """
 
     tenant: str
@@ -31,6 +33,7 @@ class Ec2Caller:
     operations: tuple[str, ...]
     buckets: tuple[str, ...]
     request_digest: str
+    parameters_digest: str = ""
 
     def may_call(self, operation: str) -> bool:
         """Return True if the access key may call an operation."""

@@ -9,9 +9,11 @@ import attrs
 
 from image_service.common.http.origins import AllowedOrigins, parse_origin
 from image_service.jobs.artifacts.image_catalog import ImageCatalog
-from image_service.jobs.conversion_tasks.operations import TaskOperations, TaskOptions
+from image_service.jobs.conversion_tasks.image_operations import ImageOperations
+from image_service.jobs.conversion_tasks.operations import TaskOptions
 from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.ec2.operations import Ec2Caller
+from image_service.jobs.imports.objects import FoundImage
 from image_service.jobs.model import ComposeBase
 from image_service.jobs.task_model import TaskKind, TaskLimits
 from tests.jobs.composer.composing import RecordingEngine, at_once, result_of
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.jobs.database.tasks import TaskRecord
+    from image_service.jobs.imports.objects import ObjectLocation
     from tests.jobs.database.composing import Rows
 
 STORE = "https://store.example"
@@ -48,6 +51,14 @@ class CheckedBuckets:
         self.checked.append((caller.tenant, bucket, key))
 
 
+class AnyObject:
+    """Finds an image of 1 GiB in each place."""
+
+    def find(self, caller: Ec2Caller, location: ObjectLocation) -> FoundImage:
+        url = f"{STORE}/{location.bucket}/{location.key}?X-Amz-Signature=s3cr3t-{caller.access_key}"
+        return FoundImage(location.format_name or "RAW", GIB, GIB, url, STORE)
+
+
 class Operating:
     """The operations, called as EC2's API does.
 
@@ -66,10 +77,10 @@ class Operating:
         self.rows = rows
         self.engine = RecordingEngine()
         self.buckets = CheckedBuckets()
-        doubles: Any = OneBase(), self.engine, self.buckets
-        bases, engine, buckets = doubles
+        doubles: Any = OneBase(), self.engine, self.buckets, AnyObject()
+        bases, engine, buckets, sources = doubles
         origins = AllowedOrigins(frozenset(map(parse_origin, stores)), setting="EC2_OBJECT_STORES")
-        self.operations = TaskOperations(
+        self.operations = ImageOperations(
             rows.tasks,
             rows.workers,
             ImageCatalog(rows.images, bases),
@@ -79,6 +90,7 @@ class Operating:
             at_once,
             TaskOptions(origins, limits, "x86_64", heartbeat_seconds=120),
             rows.clock,
+            sources=sources,
         )
         self._numbers = count()
 

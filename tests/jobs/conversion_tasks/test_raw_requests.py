@@ -43,6 +43,18 @@ EXPORT = (
     "&ExportToS3.DiskImageFormat=VMDK&ExportToS3.ContainerFormat=ova&ExportToS3.S3Bucket=exports"
     "&ExportToS3.S3Prefix=made%2F"
 )
+IMPORT_IMAGE = (
+    "Action=ImportImage&ClientToken=one&Description=web&DiskContainer.1.Format=RAW"
+    "&DiskContainer.1.UserBucket.S3Bucket=images&DiskContainer.1.UserBucket.S3Key=web.raw"
+)
+IMPORT_SNAPSHOT = (
+    "Action=ImportSnapshot&ClientToken=one&DiskContainer.Format=RAW"
+    "&DiskContainer.UserBucket.S3Bucket=images&DiskContainer.UserBucket.S3Key=web.raw"
+)
+EXPORT_IMAGE = (
+    f"Action=ExportImage&ClientToken=one&ImageId=ami-{EXPORTED.removeprefix('i-')}&DiskImageFormat=VMDK"
+    "&S3ExportLocation.S3Bucket=exports"
+)
 TAGS = (
     "&TagSpecification.1.ResourceType=export-instance-task&TagSpecification.1.Tag.1.Key=for"
     "&TagSpecification.1.Tag.1.Value=test"
@@ -216,6 +228,69 @@ def test_a_request_that_is_sent_again_changes_nothing_and_gets_the_first_answer(
         cancel = f"{operation}&{name}TaskId={task_id}"
         assert [client.texts(cancel, at=NOW) for _ in range(2)] == [{"return": "true"}] * 2
         assert client.error(cancel) == (400, "IncorrectState")
+
+
+@pytest.mark.parametrize(
+    ("form", "others"),
+    [
+        (
+            IMPORT_IMAGE,
+            [
+                IMPORT_IMAGE.replace("web.raw", "db.raw"),
+                IMPORT_IMAGE.replace("&Description=web", ""),
+                f"{IMPORT_IMAGE}&DiskContainer.2.UserBucket.S3Bucket=images&DiskContainer.2.UserBucket.S3Key=d",
+                f"{IMPORT_IMAGE}{TAGS.replace('export-instance', 'import-image')}",
+            ],
+        ),
+        (
+            IMPORT_SNAPSHOT,
+            [IMPORT_SNAPSHOT.replace("=RAW", "=VMDK"), f"{IMPORT_SNAPSHOT}&Description=web"],
+        ),
+        (
+            EXPORT_IMAGE,
+            [
+                EXPORT_IMAGE.replace("VMDK", "VHD"),
+                EXPORT_IMAGE.replace("exports", "images"),
+                EXPORT_IMAGE.replace(EXPORTED.removeprefix("i-"), "0"),
+            ],
+        ),
+    ],
+    ids=["ImportImage", "ImportSnapshot", "ExportImage"],
+)
+def test_token_of_a_client_is_for_one_set_of_parameters(
+    form: str, others: list[str], client: RawClient, operating: Operating
+) -> None:
+    first = client.texts(form)
+    reordered = "&".join(reversed(form.split("&")[1:]))
+    assert client.texts(f"{form.partition('&')[0]}&{reordered}") == first
+    for other in others:
+        refused = (400, "IdempotentParameterMismatch")
+        assert [client.error(other, at=NOW) for _ in range(2)] == [refused, refused]
+    assert client.texts(form) == first
+    assert len(operating.engine.started) == 1
+    assert client.texts(form.replace("=one", "=ONE")) != first
+    assert client.texts(form, credential=SECOND_KEY) != first
+
+
+def test_token_of_a_client_is_for_one_operation(client: RawClient, operating: Operating) -> None:
+    for form in (IMPORT_IMAGE, IMPORT_SNAPSHOT, EXPORT_IMAGE):
+        client.texts(form)
+    assert len(operating.engine.started) == 3
+
+
+def test_token_of_a_refused_request_starts_the_next_one(client: RawClient) -> None:
+    assert client.error(IMPORT_IMAGE.replace("=RAW", "=ISO")) == (400, "InvalidParameterValue")
+    assert client.texts(IMPORT_IMAGE)["importTaskId"].startswith("import-ami-")
+
+
+def test_refusal_of_a_token_outlives_the_token(client: RawClient, rows: Rows) -> None:
+    client.texts(IMPORT_IMAGE)
+    other = IMPORT_IMAGE.replace("web.raw", "db.raw")
+    rows.clock.advance(60)
+    assert client.error(other, at=NOW) == (400, "IdempotentParameterMismatch")
+    rows.tasks.forget_answers(rows.clock() - timedelta(seconds=30))
+    assert client.error(other, at=NOW) == (400, "IdempotentParameterMismatch")
+    assert client.texts(other)
 
 
 def test_keys_of_a_tenant_see_the_same_tasks_and_others_see_none(client: RawClient) -> None:
