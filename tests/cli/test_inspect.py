@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from typing import TYPE_CHECKING
 
 import pytest
@@ -144,11 +145,18 @@ def test_control_characters_are_escaped(run: Run, base: Path) -> None:
     assert described["ignition_area"]["members"] == [{"name": "a\x1b[2J\nb\udcff", "size": 1}]
 
 
-def test_unreadable_area_is_described_with_the_reason(run: Run, base: Path) -> None:
-    base.write_bytes(build_live_iso({**live_files(), "images/ignition.img": b"garbage".ljust(4096, b"\0")}))
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"garbage", "no cpio header"), (lzma.compress(write_archive([])), "CRC64, which the kernel does not")],
+    ids=["garbage", "skipped"],
+)
+def test_unreadable_area_is_described_with_the_reason(
+    run: Run, base: Path, content: bytes, reason: str
+) -> None:
+    base.write_bytes(build_live_iso({**live_files(), "images/ignition.img": content.ljust(4096, b"\0")}))
     area = json.loads(run("inspect", base, "--json").output)["ignition_area"]
     assert area["members"] == []
-    assert "no cpio header" in area["unreadable"]
+    assert reason in area["unreadable"]
     assert area["unreadable"] in run("inspect", base).output.decode()
 
 

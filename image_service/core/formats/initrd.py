@@ -13,8 +13,8 @@
 
 Every kernel reads gzip; older ones lack zstd, so it is never written.
 
-`read_archives` reads the same as the kernel and coreos-installer: gzip, xz or plain cpio archives, one after
-another, with any number of zero bytes around them.
+`read_archives` reads the same as the kernel: gzip, xz or plain cpio archives, one after another, with any
+number of zero bytes around them. What every kernel skips, such as xz with CRC64, is refused.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from image_service.core.errors import FormatError
 from image_service.core.formats.deflate import deflate_by_huffman
+from image_service.core.formats.initrd_compression import HEAD_BYTES, find_doubt
 from image_service.core.formats.newc import read_archive
 
 if TYPE_CHECKING:
@@ -101,16 +102,17 @@ def read_archives(initrd: bytes, limit: int = MAX_DECOMPRESSED) -> list[Member]:
         limit: bytes of the decompressed archives together.
 
     Raises:
-        FormatError: an archive is damaged, too large or in an unsupported form.
+        FormatError: an archive is damaged, too large, or in a form that every kernel skips, or that is not
+            read here.
     """
     members: list[Member] = []
     position = 0
     while found := _NOT_ZERO.search(initrd, position):
         position = found.start()
+        where = f"the archive at offset {position} of the initrd"
         if initrd.startswith(_ZSTD_MAGIC, position):
-            raise FormatError(
-                f"the archive at offset {position} of the initrd is zstd, which is not supported"
-            )
+            raise FormatError(f"{where} is zstd, which is not supported")
+        find_doubt(initrd[position : position + HEAD_BYTES], position, where)
         if initrd.startswith((_GZIP_MAGIC, _XZ_MAGIC), position):
             archive, position = _decompress(initrd, position, limit)
             limit -= len(archive)

@@ -15,7 +15,7 @@ An archive that a decoder does not read is skipped, and the machine boots withou
 from __future__ import annotations
 
 from image_service.core.errors import FormatError, FormatUnread
-from image_service.core.formats.newc import NEWC_MAGIC
+from image_service.core.formats.newc import NEWC_MAGIC, NEWC_MAGICS
 
 HEAD_BYTES = 64
 """That `find_doubt` needs; the fields that it reads are in them."""
@@ -24,6 +24,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 _LZO_MAGIC = b"\x89LZO"
+_ALIGNMENT = 4  # of an archive that is not compressed
 _OPTIONAL = {
     b"\x28\xb5\x2f\xfd": ("zstd", "before 5.9, and those without CONFIG_RD_ZSTD,"),
     b"BZh": ("bzip2", "without CONFIG_RD_BZIP2"),
@@ -45,17 +46,20 @@ def is_archive(head: bytes) -> bool:
     return head.startswith((NEWC_MAGIC, _GZIP_MAGIC, _XZ_MAGIC, _LZO_MAGIC, _LZ4_FRAME_MAGIC, *_OPTIONAL))
 
 
-def find_doubt(head: bytes, where: str) -> str | None:
+def find_doubt(head: bytes, position: int, where: str) -> str | None:
     """Return why some kernels skip an archive; None: all kernels of live ISOs read this form.
 
     Args:
         head: the first `HEAD_BYTES` of the archive.
+        position: offset of the archive in the initrd.
         where: the archive, for messages.
 
     Raises:
         FormatUnread: a kernel may read it, but this program does not.
         FormatError: every kernel skips it.
     """
+    if head.startswith(NEWC_MAGICS) and position % _ALIGNMENT:
+        raise FormatError(f"{where} is not at a multiple of {_ALIGNMENT}, as the kernel requires")
     if head.startswith(_GZIP_MAGIC):
         _check_gzip(head, where)
     if head.startswith(_XZ_MAGIC):

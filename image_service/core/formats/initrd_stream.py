@@ -32,7 +32,6 @@ CHECK_SECONDS = 1.0
 
 _MAX_ARCHIVES = 64
 _CHUNK = 64 * 1024
-_ALIGNMENT = 4
 
 
 def check_ramdisk(ramdisk: bytes, name: str, clock: Callable[[], float]) -> tuple[str, ...]:
@@ -115,11 +114,9 @@ def _find_archives(
         position += gap.position
         where = f"the archive at offset {position} of {name}" if position else name
         head = read_at(position, HEAD_BYTES)
-        if (reason := find_doubt(head, where)) is not None:
+        if (reason := find_doubt(head, position, where)) is not None:
             doubt(reason)
         if head.startswith(NEWC_MAGICS):
-            if position % _ALIGNMENT:
-                raise FormatError(f"{where} is not at a multiple of {_ALIGNMENT}, as the kernel requires")
             plain = ByteStream(_read_chunks(read_at, position))
             yield plain
             position += plain.position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from typing import TYPE_CHECKING
 
 import attrs
@@ -59,8 +60,13 @@ def with_area(content: bytes) -> bytes:
         (with_config(CONFIG.replace(b"3.2.0", b"2.2.0")), "fail", "'ignition.version' is not 3.x.y"),
         (with_config(CONFIG[:-1]), "fail", "is not JSON"),
         (with_area(b"\x1f\x8b" + SECRET.encode() * 99), "fail", "the archive at offset 0"),
+        (
+            with_area(lzma.compress(write_archive([Member("config.ign", CONFIG)]))),
+            "fail",
+            "xz with CRC64, which the kernel does not read",
+        ),
     ],
-    ids=["valid", "none", "version 2", "not JSON", "damaged"],
+    ids=["valid", "none", "version 2", "not JSON", "damaged", "skipped"],
 )
 def test_config_is_judged_and_never_shown(image: bytes, status: str, detail: str) -> None:
     found = check(image)["ignition"]
