@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.errors import NotCustomizable
+from image_service.core.errors import FormatError, NotCustomizable
 from image_service.core.formats.disk.partition_types import LINUX_FILE_SYSTEM
 from image_service.core.formats.disk.partitions import read_partitions
 
@@ -17,15 +17,22 @@ if TYPE_CHECKING:
     from image_service.toolkit.workspace.workspace import Workspace
 
 _LABEL = "boot"
+_NEEDED = {"BIOS-BOOT", "EFI-SYSTEM", _LABEL, "root"}  # to boot; other partitions may be cut
 _CHUNK = 1024 * 1024
 
 
 def find_boot_partition(disk: VirtualDisk) -> Partition:
-    """Return the only partition with the type and the label of CoreOS; NotCustomizable if there is none."""
+    """Return the only partition with the type and the label of CoreOS.
+
+    Raises:
+        NotCustomizable: there is none, or more than one.
+        FormatError: one of the partitions of CoreOS is cut or missing.
+    """
     table = read_partitions(disk.read_at, disk.virtual_size)
     if table is None or table.scheme != "gpt":
         raise NotCustomizable(f"no CoreOS disk: it has {'an MBR' if table else 'no partitions'}, not a GPT")
-    table.require_whole()
+    if any(partition.name in _NEEDED for partition in table.lost) or (table.losses and not table.partitions):
+        raise FormatError("; ".join(table.losses))
     found = [
         partition
         for partition in table.partitions

@@ -47,7 +47,8 @@ class BootWays:
         uefi_usb: by UEFI, as a disk.
         loaders: programs for UEFI, by architecture.
         cd_fault: why the boot catalog is damaged; None: it is not.
-        usb_fault: why the partition table is damaged; None: it is not.
+        usb_fault: how the partition table is damaged, or a partition cut; None: neither is so, or a whole
+            partition has a loader.
     """
 
     bios_cd: bool
@@ -143,8 +144,9 @@ def find_boot_ways(read_at: ReadAt, size: int) -> BootWays:
     try:
         table = read_partitions(read_at, size)
         if table:
-            table.require_whole()
-            partitions = table.partitions
+            lost = {each.number for each in table.lost}
+            usb_fault = "; ".join(table.losses) or None
+            partitions = tuple(each for each in table.partitions if each.number not in lost)
     except FormatError as error:
         usb_fault = error.detail
     platforms = {image.platform for image in images}
@@ -159,7 +161,7 @@ def find_boot_ways(read_at: ReadAt, size: int) -> BootWays:
         uefi_usb=bool(of_usb),
         loaders=of_cd | of_usb,
         cd_fault=cd_fault,
-        usb_fault=usb_fault,
+        usb_fault=None if of_usb else usb_fault,
     )
 
 

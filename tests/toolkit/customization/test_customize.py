@@ -17,9 +17,13 @@ from tests.toolkit.coreos_disk import (
     BLS_ENTRY,
     BOOT_OFFSET,
     BOOT_SIZE,
+    DISK_SIZE,
     ENTRY,
     GRUB_CONFIG,
     INITRAMFS,
+    MIB,
+    ROOT_OFFSET,
+    ROOT_SIZE,
     SELINUX_CONTEXT,
     boot_files,
     build_disk,
@@ -119,6 +123,23 @@ def test_boot_partition_is_customized_and_nothing_else(
         run_client("qemu-img", "check", "-f", "qcow2", target)
     leftovers = {path.name for path in tmp_path.iterdir()} - {source.name, disk.name, raw.name, "target"}
     assert leftovers == {"config.ign", KEYFILE_NAME}
+
+
+@pytest.mark.parametrize("cut", [8 * MIB, 4 * MIB])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_other_partition_that_is_cut_or_missing_matters_not(
+    tmp_path: Path, customize: CallCustomize, cut: int, *, in_place: bool
+) -> None:
+    data = "name=root\nsize=8MiB, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, name=data"
+    names = {"name=root": data}
+    source = build_disk(tmp_path, disk_bytes=DISK_SIZE + 8 * MIB, partition_names=names)
+    target = tmp_path / "target"
+    os.truncate(source, ROOT_OFFSET + ROOT_SIZE + 8 * MIB - cut)
+    before = shutil.copy(source, tmp_path / "before")
+    report = customize(source, "--in-place") if in_place else customize(source, target)
+    assert report["exit"] == 0, report
+    assert_customized(source if in_place else target)
+    assert_only_changes_differ(before, source if in_place else target, report["output"]["changes"])
 
 
 def test_files_belong_to_root_and_secrets_are_for_it_alone(tmp_path: Path, customize: CallCustomize) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,8 @@ from tests.toolkit.coreos_disk import (
     BOOT_OFFSET,
     ENTRY,
     INITRAMFS,
+    MIB,
+    ROOT_OFFSET,
     build_disk,
     edit_boot,
 )
@@ -131,6 +134,23 @@ def test_disk_without_exactly_one_boot_partition(
 ) -> None:
     disk = build_disk(tmp_path, partition_names=dict([options]))
     assert "it must be one" in refuse(disk)["error"]["reason"]
+
+
+@pytest.mark.parametrize("end", [ROOT_OFFSET + 4096, ROOT_OFFSET - MIB, BOOT_OFFSET + MIB, BOOT_OFFSET])
+def test_disk_that_ends_within_what_boots(tmp_path: Path, refuse: CallCustomize, end: int) -> None:
+    disk = build_disk(tmp_path)
+    os.truncate(disk, end)
+    report = refuse(disk)
+    assert report["exit"] == 6
+    assert f"is not in the disk of {end} bytes" in report["error"]["reason"]
+
+
+def test_disk_whose_gpt_linux_ignores(tmp_path: Path, refuse: CallCustomize) -> None:
+    disk = build_disk(tmp_path)
+    with disk.open("r+b") as file:
+        file.seek(454)
+        file.write(b"\x3f")
+    assert "begins in sector 63" in refuse(disk)["error"]["reason"]
 
 
 def test_disk_without_partitions(tmp_path: Path, refuse: CallCustomize) -> None:

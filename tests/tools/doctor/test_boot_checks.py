@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+import uuid
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.core.formats.disk.partition_types import EFI_SYSTEM
+from image_service.core.formats.disk.partitions import read_partitions
 from image_service.core.formats.filesystems.el_torito import read_boot_images
 from image_service.tools.doctor.boot_checks import check_boot_records, find_boot_ways
 from tests.acceptance.clients import run_client
@@ -61,6 +66,41 @@ def test_damaged_partition_table_is_a_warning(hybrid: bytes) -> None:
     status, detail = check(hybrid.replace(b"EFI PART", b"no table"), "x86_64")["boot-records"]
     assert status == "warn"
     assert detail.startswith("BIOS from CD, UEFI from CD; ")
+
+
+@pytest.mark.parametrize(("first", "sectors"), [(1 << 20, 64), (64, 1 << 20)], ids=["missing", "cut"])
+def test_partition_that_is_not_all_in_the_image_hides_no_other(
+    hybrid: bytes, first: int, sectors: int
+) -> None:
+    image = with_entry(hybrid, 3, first, sectors)
+    assert check(image, "x86_64")["boot-records"] == ("ok", "BIOS from CD, UEFI from CD, UEFI from USB")
+
+
+def test_partition_with_the_loader_must_be_whole(hybrid: bytes) -> None:
+    table = read_partitions(reader(hybrid), len(hybrid))
+    assert table
+    loader = next(each for each in table.partitions if each.type == EFI_SYSTEM)
+    image = with_entry(hybrid, loader.number, loader.offset // 512, 1 << 20)
+    status, detail = check(image, "x86_64")["boot-records"]
+    assert status == "warn"
+    assert detail.startswith(f"BIOS from CD, UEFI from CD; partition {loader.number} (")
+    assert f"is not in the disk of {len(hybrid)} bytes" in detail
+
+
+def with_entry(image: bytes, number: int, first: int, sectors: int) -> bytes:
+    """Return a disk with a changed entry in its GPT."""
+    disk = bytearray(image)
+    entries = int.from_bytes(disk[512 + 72 : 512 + 80], "little") * 512
+    count, size = struct.unpack_from("<II", disk, 512 + 80)
+    entry = entries + (number - 1) * size
+    kind = uuid.UUID("0FC63DAF-8483-4772-8E79-3D69D8477DE4").bytes_le
+    if not any(disk[entry : entry + 16]):
+        disk[entry : entry + 32] = kind + uuid.uuid4().bytes_le
+    struct.pack_into("<QQ", disk, entry + 32, first, first + sectors - 1)
+    struct.pack_into("<I", disk, 512 + 88, zlib.crc32(disk[entries : entries + count * size]))
+    struct.pack_into("<I", disk, 512 + 16, 0)
+    struct.pack_into("<I", disk, 512 + 16, zlib.crc32(disk[512 : 512 + 92]))
+    return bytes(disk)
 
 
 def test_signed_shim_on_cd_and_usb_is_found(hybrid: bytes) -> None:

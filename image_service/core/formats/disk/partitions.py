@@ -85,6 +85,7 @@ class PartitionTable:
         active: numbers of the MBR's partitions that are marked for booting.
         faults: of the table, although partitions are known.
         losses: those of the faults by which a partition is cut or missing.
+        lost: partitions as the table has them, a part of which, or all, is behind the disk.
     """
 
     scheme: str
@@ -95,11 +96,7 @@ class PartitionTable:
     active: tuple[int, ...] = ()
     faults: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
-
-    def require_whole(self) -> None:
-        """Raise FormatError if a partition is cut or missing."""
-        if self.losses:
-            raise FormatError("; ".join(self.losses))
+    lost: tuple[Partition, ...] = ()
 
 
 @attrs.frozen
@@ -153,16 +150,8 @@ def _read_mbr(read_at: ReadAt, size: int, entries: list[_MbrEntry], identifier: 
             logical, start=max(_FIRST_LOGICAL, partitions[-1].number + 1)
         ):
             partitions.append(partition(number, start, entry))
-    kept = _cut(partitions, size, losses)
-    return PartitionTable(
-        scheme="mbr",
-        sector_size=SECTOR_BYTES,
-        partitions=kept,
-        uuid=f"{identifier:08x}",
-        active=tuple(active),
-        faults=tuple(losses),
-        losses=tuple(losses),
-    )
+    table = PartitionTable("mbr", SECTOR_BYTES, (), f"{identifier:08x}", active=tuple(active))
+    return _fill(table, partitions, losses, size)
 
 
 def _read_logical(read_at: ReadAt, extended: Partition, losses: list[str]) -> Iterator[tuple[int, _MbrEntry]]:
@@ -254,18 +243,23 @@ def _gpt_table(copy: GptCopy, entries: list[_MbrEntry], faults: list[str], size:
         for one, other in pairwise(sorted(partitions, key=lambda each: each.offset))
         if one.offset + one.length > other.offset
     ]
-    losses: list[str] = []
-    kept = _cut(partitions, size, losses)
-    return attrs.evolve(table, partitions=kept, faults=(*faults, *overlaps, *losses), losses=tuple(losses))
+    return _fill(attrs.evolve(table, faults=(*faults, *overlaps)), partitions, [], size)
 
 
-def _cut(partitions: list[Partition], size: int, losses: list[str]) -> tuple[Partition, ...]:
-    """Return the parts of partitions that are on a disk of `size` bytes."""
-    kept = []
+def _fill(table: PartitionTable, partitions: list[Partition], losses: list[str], size: int) -> PartitionTable:
+    """Return a table with the parts of partitions that are on a disk of `size` bytes, and with losses."""
+    kept, lost = [], []
     for partition in partitions:
         length = min(partition.length, size - partition.offset)
         if length != partition.length or length <= 0:
-            losses.append(f"{partition} is not in the disk of {size} bytes")
+            lost.append(partition)
         if length > 0:
             kept.append(attrs.evolve(partition, length=length))
-    return tuple(kept)
+    all_losses = (*losses, *(f"{partition} is not in the disk of {size} bytes" for partition in lost))
+    return attrs.evolve(
+        table,
+        partitions=tuple(kept),
+        faults=(*table.faults, *all_losses),
+        losses=all_losses,
+        lost=tuple(lost),
+    )
