@@ -135,7 +135,8 @@ def test_other_partition_that_is_cut_or_missing_matters_not(
     source = build_disk(tmp_path, disk_bytes=DISK_SIZE + 8 * MIB, partition_names=names)
     target = tmp_path / "target"
     os.truncate(source, ROOT_OFFSET + ROOT_SIZE + 8 * MIB - cut)
-    before = shutil.copy(source, tmp_path / "before")
+    before = tmp_path / "before"
+    shutil.copy(source, before)
     report = customize(source, "--in-place") if in_place else customize(source, target)
     assert report["exit"] == 0, report
     assert_customized(source if in_place else target)
