@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 WORKER = "image_service.cli\0worker"
-FEW = 10
+FEW = 5
 TASKS_PER_KILL = 5
 MOST_LOST = 0.1
 """Of the tasks: a job has three attempts, and each kill may cost it one."""
@@ -158,7 +158,7 @@ def keys_of(client: Any, prefix: str) -> list[str]:
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(FEW, id="ten"),
+        pytest.param(FEW, id="five"),
         pytest.param(100, id="hundred", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     ],
 )
