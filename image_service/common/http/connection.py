@@ -156,12 +156,13 @@ def secure(opened: Stream, context: ssl.SSLContext, host: str, watch: Watch) -> 
         Interrupted: the work is abandoned.
     """
     secured: ssl.SSLSocket | TunneledTls | None = None
+    name = host.removesuffix(".")  # of the root, which is not in certificates
     try:
         plain = _socket_of(opened)
         if isinstance(plain, ssl.SSLSocket):
-            secured = TunneledTls(plain, context, host)
+            secured = TunneledTls(plain, context, name)
         else:
-            secured = context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+            secured = context.wrap_socket(plain, server_hostname=name, do_handshake_on_connect=False)
         watch.interruption.watch_socket(_socket_of(secured))
         secured.settimeout(watch.connect_seconds())
         secured.do_handshake()

@@ -59,8 +59,9 @@ class Handshakes:
         Raises:
             ConnectFailed: the handshake has failed.
         """
+        name = self._uri.host.removesuffix(b".")  # of the root, which is not in certificates
         try:
-            creator = self._policy.creatorForNetloc(self._uri.host, self._uri.port)
+            creator = self._policy.creatorForNetloc(name, self._uri.port)
         except UnicodeError:  # of Twisted, by the rules of IDNA 2008
             raise ConnectFailed(f"no certificate can have its host name; {_CHECK_HOST}") from None
         listeners = Factory.forProtocol(_HandshakeListener)
@@ -78,7 +79,7 @@ class Handshakes:
         except (SSL.Error, VerificationError, network.ConnectionClosed) as error:
             raise ConnectFailed(_explain(error, listener.connection)) from None
         try:
-            check_names(listener.connection, self._uri.host.decode("ascii"))
+            check_names(listener.connection, name.decode("ascii"))
         except CertificateError:
             listener.abort()
             raise ConnectFailed(f"its certificate has no subjectAltName; {_CHECK_CERTIFICATE}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import trustme
 
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import UntrustedCertificate
@@ -49,6 +51,24 @@ def test_certificate_that_go_refuses_is_refused(name: str, tmp_path: Path) -> No
             get(url, chain.ca_file)
         assert caught.value.lacks_authority is (name == "another root")
         assert server.requests == []
+
+
+def test_certificate_has_the_name_without_the_dot_of_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context, asked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), []
+    authority.issue_cert("images.svc.cluster.local").configure_cert(context)
+    context.sni_callback = lambda _, name, __: asked.append(name)
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda _, *others, **more: resolve("127.0.0.1", *others, **more)
+    )
+    with running(context) as server:
+        url = server.serve("/a", Reply(b"body")).replace("127.0.0.1", "images.svc.cluster.local.")
+        assert get(url, tmp_path / "ca.pem") == b"body"
+    assert asked == ["images.svc.cluster.local"]
 
 
 def other_interpreters() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from zope.interface import directlyProvides, providedBy
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted.internet.epollreactor import EPollReactor
-    from twisted.internet.interfaces import IDelayedCall
+    from twisted.internet.interfaces import IDelayedCall, IResolutionReceiver
 
 
 class ClockedReactor:
@@ -38,3 +39,15 @@ class ClockedReactor:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reactor, name)
+
+
+class OneAddress:
+    """A resolver by which every name is of this machine."""
+
+    def resolveHostName(
+        self, receiver: IResolutionReceiver, *_: object, portNumber: int = 0, **__: object
+    ) -> object:
+        receiver.resolutionBegan(self)  # type: ignore[arg-type]  # nobody cancels it
+        receiver.addressResolved(IPv4Address("TCP", "127.0.0.1", portNumber))
+        receiver.resolutionComplete()
+        return self

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from twisted.internet.address import IPv4Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import ILogObserver, LogLevel, formatEvent, globalLogPublisher
@@ -20,7 +19,7 @@ from image_service.server.assisted.client import AssistedService
 from tests.ports import free_port
 from tests.pytwisted import ensure_deferred
 from tests.server.assisted.calling import ID, SECRET, TIMEOUT_SECONDS, client_of, error_of, response
-from tests.server.assisted.clocked import ClockedReactor
+from tests.server.assisted.clocked import ClockedReactor, OneAddress
 from tests.server.assisted.upstream import IGNITION, OK, upstream
 
 if TYPE_CHECKING:
@@ -235,18 +234,6 @@ async def test_what_is_not_a_host_name_does_not_resolve(
     await assisted.close()
     assert (error.code, error.retry_after_seconds) == ("upstream-failed", 5)
     assert "its host name" in error.detail
-
-
-class OneAddress:
-    """A resolver by which every name is of this machine."""
-
-    def resolveHostName(
-        self, receiver: IResolutionReceiver, *_: object, portNumber: int = 0, **__: object
-    ) -> object:
-        receiver.resolutionBegan(self)  # type: ignore[arg-type]  # nobody cancels it
-        receiver.addressResolved(IPv4Address("TCP", "127.0.0.1", portNumber))
-        receiver.resolutionComplete()
-        return self
 
 
 @pytest.mark.parametrize("host", ["assisted_service", "xn--a.example", "a-.example", "x" * 63])

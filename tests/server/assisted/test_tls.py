@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
@@ -16,6 +16,7 @@ from image_service.server.assisted.client import AssistedService
 from image_service.server.assisted.tls import https_policy
 from tests.chains import REFUSED, TRUSTED, write_chain
 from tests.pytwisted import ensure_deferred
+from tests.server.assisted.clocked import ClockedReactor, OneAddress
 from tests.server.assisted.upstream import IGNITION, issue, upstream
 
 if TYPE_CHECKING:
@@ -77,6 +78,16 @@ async def test_name_or_address_of_the_certificate_is_accepted(
         assert await fetch(reactor, f"https://{host}:{server.port}", ca_file) == IGNITION
         (request,) = server.requests
     assert f"Host: {host}:{server.port}\r\n".encode() in request
+
+
+@ensure_deferred
+async def test_certificate_has_the_name_without_the_dot_of_the_root(
+    reactor: EPollReactor, authority: trustme.CA, ca_file: Path, tmp_path: Path
+) -> None:
+    clocked: Any = ClockedReactor(reactor)
+    clocked.nameResolver = OneAddress()
+    async with upstream(reactor, certificate=issue(authority, tmp_path, "assisted.svc")) as server:
+        assert await fetch(clocked, f"https://assisted.svc.:{server.port}", ca_file) == IGNITION
 
 
 @pytest.mark.parametrize("names", [("example.test",), ("127.0.0.2",), ("localhost",)])

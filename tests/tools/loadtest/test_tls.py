@@ -158,6 +158,15 @@ def ca_file(tmp_path: Path) -> Path:
     return tmp_path / "ca.pem"
 
 
+@ensure_deferred
+async def test_certificate_has_the_name_without_the_dot_of_the_root(
+    reactor: EPollReactor, ca_file: Path
+) -> None:
+    async with listening(reactor, context(AUTHORITY.issue_cert("images.svc"))) as origin:
+        absolute = attrs.evolve(origin, host="images.svc.")
+        assert await connect(reactor, absolute, ca_file) == ""
+
+
 @pytest.mark.parametrize("kind", CERTIFICATES)
 @ensure_deferred
 async def test_certificate_error_is_named_by_its_cause(

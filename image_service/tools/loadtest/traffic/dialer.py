@@ -120,5 +120,6 @@ class Dialer:
         plain = endpoint_class(self._reactor, address, origin.port, timeout=self._timeout_seconds)
         if origin.scheme == "http":
             return plain
+        name = origin.host.removesuffix(".")  # of the root, which is not in certificates
         # Once for all connections: loading the trusted certificates takes longer than a handshake.
-        return wrapClientTLS(policy.creatorForNetloc(origin.host.encode("ascii"), origin.port), plain)
+        return wrapClientTLS(policy.creatorForNetloc(name.encode("ascii"), origin.port), plain)
