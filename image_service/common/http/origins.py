@@ -118,8 +118,11 @@ def parse_origin(text: str) -> UrlOrigin:
 
 
 def public_url(url: str) -> str:
-    """Return a URL without user, query and fragment, which may be credentials."""
-    split = urlsplit(url)
+    """Return a URL without user, query and fragment, which may be credentials; no part of an invalid one."""
+    try:
+        split = urlsplit(url)
+    except ValueError:
+        return "a URL that is not valid"
     return split._replace(netloc=split.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 

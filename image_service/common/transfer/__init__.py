@@ -1,1 +1,1 @@
-"""Uploads that a manifest describes: manifests and their XML, allowed origins, requests to them."""
+"""Images in parts, which a manifest describes: manifests, their XML, and requests to object stores."""

@@ -51,6 +51,8 @@ def test_ipv6_brackets_are_in_the_host_field_only() -> None:
         "http://user:secret@h/x",
         "http://h/secret\u00e9",
         "http://h/secret x",
+        "https://user:secret@a\u2100b/full.iso",
+        "https://[secret/full.iso",
     ],
 )
 def test_invalid_url_is_refused_without_repeating_it(url: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import attrs
 
@@ -108,9 +108,16 @@ class Plan:
         return text
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # whose text may contain a password
+        raise ValueError("must be a valid URL") from None
+
+
 def parse_target(url: str) -> ImageTarget:
     """Parse the http(s) URL of an image; raises ValueError, whose message does not hold the URL."""
-    parts = urlsplit(url)
+    parts = _split(url)
     if "@" in parts.netloc:
         raise ValueError("has credentials before its host; use --header instead")
     if parts.scheme not in _PORTS or not parts.path.startswith("/"):
@@ -123,7 +130,7 @@ def parse_target(url: str) -> ImageTarget:
 
 def parse_base_url(url: str) -> str:
     """Return an http(s) URL of scheme, host and path without a final slash; raises ValueError."""
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme not in _PORTS or "?" in url or "#" in url or not _BASE_PATH.fullmatch(parts.path):
         raise ValueError("must be an http or https URL of a host and a plain path")
     return f"{_parse_origin(parts.scheme, parts.netloc)}{parts.path.rstrip('/')}"
