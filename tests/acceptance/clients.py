@@ -54,6 +54,7 @@ _PACKAGES = {
     "mlabel": "mtools",
     "mmd": "mtools",
     "nginx": "nginx-light",
+    "objcopy": "binutils",
     "ntfscp": "ntfs-3g",
     "promtool": "prometheus",
     "qemu-img": "qemu-utils",

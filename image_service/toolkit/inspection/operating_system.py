@@ -6,7 +6,6 @@ its loaders on the EFI system partition, the boot code of NTFS, and the files of
 
 from __future__ import annotations
 
-import shlex
 import stat
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from image_service.core.families.coreos.ignition import CONFIG_FILE, FIRST_BOOT_
 from image_service.core.families.coreos.network_keyfiles import KEYFILE_DIRECTORY
 from image_service.core.families.coreos.platforms import PLATFORM_ARGUMENT
 from image_service.core.formats.boot_loader.loader_entry import grub_file_key
+from image_service.core.formats.boot_loader.os_release import parse_os_release
 from image_service.core.formats.filesystems.file_tree import find_optional
 from image_service.core.formats.filesystems.ntfs import read_ntfs
 
@@ -137,7 +137,7 @@ def _find_releases(volume: Volume, root: TreeNode) -> Iterator[OsRelease]:
         for path in _OS_RELEASE:
             data = _read_small(system, path) if system else None
             if data is not None:
-                yield OsRelease(_number(volume), f"{directory}{path}", _parse_os_release(data))
+                yield OsRelease(_number(volume), f"{directory}{path}", parse_os_release(data))
                 break
 
 
@@ -146,19 +146,6 @@ def _find_deployments(root: TreeNode) -> Iterator[str]:
         for name in _list_names(root, f"{_DEPLOYMENTS}/{osname}/deploy"):
             if not name.endswith(".origin"):
                 yield f"{_DEPLOYMENTS}/{osname}/deploy/{name}/"
-
-
-def _parse_os_release(data: bytes) -> dict[str, str]:
-    """Return the variables (man os-release): assignments as a shell reads them."""
-    values = {}
-    for line in data.decode("utf-8", "replace").splitlines():
-        key, equals, value = line.strip().partition("=")
-        if equals and key.replace("_", "").isalnum():
-            try:
-                values[key] = "".join(shlex.split(value))
-            except ValueError:  # quotes without end
-                values[key] = value
-    return values
 
 
 def _read_coreos(volume: Volume, root: TreeNode) -> CoreosFacts | None:

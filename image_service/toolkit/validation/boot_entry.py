@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.core.formats.efi_program import read_efi_sections
 from image_service.core.formats.filesystems.file_tree import find_node
 from image_service.core.formats.initrd_stream import stream_initrd
 from image_service.toolkit.validation.boot_menus import find_boot_choice
@@ -17,7 +19,7 @@ from image_service.toolkit.validation.verdicts import CannotTell
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from image_service.core.formats.reading import ReadAt
+    from image_service.core.formats.reading import ReadAt, Span
     from image_service.toolkit.inspection.content import Volume
     from image_service.toolkit.validation.boot_menus import BootChoice
 
@@ -76,12 +78,17 @@ class BootEntry:
             raise CannotTell(f"the kernel arguments have {unknown:.80}, which is set elsewhere")
 
     def open(self, path: str) -> tuple[ReadAt, int]:
-        """Return a reader of a file in the volume, and its size."""
+        """Return a reader of a file in the volume, or of a section of the unified kernel, and its size."""
         root = self.choice.volume.root
         if root is None or _UNKNOWN in path:
             raise CannotTell("the files of the volume cannot be read")
-        node = find_node(root, path)
-        return read_parts(node, path), node.size
+        image = self.choice.image
+        node = find_node(root, image or path)
+        read_at = read_parts(node, image or path)
+        if not image:
+            return read_at, node.size
+        section = read_efi_sections(read_at, node.size)[path]
+        return partial(_read_section, read_at, section), section.length
 
 
 @attrs.frozen
@@ -109,6 +116,10 @@ class InitrdContent:
             self.has_modules or other.has_modules,
             self.has_ignition or other.has_ignition,
         )
+
+
+def _read_section(read_at: ReadAt, section: Span, offset: int, length: int) -> bytes:
+    return read_at(section.offset + offset, max(0, min(length, section.length - offset)))
 
 
 def find_boot_entry(volumes: Sequence[Volume]) -> BootEntry:

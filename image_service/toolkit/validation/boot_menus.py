@@ -1,16 +1,18 @@
 """The entry that a disk's boot loader starts by default: GRUB's or systemd-boot's.
 
-Which of the two the firmware starts is not read. Where both have a menu they must agree.
+Which of the two the firmware starts is not read. Where both have a menu they must agree. A unified kernel
+image may be the loader itself (EFI/BOOT/BOOTX64.EFI), and firmware or GRUB may start those in EFI/Linux.
 """
 
 from __future__ import annotations
 
 import stat
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import FileNotInImage, FormatError, UnreadScript
+from image_service.core.errors import FormatError, UnreadScript
 from image_service.core.formats.boot_loader.grub_menu import GrubMenu, MenuItem, parse_grub_environment
 from image_service.core.formats.boot_loader.loader_entry import (
     ENTRY_SUFFIX,
@@ -22,8 +24,15 @@ from image_service.core.formats.boot_loader.loader_entry import (
     parse_loader_entry,
     sort_for_systemd,
 )
+from image_service.core.formats.boot_loader.unified_kernel import (
+    KERNEL_SECTION,
+    UNIFIED_KERNELS,
+    is_unified_kernel_name,
+    read_unified_kernel,
+)
+from image_service.core.formats.efi_program import read_efi_sections
 from image_service.core.formats.filesystems.file_tree import find_node, find_optional
-from image_service.toolkit.validation.root_files import read_text
+from image_service.toolkit.validation.root_files import read_parts, read_text
 from image_service.toolkit.validation.verdicts import CannotTell
 
 if TYPE_CHECKING:
@@ -34,6 +43,9 @@ if TYPE_CHECKING:
 
 _DIRECTORIES = ("", "boot/")
 _GRUB_DIRECTORIES = ("grub2", "grub")
+_REMOVABLE = "EFI/BOOT"
+_REMOVABLE_LOADERS = ("BOOTX64.EFI", "BOOTAA64.EFI")
+_ADDONS, _ADDON_SUFFIX = "loader/addons", ".addon.efi"
 _MAX_ENTRIES = 64
 _SEPARATOR = ">"  # between a submenu and its item, in GRUB's ``default``
 
@@ -47,6 +59,7 @@ class BootChoice:
         name: for messages.
         arguments: an unknown variable of GRUB is in them as ``$NAME``.
         written: the arguments as the configuration has them.
+        image: path of the unified kernel image of which kernel and initrds are sections; "": they are files.
     """
 
     volume: Volume
@@ -55,10 +68,12 @@ class BootChoice:
     initrds: tuple[str, ...]
     arguments: tuple[str, ...]
     written: str
+    image: str = ""
 
     def starts_same(self, other: BootChoice) -> bool:
         """Return True if both start the same kernel in the same way."""
-        return self.volume is other.volume and (self.kernel, self.initrds, self.arguments) == (
+        return self.volume is other.volume and (self.image, self.kernel, self.initrds, self.arguments) == (
+            other.image,
             other.kernel,
             other.initrds,
             other.arguments,
@@ -67,10 +82,30 @@ class BootChoice:
 
 @attrs.frozen(eq=False)
 class _Store:
-    """A directory with entries of the Boot Loader Specification."""
+    """A directory with entries of the Boot Loader Specification.
+
+    Args:
+        unified: the directory of unified kernel images; "": the entries are of type 1.
+    """
 
     volume: Volume
     entries: tuple[LoaderEntry, ...]
+    unified: str = ""
+
+    def choose(self, entry: LoaderEntry) -> BootChoice:
+        """Return the choice of an entry, as systemd-boot and firmware start it."""
+        if not entry.first("linux"):
+            raise CannotTell(f"the entry {entry.file} starts another program than a kernel of Linux")
+        options = " ".join(entry.values.get("options", ()))
+        return BootChoice(
+            self.volume,
+            entry.file,
+            entry.first("linux"),
+            tuple(" ".join(entry.values.get("initrd", ())).split()),
+            tuple(options.split()),
+            options,
+            self.unified and f"{self.unified}/{entry.file}",
+        )
 
 
 def find_boot_choice(volumes: Sequence[Volume]) -> BootChoice | None:
@@ -86,21 +121,36 @@ def find_boot_choice(volumes: Sequence[Volume]) -> BootChoice | None:
         for directory in _DIRECTORIES
         if (store := _read_store(volume, root, directory))
     ]
+    unified = [store for volume, root in trees if (store := _read_unified_kernels(volume, root))]
     try:
         grub = _choose_in_grub(trees, stores)
     except UnreadScript as reason:
         raise CannotTell(reason.detail) from None
-    systemd = _choose_in_systemd_boot(trees, stores, is_alone=grub is None)
     if grub:
         grub = attrs.evolve(grub, volume=_volume_with(grub.kernel, grub.volume, trees))
-    if grub and systemd and not grub.starts_same(systemd):
+    choices = {
+        _REMOVABLE: _choose_removable(trees),
+        "GRUB": grub,
+        "systemd-boot": _choose_in_systemd_boot(trees, stores, unified, is_alone=grub is None),
+    }
+    chosen = [(loader, choice) for loader, choice in choices.items() if choice]
+    for (one, first), (other, second) in pairwise(chosen):
+        if not first.starts_same(second):
+            raise CannotTell(
+                f"{one} starts {first.name}, and {other} {second.name}; which loader the firmware starts is"
+                " not read"
+            )
+    if not chosen:
+        return None
+    choice = chosen[0][1]
+    if grub and unified and len(chosen) == 1:
         raise CannotTell(
-            f"GRUB starts {grub.name}, and systemd-boot {systemd.name}; which loader the firmware starts is"
-            " not read"
+            f"GRUB starts {grub.name}, and {UNIFIED_KERNELS} has unified kernel images; which the firmware"
+            " starts is not read"
         )
-    if not grub and systemd and stores and len(stores[0].entries) > 1:
-        _check_order(trees, stores[0], systemd)
-    return grub or systemd
+    if not grub and stores and len(stores[0].entries) > 1:
+        _check_order(trees, stores[0], choice)
+    return choice
 
 
 def _volume_with(kernel: str, volume: Volume, trees: Sequence[tuple[Volume, TreeNode]]) -> Volume:
@@ -118,6 +168,48 @@ def _read_store(volume: Volume, root: TreeNode, directory: str) -> _Store | None
         raise CannotTell(f"/{path} has {len(files)} entries; {_MAX_ENTRIES} are read")
     entries = tuple(parse_loader_entry(file, read_text(root, f"{path}/{file}") or "") for file in files)
     return _Store(volume, entries) if entries else None
+
+
+# Unified kernel images
+
+
+def _read_unified_kernels(volume: Volume, root: TreeNode) -> _Store | None:
+    node = find_optional(root, UNIFIED_KERNELS)
+    files = [name for name in node.entries() if is_unified_kernel_name(name)] if node else []
+    if len(files) > _MAX_ENTRIES:
+        raise CannotTell(f"/{UNIFIED_KERNELS} has {len(files)} entries; {_MAX_ENTRIES} are read")
+    entries = tuple(_read_unified_kernel(root, UNIFIED_KERNELS, file) for file in files)
+    return _Store(volume, entries, UNIFIED_KERNELS) if entries else None
+
+
+def _read_unified_kernel(root: TreeNode, directory: str, file: str) -> LoaderEntry:
+    path = f"{directory}/{file}"
+    for place in (f"{path}.extra.d", _ADDONS):
+        addons = find_optional(root, place)
+        if addons and any(name.lower().endswith(_ADDON_SUFFIX) for name in addons.entries()):
+            raise CannotTell(f"/{place} has programs that may add kernel arguments, and are not read")
+    node = find_node(root, path)
+    try:
+        return read_unified_kernel(file, read_parts(node, path), node.size)
+    except FormatError as error:
+        raise CannotTell(f"/{path} cannot be read: {error.detail}") from None
+
+
+def _choose_removable(trees: Sequence[tuple[Volume, TreeNode]]) -> BootChoice | None:
+    """Return the unified kernel image in the place of the loader for removable media; None: it is another."""
+    for volume, root in trees:
+        for file in _REMOVABLE_LOADERS:
+            node = find_optional(root, f"{_REMOVABLE}/{file}")
+            if node is None:
+                continue
+            try:
+                sections = read_efi_sections(read_parts(node, file), node.size)
+            except (FormatError, CannotTell):
+                continue
+            if KERNEL_SECTION in sections:
+                entry = _read_unified_kernel(root, _REMOVABLE, file)
+                return _Store(volume, (entry,), _REMOVABLE).choose(entry)
+    return None
 
 
 # GRUB
@@ -229,7 +321,11 @@ def _from_entry(menu: GrubMenu, entry: LoaderEntry, store: _Store | None) -> Boo
 
 
 def _choose_in_systemd_boot(
-    trees: Sequence[tuple[Volume, TreeNode]], stores: Sequence[_Store], *, is_alone: bool
+    trees: Sequence[tuple[Volume, TreeNode]],
+    stores: Sequence[_Store],
+    unified: Sequence[_Store],
+    *,
+    is_alone: bool,
 ) -> BootChoice | None:
     settings = _read_loader_config([root for _, root in trees])
     is_installed = settings is not None or any(find_optional(root, "EFI/systemd") for _, root in trees)
@@ -238,24 +334,16 @@ def _choose_in_systemd_boot(
     pattern = (settings or {}).get("default", "")
     if pattern.startswith("@"):
         raise CannotTell(f"loader.conf has default {pattern}: the firmware keeps the name of the entry")
-    entries = sort_for_systemd(entry for store in stores for entry in store.entries)
-    found = find_systemd_default(entries, pattern) if pattern else None
-    if found is None and any(_has_unified_kernels(root) for _, root in trees):
-        raise CannotTell("EFI/Linux has unified kernel images, whose sections are not read")
-    found = found or next(iter(entries), None)
+    all_stores = (*stores, *unified)
+    entries = sort_for_systemd(entry for store in all_stores for entry in store.entries)
+    if unified and not is_installed and len(entries) > 1:
+        raise CannotTell(
+            f"{UNIFIED_KERNELS} has unified kernel images; which the firmware starts is not read"
+        )
+    found = (find_systemd_default(entries, pattern) if pattern else None) or next(iter(entries), None)
     if found is None:
         return None
-    if not found.first("linux"):
-        raise CannotTell(f"the entry {found.file} starts another program than a kernel of Linux")
-    options = " ".join(found.values.get("options", ()))
-    return BootChoice(
-        next(store.volume for store in stores if found in store.entries),
-        found.file,
-        found.first("linux"),
-        tuple(" ".join(found.values.get("initrd", ())).split()),
-        tuple(options.split()),
-        options,
-    )
+    return next(store for store in all_stores if found in store.entries).choose(found)
 
 
 def _read_loader_config(roots: Sequence[TreeNode]) -> Mapping[str, str] | None:
@@ -267,13 +355,6 @@ def _read_loader_config(roots: Sequence[TreeNode]) -> Mapping[str, str] | None:
                 lines = (line.split(None, 1) for line in text.splitlines() if not line.startswith("#"))
                 return {words[0]: words[1].strip() for words in lines if len(words) > 1}
     return None
-
-
-def _has_unified_kernels(root: TreeNode) -> bool:
-    try:
-        return any(name.lower().endswith(".efi") for name in find_node(root, "EFI/Linux").entries())
-    except (FileNotInImage, FormatError):
-        return False
 
 
 def _check_order(trees: Sequence[tuple[Volume, TreeNode]], store: _Store, choice: BootChoice) -> None:

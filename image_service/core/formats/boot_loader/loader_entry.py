@@ -1,4 +1,6 @@
-"""Entries of the Boot Loader Specification, type 1, as GRUB's ``blscfg`` and systemd-boot read them.
+"""Entries of the Boot Loader Specification, as GRUB's ``blscfg`` and systemd-boot read them.
+
+Those of type 2 are unified kernel images (see `unified_kernel`), which systemd-boot orders like type 1.
 
 A file ``loader/entries/NAME.conf`` has lines of a key, blanks and a value; ``#`` begins a comment. The two
 loaders order the files differently:
@@ -25,7 +27,7 @@ LOADER_ENTRIES = "loader/entries"
 LOADER_CONFIG = "loader/loader.conf"
 ENTRY_SUFFIX = ".conf"
 
-_COUNTER = re.compile(r"\+([0-9]+)(?:-[0-9]+)?$")
+_COUNTER = re.compile(r"\+([0-9]+)(?:-[0-9]+)?(?=(?i:\.efi)?$)")
 _NAME_PARTS = 3  # name, version, release
 
 
