@@ -50,7 +50,10 @@ def add(add_parser: AddParser) -> None:
         each.add_argument("source", metavar=source, help="what the first task reads")
         is_bucket = place.startswith("s3:")
         each.add_argument(
-            "out", metavar=place, type=parse_location if is_bucket else Path, help="what the last task makes"
+            "out",
+            metavar=place,
+            type=parse_location if is_bucket else Path,
+            help="what the last task makes" + ("" if is_bucket else "; replaced if it exists"),
         )
         for task in workflow.tasks:
             for add_arguments in _ARGUMENTS.get(task.name, ()):
