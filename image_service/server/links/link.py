@@ -48,11 +48,13 @@ class LinkTarget:
         ref: complete; an ISO, or the initrd for PXE, which stands for its kernel and iPXE script too.
         credentials: of the URL that the link was made of.
         pin: the one version that a pinned link names.
+        expires_at: seconds since 1970. A writer of the database can end a link, but not prolong it.
     """
 
     ref: ImageRef
     credentials: Credentials | None
     pin: PinnedVersion | None
+    expires_at: float
 
     @property
     def is_iso(self) -> bool:
@@ -77,6 +79,7 @@ class LinkTarget:
             "ref": [ref.infra_env_id, ref.version, ref.architecture, ref.kind.value if ref.kind else None],
             "credentials": credentials and [credentials.scheme.value, credentials.secret],
             "pin": pin and [pin.generation, pin.base_sha256],
+            "expires_at": self.expires_at,
         }
         return json.dumps(document).encode()
 
@@ -91,6 +94,7 @@ class LinkTarget:
                 ImageRef(infra_env_id, version, architecture, Kind(kind)),
                 credentials and Credentials(CredentialScheme(credentials[0]), credentials[1]),
                 pin and PinnedVersion(*pin),
+                float(document["expires_at"]),
             )
         except (KeyError, TypeError, ValueError):
             pass  # the error would be the context of the next, and may hold the credentials
@@ -102,17 +106,35 @@ class LinkBody:
     """The description of a link, which does not need its code.
 
     Args:
+        readable: False: the present secret does not open it, and texts are empty. It can be revoked.
         label: a text that its maker chose.
-        created_at: RFC 3339.
-        expires_at: same.
+        created_at: RFC 3339; None: it is not readable.
+        expires_at: RFC 3339.
     """
 
     id: str
+    readable: bool
     label: str
     infra_env: str
     kind: str
     version: str
     architecture: str
     pinned: bool
-    created_at: Time
+    created_at: Time | None
     expires_at: Time
+
+    @classmethod
+    def of_unreadable(cls, link_id: str, expires_at: str) -> LinkBody:
+        """Return the description of a link that cannot be read."""
+        return cls(
+            id=link_id,
+            readable=False,
+            label="",
+            infra_env="",
+            kind="",
+            version="",
+            architecture="",
+            pinned=False,
+            created_at=None,
+            expires_at=expires_at,
+        )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
+from twisted.logger import Logger
 
 from image_service.common.concurrency.lru import LruCache
 from image_service.common.concurrency.rate_limiter import RateLimiter
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from image_service.server.links.target_url import OwnUrls
     from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.storage.encryption import SnapshotCipher
+
+_log = Logger()
 
 READ_AGAIN_SECONDS = 60.0
 """How long an opened link is used before it is read again; a revoked one is read again at once."""
@@ -141,6 +144,7 @@ class Links:
         self._wall_clock = wall_clock
         self._opened: LruCache[bytes, OpenedLink] = LruCache(MAX_OPENED)
         self._revocations = 0
+        self._unreadable: set[str] = set()
         self._wrong_codes: RateLimiter[str] = RateLimiter(clock, WRONG_CODES, WRONG_CODE_SECONDS, MAX_CLIENTS)
 
     async def make(self, request: LinkRequest, client: str) -> MadeLink:
@@ -159,6 +163,7 @@ class Links:
         code, now, ref, cipher = new_code(), self._wall_clock(), target.ref, self._cipher()
         description = LinkBody(
             id=new_link_id(),
+            readable=True,
             label=request.label,
             infra_env=ref.infra_env_id,
             kind=ref.kind.value if ref.kind else "",
@@ -166,7 +171,7 @@ class Links:
             architecture=ref.architecture or "",
             pinned=request.pinned,
             created_at=format_epoch(now),
-            expires_at=format_epoch(now + request.expires_in),
+            expires_at=format_epoch(target.expires_at),
         )
         digest = cipher.link_digest_of(code)
         stored = StoredLink(
@@ -174,7 +179,7 @@ class Links:
             digest,
             cipher.seal(digest, 0, json.dumps(description, default=render_body).encode()),
             cipher.seal_link(code, target.encode()),
-            now + request.expires_in,
+            target.expires_at,
         )
         await self._repository.add(stored, self._kept_snapshot(target))
         url = f"{self._own_urls.base_url}/s/{code}.{suffix}"
@@ -182,8 +187,19 @@ class Links:
 
     async def list_usable(self) -> Sequence[LinkBody]:
         """Return the links that have neither expired nor been revoked, the next to expire first."""
-        cipher, found = self._cipher(), await self._repository.list_usable(self._wall_clock())
-        return [LinkBody(**json.loads(cipher.unseal(link.digest, 0, link.description))) for link in found]
+        found = await self._repository.list_usable(self._wall_clock())
+        bodies = [self._describe(link) for link in found]
+        unreadable = {body.id for body in bodies if not body.readable}
+        for link_id in sorted(unreadable - self._unreadable):
+            _log.warn("short link {link} cannot be read with the present secret: revoke it", link=link_id)
+        self._unreadable = unreadable
+        return bodies
+
+    def _describe(self, link: StoredLink) -> LinkBody:
+        try:
+            return LinkBody(**json.loads(self._cipher().unseal(link.digest, 0, link.description)))
+        except (SnapshotUnreadable, TypeError, ValueError):
+            return LinkBody.of_unreadable(link.id, format_epoch(link.expires_at))
 
     async def revoke(self, link_id: str) -> None:
         """End a link at once, in all processes; raises NotFound if there is none of this id."""
@@ -248,13 +264,16 @@ class Links:
         stored = await self._repository.find(digest)
         if stored is None:
             raise NotFound("there is no such short link")
-        now, left = self._clock.seconds(), stored.expires_at - self._wall_clock()
-        if stored.sealed is None or left <= 0:
-            raise Gone("this short link has expired or was revoked")
+        now, ended = self._clock.seconds(), Gone("this short link has expired or was revoked")
+        if stored.sealed is None:
+            raise ended
         try:
             target = LinkTarget.decode(self._cipher().unseal_link(code, stored.sealed))
         except SnapshotUnreadable as error:
             raise Gone(error.detail) from None
+        left = min(stored.expires_at, target.expires_at) - self._wall_clock()
+        if left <= 0:
+            raise ended
         link = self._opened[digest] = OpenedLink(digest, target, counters, now, now + left)
         return link
 
@@ -273,7 +292,8 @@ class Links:
             if snapshot is None or snapshot.generation < 0:
                 raise Unavailable("the image could not be stored, so that no link can be pinned to it")
             pin = PinnedVersion(snapshot.generation, version.base.sha256)
-        target = LinkTarget(version.ref, route.credentials, pin)
+        expires_at = self._wall_clock() + request.expires_in
+        target = LinkTarget(version.ref, route.credentials, pin, expires_at)
         return target, SCRIPT if is_script else ISO if target.is_iso else INITRD
 
     def _kept_snapshot(self, target: LinkTarget) -> tuple[bytes, int] | None:

@@ -139,6 +139,44 @@ def test_links_are_listed_without_their_secret(linking: Linking) -> None:
     assert [link.expires_at for link in outcome(linking.links.list_usable())] == ["1970-01-01T00:01:40Z"]
 
 
+def spoil(linking: Linking, made: MadeLink, **changes: object) -> None:
+    """Change the row of a link, as a writer of the database can."""
+    digest, row = next((key, row) for key, row in linking.stored.rows.items() if row.id == made.id)
+    linking.stored.rows[digest] = attrs.evolve(row, **changes)
+
+
+@pytest.mark.parametrize("description", [b"", b"damaged" * 20])
+def test_link_that_cannot_be_read_hides_no_other_and_is_revoked(
+    linking: Linking, messages: list[str], description: bytes
+) -> None:
+    other, damaged = linking.make(), linking.make(expires_in=50)
+    spoil(linking, damaged, description=description)
+    for _ in range(2):
+        listed = {link.id: link for link in outcome(linking.links.list_usable())}
+        assert listed.keys() == {other.id, damaged.id}
+        assert [listed[each.id].readable for each in (other, damaged)] == [True, False]
+        assert listed[damaged.id].expires_at == "1970-01-01T00:00:50Z"
+    assert [line for line in messages if damaged.id in line] == [
+        f"short link {damaged.id} cannot be read with the present secret: revoke it"
+    ]
+    outcome(linking.links.revoke(damaged.id))
+    assert [link.id for link in outcome(linking.links.list_usable())] == [other.id]
+
+
+def test_writer_of_the_database_ends_a_link_and_does_not_prolong_it(linking: Linking) -> None:
+    prolonged, ended = linking.make(expires_in=10), linking.make(expires_in=10)
+    spoil(linking, prolonged, expires_at=1e6)
+    spoil(linking, ended, expires_at=5.0)
+    linking.world.clock.advance(6)
+    assert linking.open(prolonged).expires_at == pytest.approx(linking.world.clock.seconds() + 4)
+    with pytest.raises(Gone):
+        linking.open(ended)
+    linking.links = links_of(linking.world, linking.stored)
+    linking.world.clock.advance(5)
+    with pytest.raises(Gone):
+        linking.open(prolonged)
+
+
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_expired_link_is_gone(linking: Linking, *, is_cached: bool) -> None:
     made = linking.make(expires_in=10)

@@ -40,7 +40,7 @@ def test_codes_are_16_characters_of_80_random_bits() -> None:
 def test_targets_are_decoded_as_they_were_encoded(
     ref: ImageRef, credential: Credentials | None, pin: PinnedVersion | None
 ) -> None:
-    target = LinkTarget(ref, credential, pin)
+    target = LinkTarget(ref, credential, pin, 1.5)
     decoded = LinkTarget.decode(target.encode())
     assert decoded == target
     if credential is not None and decoded.credentials is not None:  # they are equal by their digests
@@ -59,12 +59,12 @@ def test_other_bytes_are_no_target(payload: bytes) -> None:
 
 def test_secrets_are_not_shown() -> None:
     secret = Credentials(CredentialScheme.IMAGE_TOKEN, "eyJ-secret")
-    assert "eyJ-secret" not in repr(LinkTarget(INITRD, secret, None))
+    assert "eyJ-secret" not in repr(LinkTarget(INITRD, secret, None, 0))
 
 
 @pytest.mark.parametrize("kind", ISOS)
 def test_link_to_an_iso_has_its_suffix_only(kind: Kind) -> None:
-    target = LinkTarget(ImageRef(ID, "4.20", "x86_64", kind), None, None)
+    target = LinkTarget(ImageRef(ID, "4.20", "x86_64", kind), None, None, 0)
     assert target.find_ref("iso") is target.ref
     for suffix in ("img", "ipxe", "vmlinuz"):
         with pytest.raises(NotFound):
@@ -72,7 +72,7 @@ def test_link_to_an_iso_has_its_suffix_only(kind: Kind) -> None:
 
 
 def test_link_to_an_initrd_stands_for_all_that_netboot_needs() -> None:
-    target = LinkTarget(INITRD, None, None)
+    target = LinkTarget(INITRD, None, None, 0)
     assert target.find_ref("img") is target.ref
     assert target.find_ref("ipxe") == ImageRef(ID, "4.20", "aarch64", Kind.IPXE_SCRIPT)
     assert target.find_ref("vmlinuz") == ArtifactRef(BootArtifact.KERNEL, "4.20", "aarch64")

@@ -65,11 +65,12 @@ function revokeButton(link) {
   return button;
 }
 
+const UNREADABLE = "cannot be read with the present secret";
 const linkParts = parts("links");
 const table = new Table(linkParts.table, {
-  Link: (link) => [link.label || "no label", element("span", "second", link.id)],
+  Link: (link) => [link.readable ? link.label || "no label" : UNREADABLE, element("span", "second", link.id)],
   Expires: (link) => [relative(link.expires_at), element("span", "second", link.expires_at)],
-  Version: (link) => [link.pinned ? "pinned" : "the present one"],
+  Version: (link) => [link.readable ? (link.pinned ? "pinned" : "the present one") : "unknown"],
   Action: (link) => [revokeButton(link)],
 });
 
