@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.core.formats.hosts import ascii_host
+from image_service.core.families.coreos.names import host_fault
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ def _parse_url(value: str) -> str:
     fault = f"must be {_SCHEME}://USER:PASSWORD@HOST:PORT/DATABASE, escaped (%40 for @ in PASSWORD)"
     try:
         parts = urlsplit(value)
-        if parts.hostname:
-            ascii_host(parts.hostname)
         is_valid = parts.scheme in {_SCHEME, "postgresql"} and len(parts.path) > 1 and parts.port != 0
         # SQLAlchemy ends a password at the first: the rest of it would be logged as part of the host.
         is_valid = is_valid and value.partition("?")[0].count("@") <= 1
@@ -61,6 +59,8 @@ def _parse_url(value: str) -> str:
         is_valid = False
     if not is_valid:
         raise ValueError(fault)
+    if host := host_fault(value):
+        raise ValueError(host)
     return f"{_SCHEME}:{value.partition(':')[2]}"
 
 

@@ -15,7 +15,7 @@ from image_service.core.families.coreos.build_names import (
     VERSION,
     VERSION_FAULT,
 )
-from image_service.core.formats.hosts import is_web_url
+from image_service.core.formats.hosts import host_fault, is_web_url
 from image_service.settings import parsers
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ def _member_faults(entry: Mapping[str, object]) -> Iterable[str]:
             yield f"{name} is missing; it {message}"
         elif not isinstance(member, str):
             yield f"{name} must be a string, in double quotes"
+        elif name == "url" and (fault := host_fault(member)):
+            yield f"url {fault}"
         elif name == "url" and entry.get("remote") is True:
             if not is_remote_url(member):
                 yield f"url {_REMOTE_URL_FAULT}"
@@ -150,7 +152,7 @@ def _remote_faults(entry: Mapping[str, object]) -> Iterable[str]:
     if not isinstance(remote, bool):
         yield "remote must be true or false, without quotes, or absent"
     if "digests" in entry and not (isinstance(digests, str) and (is_url(digests) or is_remote_url(digests))):
-        yield f"digests {_URL_FAULT}, or s3://bucket/key"
+        yield f"digests {host_fault(str(digests)) or f'{_URL_FAULT}, or s3://bucket/key'}"
     if ("digests" in entry) != ("digests_sha256" in entry):
         yield "digests and digests_sha256 must be there both, or neither"
     if "digests" in entry and remote is False:

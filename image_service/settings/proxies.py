@@ -13,6 +13,7 @@ import attrs
 
 from image_service.common.http.origins import DEFAULT_PORTS, Proxy
 from image_service.core.errors import ConfigurationError
+from image_service.core.families.coreos.names import host_fault
 from image_service.settings import parsers
 from image_service.settings.variables import read_group, setting
 
@@ -68,12 +69,13 @@ class Exemptions:
 
 def parse_proxy(text: str) -> Proxy:
     """Parse the URL of a proxy; without a scheme it is http, and without a port 80, or 443 for https."""
+    url = text if "://" in text else f"http://{text}"
     try:
-        split = urlsplit(text if "://" in text else f"http://{text}")
+        split = urlsplit(url)
         user, at, netloc = split.netloc.rpartition("@")
         address = parsers.address(netloc)
     except ValueError:
-        raise ValueError(_FAULT) from None
+        raise ValueError(host_fault(url) or _FAULT) from None
     if split.scheme not in DEFAULT_PORTS or split.path not in {"", "/"} or split.query or split.fragment:
         raise ValueError(_FAULT)
     name, _, password = user.partition(":")

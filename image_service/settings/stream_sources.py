@@ -16,7 +16,7 @@ from image_service.core.families.coreos.build_names import (
     VERSION,
     VERSION_FAULT,
 )
-from image_service.core.formats.hosts import is_web_url
+from image_service.core.formats.hosts import host_fault, is_web_url
 from image_service.settings import parsers
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _faults(entry: object) -> Iterable[str]:
         yield f"stream {VERSION_FAULT}"
     url, architectures = entry.get("url"), entry.get("architectures")
     if not isinstance(url, str) or not is_web_url(url):
-        yield f"url must be an {parsers.WEB_URL}"
+        yield f"url {host_fault(str(url)) or f'must be an {parsers.WEB_URL}'}"
     if not isinstance(architectures, list) or not architectures:
         yield "architectures must be a list of at least one"
     elif not all(isinstance(each, str) and ARCHITECTURE.fullmatch(each) for each in architectures):

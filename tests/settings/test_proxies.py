@@ -117,7 +117,6 @@ def test_user_and_password_are_decoded() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "https://user:s3cret@a..b:3128",
         "socks5://user:s3cret@proxy",
         "http://user:s3cret/@proxy:3128",
         "http://user:s3cret@",
@@ -130,3 +129,10 @@ def test_invalid_proxy_is_a_fault_without_its_password(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"HTTPS_PROXY: must be http://") as caught:
         settings_of(HTTPS_PROXY=text)
     assert "s3cret" not in caught.value.detail
+
+
+def test_invalid_host_of_a_proxy_is_named_as_the_fault() -> None:
+    for text in ("https://user:s3cret@a..b:3128", f"{'a' * 64}.example", "http://.example:80"):
+        with pytest.raises(ConfigurationError, match=r"HTTPS_PROXY: must have a host name of at") as caught:
+            settings_of(HTTPS_PROXY=text)
+        assert "s3cret" not in caught.value.detail

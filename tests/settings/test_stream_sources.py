@@ -52,6 +52,7 @@ def test_malformed_json_is_refused() -> None:
         ("url", "file:///etc/passwd", "url must be an http"),
         ("url", "https://user:top-secret@builds.example/", "url must be an http"),
         ("url", 1, "url must be an http"),
+        ("url", "https://builds..example/", "url must have a host name of at most 253"),
         ("architectures", [], "architectures must be a list"),
         ("architectures", "x86_64", "architectures must be a list"),
         ("architectures", ["x86-64"], "architectures: each must be at most 32"),

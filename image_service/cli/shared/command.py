@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from image_service.cli.shared.input import parse_input_name
 from image_service.cli.shared.output import parse_output_name
-from image_service.core.formats.hosts import is_web_url
+from image_service.core.formats.hosts import host_fault, is_web_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,5 +65,6 @@ def add_admin_arguments(parser: argparse.ArgumentParser, *other_names: str) -> N
 
 def _parse_url(url: str) -> str:
     if not is_web_url(url):
-        raise argparse.ArgumentTypeError("must be an http or https URL, such as http://localhost:8081")
+        fault = host_fault(url) or "must be an http or https URL, such as http://localhost:8081"
+        raise argparse.ArgumentTypeError(fault)
     return url

@@ -91,3 +91,16 @@ def is_web_url(value: str) -> bool:
     except ValueError:
         return False
     return split.scheme in {"http", "https"} and is_authority(split.netloc)
+
+
+def host_fault(url: str) -> str:
+    """Return what is wrong with the host name of a URL, for messages; "": nothing, or it has none."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+    try:
+        ascii_host(host or "localhost")
+    except ValueError as fault:
+        return str(fault)
+    return ""

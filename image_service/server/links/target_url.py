@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.core.errors import InvalidParameter
-from image_service.core.formats.hosts import is_web_url
+from image_service.core.formats.hosts import host_fault, is_web_url
 from image_service.core.images.reference import ImageRef, Kind
 from image_service.server.http.routes import ImageRoute, parse_route
 
@@ -39,7 +39,8 @@ class OwnUrls:
             NotFound: this service has no such route.
         """
         if not is_web_url(url):
-            raise InvalidParameter("url must be an escaped http or https URL without user name and fragment")
+            form = "must be an escaped http or https URL without user name and fragment"
+            raise InvalidParameter(f"url {host_fault(url) or form}")
         base, split = urlsplit(self.base_url), urlsplit(url)
         port = split.port or _PORTS[split.scheme]
         is_own = split.hostname in {base.hostname, *_LOOPBACK}

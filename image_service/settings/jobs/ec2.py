@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from image_service.common.files.exposure import describe_exposure
+from image_service.core.families.coreos.names import host_fault
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 
@@ -140,7 +141,8 @@ def _parse_object_stores(value: str) -> frozenset[str]:
         except ValueError:
             origin = ""
         if not origin or urlsplit(origin).path:
-            faults.append(f"{entry!r} must be SCHEME://HOST or SCHEME://HOST:PORT, by http or https")
+            form = "must be SCHEME://HOST or SCHEME://HOST:PORT, by http or https"
+            faults.append(f"{entry!r} {host_fault(entry) or form}")
         found.add(origin)
     parsers.raise_faults(faults)
     return frozenset(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.formats.hosts import is_web_url
+from image_service.core.formats.hosts import host_fault, is_web_url
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 
@@ -101,7 +101,8 @@ def _parse_keys_file(value: str) -> Path:
 
 def _parse_keys_url(value: str) -> str:
     if not is_web_url(value):
-        raise ValueError("must be an http:// or https:// URL, escaped, without fragment and user name")
+        form = "must be an http:// or https:// URL, escaped, without fragment and user name"
+        raise ValueError(host_fault(value) or form)
     return value
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import attrs
 
 from image_service.core.errors import InvalidArguments
-from image_service.core.formats.hosts import is_web_url
+from image_service.core.formats.hosts import host_fault, is_web_url
 
 _PORTS = {"http": 80, "https": 443}
 _MAX_SHOWN = 64  # characters of the last segment
@@ -39,10 +39,11 @@ class ImageUrl:
     def parse(cls, text: str) -> Self:
         """Return the parts of a URL; raise InvalidArguments if it is not an http or https URL."""
         if not is_web_url(text):
-            raise InvalidArguments(
-                "the URL must be an http or https URL without user name and fragment, and with other"
-                " characters escaped, such as http://192.0.2.1:8080/images/full.iso"
+            form = (
+                "must be an http or https URL without user name and fragment, and with other characters"
+                " escaped, such as http://192.0.2.1:8080/images/full.iso"
             )
+            raise InvalidArguments(f"the URL {host_fault(text) or form}")
         split = urlsplit(text)
         return cls(
             text=text,

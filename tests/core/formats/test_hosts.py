@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from image_service.core.formats.hosts import ascii_host, is_authority, is_web_url, parse_authority
+from image_service.core.formats.hosts import ascii_host, host_fault, is_authority, is_web_url, parse_authority
 
 TOO_LONG = ".".join(["a" * 63] * 4)  # 255 characters
 
@@ -127,3 +127,23 @@ def test_web_url_is_accepted(url: str) -> None:
 )
 def test_other_url_is_refused(url: str) -> None:
     assert not is_web_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("http://a..b/x", "with 1 to 63 in each label"),
+        (f"https://user:s3cret@{'a' * 64}.example:80", "with 1 to 63 in each label"),
+        ("http://[fe80::g]/", ""),
+        ("http://a_b c/", "must have a host name or IP address"),
+        ("http://host/", ""),
+        ("http://", ""),
+        ("file:///x", ""),
+        ("x", ""),
+    ],
+)
+def test_fault_of_a_host_is_told_without_the_url(url: str, fault: str) -> None:
+    told = host_fault(url)
+    assert fault in told
+    assert bool(told) == bool(fault)
+    assert "s3cret" not in told
