@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.core.families.coreos.names import host_fault
+from image_service.core.formats.hosts import host_fault
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:

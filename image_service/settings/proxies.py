@@ -13,7 +13,7 @@ import attrs
 
 from image_service.common.http.origins import DEFAULT_PORTS, Proxy
 from image_service.core.errors import ConfigurationError
-from image_service.core.families.coreos.names import host_fault
+from image_service.core.formats.hosts import host_fault
 from image_service.settings import parsers
 from image_service.settings.variables import read_group, setting
 

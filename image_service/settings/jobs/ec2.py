@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from image_service.common.files.exposure import describe_exposure
-from image_service.core.families.coreos.names import host_fault
+from image_service.core.formats.hosts import host_fault
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 

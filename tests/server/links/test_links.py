@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -139,7 +139,7 @@ def test_links_are_listed_without_their_secret(linking: Linking) -> None:
     assert [link.expires_at for link in outcome(linking.links.list_usable())] == ["1970-01-01T00:01:40Z"]
 
 
-def spoil(linking: Linking, made: MadeLink, **changes: object) -> None:
+def spoil(linking: Linking, made: MadeLink, **changes: Any) -> None:
     """Change the row of a link, as a writer of the database can."""
     digest, row = next((key, row) for key, row in linking.stored.rows.items() if row.id == made.id)
     linking.stored.rows[digest] = attrs.evolve(row, **changes)
