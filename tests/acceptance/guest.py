@@ -82,11 +82,13 @@ def started(*options: str) -> Iterator[None]:
             process.kill()
 
 
-def firmware(name: str, directory: Path, variables: Path | None = None) -> Sequence[str]:
+def firmware(
+    name: str, directory: Path, variables: Path | None = None, *, ovmf: Path | None = None
+) -> Sequence[str]:
     """Return qemu's options for SeaBIOS (``bios``) or OVMF with a writable variable store (``uefi``)."""
     if name == "bios":
         return []
-    ovmf = Path(needs_client("/usr/share/OVMF"))
+    ovmf = ovmf or Path(needs_client("/usr/share/OVMF"))
     store = directory / "variables.fd"
     shutil.copyfile(variables or ovmf / "OVMF_VARS_4M.fd", store)
     flash = "if=pflash,format=raw,file="

@@ -15,6 +15,7 @@ import pytest
 
 from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, VOLUME_ID, make_boot_iso
 from tests.acceptance.clients import needs_client, run_client
+from tests.acceptance.cutting_proxy import cutting
 from tests.acceptance.guest import HOST, NETWORK, Report, boot, firmware, medium, started
 from tests.acceptance.mount_watcher import SeenMount, list_mounts, watching
 from tests.acceptance.ramdisk import make_ramdisk
@@ -38,6 +39,7 @@ CONFIGS = {
     "usb": CONFIG | {"text": base64.b64encode(random.Random(1).randbytes(220_000)).decode()},  # noqa: S311
 }
 STAGES = ["probed", "firmware", "boot loader", "kernel", "initrd", "ignition"]
+CUTS = 4
 RAMDISK_TEXT = "static network of eth0"
 
 
@@ -215,6 +217,28 @@ def test_uefi_boots_over_http(host: Host, tmp_path: Path, *, is_link: bool) -> N
     report = boot(*firmware("uefi", tmp_path, variables), *NETWORK, "-m", "1024")
     assert report.arguments.endswith(" ".join(APPENDED))
     assert report.config == host.service.ignition_config(infra_env_id)
+
+
+@pytest.mark.soak
+def test_uefi_boots_over_http_although_the_download_is_cut(host: Host, tmp_path: Path) -> None:
+    """OVMF resumes since 2025.02 after a silence, and sends five requests at most."""
+    named = os.environ.get("OVMF")
+    if not named:
+        pytest.skip("optional client: OVMF does not name the directory of an OVMF that resumes downloads")
+    infra_env_id = host.service.register(SPLICED, CONFIG, APPENDED)
+    path = f"/byid/{infra_env_id}/{SPLICED}/x86_64/full.iso"
+    content = host.service.get(path).body
+    with cutting(host.service.url, [len(content) // 7 + number for number in range(CUTS)]) as proxy:
+        variables = tmp_path / "boot-uri.fd"
+        url = f"http://{HOST}:{proxy.port}{path}"
+        empty = Path(named) / "OVMF_VARS_4M.fd"
+        run_client("virt-fw-vars", "--input", empty, "--output", variables, "--set-boot-uri", url)
+        options = firmware("uefi", tmp_path, variables, ovmf=Path(named))
+        report = boot(*options, *NETWORK, "-device", "virtio-rng-pci", "-m", "1024")
+    assert report.config == host.service.ignition_config(infra_env_id)
+    assert proxy.statuses == [200, *[206] * CUTS]
+    assert bytes(proxy.content) == content
+    assert all("if-match" in fields for fields in proxy.requests[1:])
 
 
 @pytest.mark.soak
