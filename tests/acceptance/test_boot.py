@@ -221,7 +221,7 @@ def test_uefi_boots_over_http(host: Host, tmp_path: Path, *, is_link: bool) -> N
 
 @pytest.mark.soak
 def test_uefi_boots_over_http_although_the_download_is_cut(host: Host, tmp_path: Path) -> None:
-    """OVMF resumes since 2025.02 after a silence, and sends five requests at most."""
+    """OVMF 2026.08 resumes after a silence, and sends five requests at most."""
     named = os.environ.get("OVMF")
     if not named:
         pytest.skip("optional client: OVMF does not name the directory of an OVMF that resumes downloads")
