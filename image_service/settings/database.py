@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.core.formats.hosts import host_fault
+from image_service.core.formats.hosts import ascii_host
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def _parse_url(value: str) -> str:
         is_valid = False
     if not is_valid:
         raise ValueError(fault)
-    if host := host_fault(value):
-        raise ValueError(host)
+    for host in (parts.hostname or "localhost").split(","):  # PostgreSQL's client tries several
+        ascii_host(host)
     return f"{_SCHEME}:{value.partition(':')[2]}"
 
 

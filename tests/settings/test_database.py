@@ -42,7 +42,13 @@ def test_secrets_are_read_in_order(secret_file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", [URL, URL.replace("+psycopg", ""), "postgresql+psycopg:///images?host=/run/pg"]
+    "url",
+    [
+        URL,
+        URL.replace("+psycopg", ""),
+        "postgresql+psycopg:///images?host=/run/pg",
+        "postgresql+psycopg://images:top-secret@a.example.com,b.example.com/images",
+    ],
 )
 def test_url_names_the_driver(url: str, secret_file: str) -> None:
     settings = read({"DATABASE_URL": url, "INSTANCE_SECRET_FILE": secret_file})
