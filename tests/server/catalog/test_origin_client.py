@@ -257,6 +257,17 @@ def test_redirect_to_another_origin_drops_the_credentials(origin: Origin, other:
     assert SECRET not in "".join(str(request.headers) for request in other.requests)
 
 
+@pytest.mark.parametrize(
+    "query", ["Credential=A%2F2021%2Fs3&Signature=a%2Bb%3D%3d", "path=/a/b+c%20d&sig=a=b=", "?"]
+)
+def test_signature_in_a_redirect_is_sent_as_it_was_received(origin: Origin, query: str) -> None:
+    origin.serve("/b%2Fc.iso", Reply(BODY))
+    url = origin.serve("/a.iso", Reply(status=302, headers={"Location": f"/b%2Fc.iso?{query}"}))
+
+    assert fetch(url) == BODY
+    assert origin.requests[1].target == f"/b%2Fc.iso?{query}"
+
+
 def test_redirect_back_to_the_origin_sends_the_credentials_again(origin: Origin, other: Origin) -> None:
     other.serve("/b.iso", Reply(status=302, headers={"Location": origin.serve("/c.iso", Reply(BODY))}))
     url = origin.serve("/a.iso", Reply(status=302, headers={"Location": other.url("/b.iso")}))
