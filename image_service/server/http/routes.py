@@ -235,7 +235,8 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
             if digest not in {None, "sha256"}:
                 raise InvalidParameter("the query parameter digest is invalid; the only value is sha256")
             return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or digest is not None)
-    raise NotFound("not found")
+    # Firmware and scripts join a base URL and a path with one too many.
+    raise NotFound("not found; the path has two slashes in a row" if "//" in path else "not found")
 
 
 def _decode(segment: str) -> str:

@@ -347,6 +347,14 @@ def test_unknown_path_is_not_found(target: str) -> None:
             parse(path, base_path="/base")
 
 
+def test_path_with_two_slashes_in_a_row_is_named() -> None:
+    for target in (f"//images/{ID}?version=4.20&type=full-iso", f"/byid/{ID}//x86_64/full.iso"):
+        with pytest.raises(NotFound, match="two slashes in a row"):
+            parse(target)
+    with pytest.raises(NotFound, match=r"^not found$"):
+        parse("/images/?url=http://a")
+
+
 @pytest.mark.parametrize(
     "infra_env_id",
     [
