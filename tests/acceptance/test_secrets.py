@@ -113,6 +113,8 @@ def test_no_secret_is_in_any_output_in_production(
         "ASSISTED_SERVICE_HOST": urlsplit(upstream.url("")).netloc,
         "OS_IMAGES_REQUEST_HEADERS": json.dumps({"X-Key": secret("image_headers")}),
         "OS_IMAGES_REQUEST_QUERY_PARAMS": json.dumps({"key": secret("image_parameters")}),
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": secret("foreign"),
+        "TOKEN_OF_ANOTHER_PROGRAM": secret("foreign"),
         "UPSTREAM_TIMEOUT": "1",
         "WORKERS": workers,
         "ADMIN_LISTEN": (admin := f"127.0.0.1:{free_port()}"),
@@ -127,7 +129,7 @@ def test_no_secret_is_in_any_output_in_production(
         assert len(environments) == (int(workers) if workers != "1" else 0)
         evidence.found |= environments
     evidence.found |= {"output": service.output, **_files(tmp_path / "data")}
-    evidence.check("ignition", "infra_env", "admin", "wrong_admin", *CREDENTIALS, *OF_DOWNLOADS)
+    evidence.check("ignition", "infra_env", "admin", "wrong_admin", "foreign", *CREDENTIALS, *OF_DOWNLOADS)
     assert evidence.statuses >= {200, 401, 403, 404, 405, 412, 416, 422, 502, 503, 504}
     asked = "".join(f"{each.target} {each.headers}" for each in upstream.requests)
     assert [place for place in (*CREDENTIALS, *OF_DOWNLOADS) if secret(place) not in asked] == []

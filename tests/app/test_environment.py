@@ -17,6 +17,9 @@ CREDENTIALS = {
     "STANDALONE_TOKEN": "secret",
     "https_proxy": "http://user:secret@proxy",
     "HTTP_PROXY": "http://proxy",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN": "secret",
+    "EC2_PASSWORD": "secret",
+    "TOKEN_OF_ANOTHER_PROGRAM": "secret",
 }
 OTHERS = {"PATH": "/bin", "LISTEN_PORT": "8080", "HTTPS_KEY_FILE": "/tls.key", "ASSISTED_SERVICE_HOST": "h"}
 

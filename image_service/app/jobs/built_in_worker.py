@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from image_service.common.concurrency.supervised_process import SupervisedProcess
 from image_service.common.files.private_files import create_private
+from image_service.common.programs.environment import OBJECT_STORE, environment_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,10 +52,9 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
     ]
 
     def spawn(process: ChildProcess) -> None:
-        # It has the standard error and the AWS_* variables of this process.
-        parts.reactor.spawnProcess(
-            process, command[0], command, dict(os.environ), childFDs={0: "w", 1: 1, 2: 2}
-        )
+        environment = environment_of(os.environ, *OBJECT_STORE, "TOOLKIT", "BUNDLE_KEY_FILE")
+        # It has the standard error of this process.
+        parts.reactor.spawnProcess(process, command[0], command, environment, childFDs={0: "w", 1: 1, 2: 2})
 
     worker = SupervisedProcess(parts.reactor, "the worker", spawn, _STOP_SECONDS)
     worker.start()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from image_service.common.programs.dependencies import BWRAP, SETPRIV, UNSHARE
+from image_service.common.programs.environment import environment_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,6 +60,7 @@ def _runs(command: Sequence[str]) -> bool:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=environment_of(os.environ),
             timeout=_PROBE_SECONDS,
             check=False,
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 
+from image_service.common.programs.environment import OBJECT_STORE, environment_of
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ class Toolkit:
 def _environment_of(call: ToolkitCall) -> dict[str, str]:
     """Return the variables of a call: credentials only if it uploads."""
     if call.words[0] != _PUBLISHES:
-        return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        return environment_of(os.environ)
     region = {"AWS_REGION": call.region, "AWS_DEFAULT_REGION": call.region} if call.region else {}
-    return {**os.environ, **region}
+    return {**environment_of(os.environ, *OBJECT_STORE), **region}
 
 
 class _LineReader:
@@ -203,6 +204,7 @@ def _first_line(command: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=environment_of(os.environ),
             timeout=_PROBE_SECONDS,
             check=False,
         )

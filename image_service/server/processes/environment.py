@@ -1,4 +1,4 @@
-"""The environment of serving processes: credentials and contents of files reach them in a file in memory.
+"""The environment of serving processes: only settings that are not secret; a file in memory has the others.
 
 ``/proc/PID/environ`` shows the environment that a process was started with, for as long as it runs.
 """
@@ -9,6 +9,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from image_service.common.programs.environment import environment_of
 from image_service.settings.settings import variables
 
 if TYPE_CHECKING:
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 def without_credentials(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a serving process is started with."""
-    return {name: text for name, text in environ.items() if not _holds_credentials(name)}
+    settings = [variable for variable in variables() if not (variable.is_secret or variable.from_file)]
+    return environment_of(environ, *(name for variable in settings for name in variable.names))
 
 
 def write_credentials(environ: Mapping[str, str]) -> int:
     """Return the descriptor of a file in memory with the other variables; the caller closes it."""
-    credentials = {name: text for name, text in environ.items() if _holds_credentials(name)}
+    known = without_credentials(environ)
+    credentials = {name: text for name, text in environ.items() if name not in known}
     descriptor = os.memfd_create("credentials")
     os.write(descriptor, json.dumps(credentials).encode())
     return descriptor
@@ -34,11 +37,3 @@ def read_credentials(descriptor: int) -> dict[str, str]:
     credentials: dict[str, str] = json.loads(os.pread(descriptor, size, 0))  # they share the offset
     os.close(descriptor)
     return credentials
-
-
-def _holds_credentials(name: str) -> bool:
-    """Return True for settings that are secret or may be in files, and for proxies, which may be secret."""
-    is_setting = any(
-        name in variable.names for variable in variables() if variable.is_secret or variable.from_file
-    )
-    return is_setting or name.lower().endswith("_proxy")
