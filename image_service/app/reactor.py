@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, cast
 
+from image_service.common.command_line.messages import tell
+
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
@@ -23,10 +25,9 @@ def use_asyncio_reactor() -> None:
     if (installed := sys.modules.get("twisted.internet.reactor")) is None:
         install()
     elif not isinstance(installed, AsyncioSelectorReactor):
-        print(  # noqa: T201 - as the faults of settings
+        tell(
             f"image-service: the jobs role needs asyncio's reactor, and this is {type(installed).__name__};"
-            " run twistd --reactor=asyncio … image-service-jobs",
-            file=sys.stderr,
+            " run twistd --reactor=asyncio … image-service-jobs"
         )
         raise SystemExit(os.EX_CONFIG)
 

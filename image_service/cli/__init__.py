@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 from image_service import __version__
@@ -22,6 +21,7 @@ from image_service.cli import (
 from image_service.cli.composer import compose
 from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.common.command_line import completion
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import (
     EXIT_FAILURE,
     STATUS_OF_SIGNALS,
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return STATUS_OF_SIGNALS + signal.SIGPIPE
     if fault:
         reason = describe_os_error(fault) if isinstance(fault, OSError) else fault.detail
-        print(f"image-service: {reason}", file=sys.stderr)  # noqa: T201
+        tell(f"image-service: {reason}")
         return EXIT_FAILURE
     return status
 

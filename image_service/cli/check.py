@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import printable
 from image_service.common.database.postgresql import check_database
 from image_service.server.assisted.check import check_upstream
@@ -44,8 +44,8 @@ def check(*, standalone: bool, offline: bool) -> int:
     for line in render_settings(settings, os.environ):
         print(printable(line))  # noqa: T201
     for warning in _warnings(settings, standalone=standalone, offline=offline):
-        _tell(f"warning: {warning}")
-    _tell("the configuration is valid")
+        _tell(f"warning: {warning}", "warn")
+    _tell("the configuration is valid", "info")
     return 0
 
 
@@ -86,5 +86,5 @@ def _try_assisted_service(settings: Settings) -> str | None:
     return found[0]
 
 
-def _tell(text: str) -> None:
-    print(f"image-service: {printable(text)}", file=sys.stderr)  # noqa: T201
+def _tell(text: str, level: str) -> None:
+    tell(f"image-service: {printable(text)}", level)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
 from image_service.common.concurrency.interruption import Interruption
@@ -59,7 +60,7 @@ def run_list(options: argparse.Namespace) -> int:
         statuses = _stored_images(settings)
         if not statuses:
             absent = f"there is no base image in {settings.storage.data_dir}, and none is configured"
-            print(absent, file=sys.stderr)  # noqa: T201
+            tell(absent, "info")
         document = render_statuses(statuses)
     if options.json:
         sys.stdout.write(document.decode())
@@ -191,7 +192,7 @@ def _refresh_stream(source: StreamSource, directory: Path, client: OriginClient)
     try:
         fetched = fetch_document(source, state, client, Interruption())
     except (Unavailable, StreamMetadataInvalid) as error:
-        print(f"stream {source.stream}: {printable(error.detail)}", file=sys.stderr)  # noqa: T201
+        tell(f"stream {source.stream}: {printable(error.detail)}")
         return False
     if fetched:
         save_state(path, state.with_document(source, *fetched))
@@ -202,7 +203,7 @@ def _run_each(work: Callable[[OsImage], str], entries: Sequence[OsImage], versio
     """Run `work` on each image, or those of some versions; print its result or failure; return a status."""
     failed = sorted(set(versions) - {entry.version for entry in entries})
     for version in failed:
-        print(f"{printable(version)}: there is no such image", file=sys.stderr)  # noqa: T201
+        tell(f"{printable(version)}: there is no such image")
     for entry in entries:
         if versions and entry.version not in versions:
             continue
@@ -210,7 +211,7 @@ def _run_each(work: Callable[[OsImage], str], entries: Sequence[OsImage], versio
             result = work(entry)
         except (ImageServiceError, OSError) as error:
             reason = error.detail if isinstance(error, ImageServiceError) else describe_os_error(error)
-            print(f"{entry.file_name}: {printable(reason)}", file=sys.stderr)  # noqa: T201
+            tell(f"{entry.file_name}: {printable(reason)}")
             failed.append(entry.version)
         else:
             print(f"{entry.file_name}: {result}")  # noqa: T201

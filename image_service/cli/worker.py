@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.values import parse_bytes, parse_seconds
 from image_service.core.errors import ConfigurationError
 from image_service.jobs.worker.calls import KINDS
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
             os.environ,
         )
     except ConfigurationError as error:
-        print(f"image-service worker: {error.detail}", file=sys.stderr)  # noqa: T201
+        tell(f"image-service worker: {error.detail}")
         return os.EX_CONFIG
 
 

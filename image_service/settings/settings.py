@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from ipaddress import IPv4Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.common.command_line.messages import tell
 from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.admin import AdminSettings, LinkSettings
@@ -148,7 +148,7 @@ def read_settings(*, standalone: bool) -> Settings:
     try:
         return Settings.from_environment(os.environ, standalone=standalone)
     except ConfigurationError as error:
-        print(f"image-service: the configuration is not valid:\n{error.detail}", file=sys.stderr)  # noqa: T201
+        tell(f"image-service: the configuration is not valid:\n{error.detail}")
         raise SystemExit(os.EX_CONFIG) from None
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from image_service.cli.composer.client import ComposerClient
 from image_service.cli.shared.input import read_input
 from image_service.cli.shared.output import choose_output, open_output, write_all
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
 from image_service.core.errors import ConfigurationError, InvalidParameter
 from image_service.jobs.worker.requests import ServerAddress, ServerRequests
@@ -40,7 +41,7 @@ def run_start(options: argparse.Namespace) -> int:
     status = client.wait(compose_id, _Display())
     if status["status"] != "success":
         reason = printable(_describe_error(status))
-        print(f"image-service: the compose has failed: {reason}", file=sys.stderr)  # noqa: T201
+        tell(f"image-service: the compose has failed: {reason}")
         return EXIT_FAILURE
     if options.output is not None:
         _download(client, compose_id, output)
@@ -155,7 +156,7 @@ class _Display:
         state = _describe_state(status)
         if state != self._shown:
             self._shown = state
-            print(printable(state), file=sys.stderr, flush=True)  # noqa: T201
+            tell(printable(state), "info")
 
 
 def _facts(status: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.cli.shared.input import open_input
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import interrupt_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
 from image_service.core.errors import BaseImageError, RamdiskTooLarge
@@ -70,10 +70,10 @@ def compose_with_notes(canvas: Canvas, customization: Customization) -> BootImag
         absent = argument.value
         if argument.operation is Operation.REPLACE:
             absent = absent.rpartition("=")[0]  # without the new value
-        print(  # noqa: T201
+        tell(
             f"image-service: note: --karg-{argument.operation.value} changes nothing: {printable(absent)} is"
             " not among the kernel arguments",
-            file=sys.stderr,
+            "warn",
         )
     return image
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from contextlib import nullcontext
 from functools import partial
@@ -18,6 +17,7 @@ from image_service.cli.iso.base import compose_with_notes, minimal_image, open_b
 from image_service.cli.shared.command import add_file_command
 from image_service.cli.shared.input import STANDARD_INPUT, parse_input_name, read_input
 from image_service.cli.shared.output import choose_output, write_output
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import exit_on_signals, printable
 from image_service.core.errors import (
     BaseImageError,
@@ -222,7 +222,7 @@ def _read_customization(options: argparse.Namespace) -> Customization:
         except FormatError as error:
             raise Unprocessable(f"{options.ramdisk} is not a ramdisk: {error.detail}") from None
         for doubt in doubts:
-            print(f"image-service: note: {printable(options.ramdisk)}: {doubt}", file=sys.stderr)  # noqa: T201
+            tell(f"image-service: note: {printable(options.ramdisk)}: {doubt}", "warn")
     return Customization(ignition, tuple(options.kernel_arguments), modified=None, ramdisk=ramdisk)
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
+from image_service.common.command_line.messages import tell
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, NoReturn
@@ -85,7 +87,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the fault of the arguments, and exit."""
-        self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}\nTry '{self.prog} --help'.\n")
+        tell(f"{self.prog}: {printable(message)}\nTry '{self.prog} --help'.")
+        self.exit(EXIT_USAGE)
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:

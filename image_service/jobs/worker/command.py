@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE
 from image_service.common.concurrency.signals import UNUSED, handle_signal, ignore_signals
 from image_service.core.errors import ConfigurationError, describe_os_error
@@ -122,6 +123,7 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
             cache,
             options.beat_seconds,
             _log,
+            _warn,
             bundle_key,
         )
         _log(f"takes jobs of {', '.join(types)} for {options.architecture}")
@@ -161,4 +163,8 @@ def _may_publish(environment: Mapping[str, str]) -> bool:
 
 
 def _log(line: str) -> None:
-    print(f"image-service worker: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    tell(f"image-service worker: {line}", "info")
+
+
+def _warn(line: str) -> None:
+    tell(f"image-service worker: {line}", "warn")

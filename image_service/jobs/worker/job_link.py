@@ -34,7 +34,7 @@ class JobLink:
     job: ReceivedJob
     client: JobsClient
     interruption: Interruption
-    log: Callable[[str], None]
+    warn: Callable[[str], None]
     _progress: dict[str, Any] | None = attrs.field(default=None, init=False)
     _wake: threading.Event = attrs.field(factory=threading.Event, init=False)
 
@@ -60,7 +60,7 @@ class JobLink:
             except Unavailable as error:
                 failures += 1
                 if failures == 1:
-                    self.log(f"job {self.job.id}: {error.detail}; trying again")
+                    self.warn(f"job {self.job.id}: {error.detail}; trying again")
                 self.interruption.wait(_BACKOFF.delay_seconds(failures, error.retry_after_seconds))
 
     @contextmanager
@@ -100,5 +100,5 @@ class JobLink:
                 return
             except ImageServiceError as error:  # the job continues
                 if not is_unavailable:
-                    self.log(f"job {self.job.id}: no heartbeat: {error.detail}")
+                    self.warn(f"job {self.job.id}: no heartbeat: {error.detail}")
                 is_unavailable = True

@@ -45,6 +45,7 @@ class JobTools:
     cache: InputCache | None
     beat_seconds: float
     log: Callable[[str], None]
+    warn: Callable[[str], None]
     bundle_key: Path | None = None
 
 
@@ -59,7 +60,7 @@ class RunningJob:
     def __init__(self, job: ReceivedJob, tools: JobTools, interruption: Interruption) -> None:
         self._job = job
         self._tools = tools
-        self._link = JobLink(job, tools.client, interruption, tools.log)
+        self._link = JobLink(job, tools.client, interruption, tools.warn)
         self._lines: list[str] = []
 
     def run(self) -> None:
@@ -131,7 +132,10 @@ class RunningJob:
     def _finish(self, result: dict[str, Any]) -> None:
         """Report the result; if the server refuses it, report a failure with that reason."""
         error = result.get("job_error")
-        self._note(f"failed: {error['reason']}" if error else "done")
+        if error:
+            self._note(f"failed: {error['reason']}", self._tools.warn)
+        else:
+            self._note("done")
         log = "\n".join(self._lines)[-_LOG_CHARACTERS:]
         try:
             self._link.persist(self._tools.client.finish, {**result, "log": log})
@@ -139,9 +143,9 @@ class RunningJob:
             if not error:
                 self._finish(_failure(JOB_FAILED, refusal.detail))
 
-    def _note(self, line: str) -> None:
+    def _note(self, line: str, log: Callable[[str], None] | None = None) -> None:
         self._lines.append(line)
-        self._tools.log(f"job {self._job.id}: {line}")
+        (log or self._tools.log)(f"job {self._job.id}: {line}")
 
 
 def _stored_bytes(path: Path) -> int:

@@ -116,5 +116,5 @@ class JobWorker:
 
     def _pause_after(self, error: ImageServiceError, failures: int, interruption: Interruption) -> None:
         if failures == 1:
-            self._tools.log(error.detail)
+            self._tools.warn(error.detail)
         interruption.wait(self._backoff.delay_seconds(failures, error.retry_after_seconds))

@@ -22,6 +22,7 @@ from twisted.logger import (
 from twisted.python.reflect import safe_str
 from zope.interface import implementer
 
+from image_service.common.command_line.messages import PRIORITIES, is_journal
 from image_service.settings.network import LogSettings
 from image_service.settings.variables import read_group
 
@@ -37,13 +38,6 @@ _NOISE = frozenset({"Starting factory {factory!r}", "Stopping factory {factory!r
 _BELOW_WARNING = frozenset({LogLevel.debug, LogLevel.info})
 _LIBRARIES = ("twisted.", "log_legacy")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # all but tab and line end
-_PRIORITIES = {
-    "debug": 7,
-    "info": 6,
-    "warn": 4,
-    "error": 3,
-    "critical": 2,
-}  # of syslog, as sd-daemon(3) has them
 _COMMON_TYPES = frozenset({str, int, bool, type(None)})
 
 # The encoder behind `json.dumps`, which makes one for each call: half of the time of an access log line.
@@ -103,7 +97,7 @@ class JournalLines(ReadableLines):
     def __call__(self, event: LogEvent) -> None:
         """Write one event."""
         level = event.get("log_level")
-        priority = _PRIORITIES[level.name if level is not None else "info"]
+        priority = PRIORITIES[level.name if level is not None else "info"]
         self._write(eventAsText(event, includeTimestamp=False), f"<{priority}>")
 
 
@@ -210,22 +204,11 @@ def observer(out: TextIO | None = None, environ: Mapping[str, str] | None = None
     settings = read_group(LogSettings, environ, faults)
     form = settings.format
     if form == "auto":
-        is_journal = _is_journal(out, environ.get("JOURNAL_STREAM"))
-        form = "text" if out.isatty() else "journal" if is_journal else "json"
+        is_journals = is_journal(out, environ.get("JOURNAL_STREAM"))
+        form = "text" if out.isatty() else "journal" if is_journals else "json"
     level_filter = LevelFilter(_FORMATS[form](out), settings.level)
     _in_use.add(level_filter)
     return level_filter
-
-
-def _is_journal(out: TextIO, journal_stream: str | None) -> bool:
-    """Return True if a stream is the one that `JOURNAL_STREAM` names as `device:inode` (systemd.exec(5))."""
-    if not journal_stream:
-        return False
-    try:
-        status = os.fstat(out.fileno())
-    except OSError:  # it is not a file
-        return False
-    return journal_stream == f"{status.st_dev}:{status.st_ino}"
 
 
 def log_through_observer(twistd: MutableMapping[str, Any]) -> None:

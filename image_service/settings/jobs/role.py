@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.common.command_line.messages import tell
 from image_service.core.errors import ConfigurationError
 from image_service.settings.admin import AdminSettings
 from image_service.settings.base_images import (
@@ -140,5 +140,5 @@ def read_jobs_settings() -> JobsRoleSettings:
     try:
         return JobsRoleSettings.from_environment(os.environ)
     except ConfigurationError as error:
-        print(f"image-service jobs: the configuration is not valid:\n{error.detail}", file=sys.stderr)  # noqa: T201
+        tell(f"image-service jobs: the configuration is not valid:\n{error.detail}")
         raise SystemExit(os.EX_CONFIG) from None

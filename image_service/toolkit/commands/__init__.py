@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from image_service import __version__
 from image_service.common.command_line import completion
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import (
     EXIT_FAILURE,
     EXIT_USAGE,
@@ -161,7 +162,7 @@ def _print(report: CallReport, words: Sequence[str], status: int, reason: str | 
         is_silent = isinstance(lost, BrokenPipeError) or _is_progress_json(words)
         fault = None if is_silent else describe_os_error(lost)
     if fault is not None:
-        print(_name_program(fault), file=sys.stderr)  # noqa: T201
+        tell(_name_program(fault))
     return status
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.common.command_line.messages import tell
 from image_service.common.command_line.values import parse_bytes, parse_directory, parse_seconds
 from image_service.toolkit.disks.opening import INPUT_FORMATS
 from image_service.toolkit.workspace.limits import Limits
@@ -76,7 +76,7 @@ def open_workspace(options: argparse.Namespace) -> Workspace:
 
 
 def _warn(line: str) -> None:
-    print(f"image-toolkit: {line}", file=sys.stderr)  # noqa: T201
+    tell(f"image-toolkit: {line}", "warn")
 
 
 def _ignore(_line: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from twisted.internet.defer import Deferred
 
+from image_service.common.command_line.messages import tell
 from image_service.common.http.tls import client_context
 from image_service.tools.loadtest.infra_envs import RegistrationError, registered
 from image_service.tools.loadtest.options import OptionsError, parse_options
@@ -66,7 +67,7 @@ def run_command(
             report = _run(options, options.plan_for(infra_envs), reactor, version)
     except (OptionsError, RegistrationError) as error:
         for line in str(error).splitlines():
-            print(f"image-service: {line}", file=sys.stderr)  # noqa: T201
+            tell(f"image-service: {line}")
         return EXIT_USAGE if isinstance(error, OptionsError) else EXIT_FAILED
     sys.stdout.write(render_text(report))
     if options.report is not None:

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from tests.jobs.worker.job_server import GivenJob, running_job_server
-from tests.jobs.worker.workers import copy_job
+from tests.jobs.worker.workers import copy_job, running_worker
 
 if TYPE_CHECKING:
     from tests.jobs.worker.workers import WorkerSite
@@ -262,3 +262,22 @@ def test_two_jobs_that_do_not_fit_together_run_one_after_the_other(site: WorkerS
     limits = [word.partition("=")[2] for call in site.toolkit.calls() for word in call if "-bytes=" in word]
     assert all(4 * MIB < int(limit) <= 5 * MIB for limit in limits)
     assert len(limits) == 2
+
+
+def test_lines_in_the_journal_have_priorities(site: WorkerSite, conversion: GivenJob) -> None:
+    (log := site.directory / "worker.log").touch()
+    status = log.stat()
+    environment = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
+    site.jobs.token = "renewed"
+    site.toolkit.open(status=6)
+    with running_worker(
+        site.server, site.directory, site.toolkit.program, token="old", environment=environment
+    ) as worker:
+        worker.wait_for_line("401")
+        (site.directory / "token").write_text("renewed")
+        site.jobs.finished(site.jobs.give(conversion))
+    lines = log.read_text().splitlines()
+    priorities = {
+        text: {line[:3] for line in lines if text in line} for text in ("takes jobs", "401", "failed")
+    }
+    assert priorities == {"takes jobs": {"<6>"}, "401": {"<4>"}, "failed": {"<4>"}}
