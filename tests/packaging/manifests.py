@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Manifest: TypeAlias = dict[str, Any]
 
 SPARE_SECONDS = 5
+HUNG_SECONDS = 10
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -191,6 +192,8 @@ class Installation:
             get = self.container[probe]["httpGet"]
             if get != {"path": path, "port": "images", "scheme": scheme} or path not in PROBES:
                 yield f"{probe} requests {get}"
+        if self.container["livenessProbe"]["terminationGracePeriodSeconds"] > HUNG_SECONDS:
+            yield "a hung process is killed late"
         stopping = self.container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
         drain = [int(self.plain_variables[name]) for name in ("DRAIN_DELAY", "DRAIN_TIMEOUT")]
         if self.pod["terminationGracePeriodSeconds"] < stopping + sum(drain) + SPARE_SECONDS:

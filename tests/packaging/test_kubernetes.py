@@ -88,6 +88,9 @@ MUTATIONS: dict[str, Callable[[Installation], object]] = {
     ),
     "everybody may read": lambda of: of.pod["volumes"][-1]["secret"].update(defaultMode=0o444),
     "readinessProbe requests": lambda of: of.container["readinessProbe"]["httpGet"].update(path="/ready"),
+    "a hung process is killed late": lambda of: of.container["livenessProbe"].update(
+        terminationGracePeriodSeconds=620
+    ),
     "killed before": lambda of: of.pod.update(terminationGracePeriodSeconds=30),
     "/data has 1Gi": lambda of: of.pod["volumes"][0].update(emptyDir={"sizeLimit": "1Gi"}),
     "the pod is not restricted": lambda of: of.pod["securityContext"].update(runAsNonRoot=False),

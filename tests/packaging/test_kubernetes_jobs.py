@@ -14,7 +14,7 @@ import yaml
 from image_service.settings.jobs.jobs import UnixAddress
 from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.variables import groups_of, variables_of
-from tests.packaging.manifests import Manifest, parse_manifests
+from tests.packaging.manifests import HUNG_SECONDS, Manifest, parse_manifests
 from tests.packaging.test_kubernetes import (
     CHART,
     CONF,
@@ -124,6 +124,13 @@ def test_objects_are_valid(manifests: list[Manifest]) -> None:
     for name in ("jobs", "worker"):
         pods = find(manifests, "Deployment", f"image-service-{name}")["spec"]["template"]
         assert not images["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+
+
+def test_hung_process_is_killed_without_the_grace_period_of_the_pod(manifests: list[Manifest]) -> None:
+    pod = find(manifests, "Deployment", "image-service-jobs")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["livenessProbe"]["terminationGracePeriodSeconds"] <= HUNG_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > HUNG_SECONDS
 
 
 @pytest.mark.parametrize("name", ["jobs", "worker"])
