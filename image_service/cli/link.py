@@ -75,10 +75,12 @@ def _client(options: argparse.Namespace) -> AdminClient:
     tls = read_group(TlsSettings, os.environ, faults)
     if faults:
         raise ConfigurationError("\n".join(faults))
-    if admin.listen is None or admin.listen.port == 0:
+    known = [address for address in admin.listen if address.port]
+    if not known:
         raise ConfigurationError("--admin is not given, and ADMIN_LISTEN names no address and port")
-    host = ip_address(admin.listen.host)
+    listen = max(known, key=lambda address: address.is_loopback)  # if none is, the first
+    host = ip_address(listen.host)
     scheme = "https" if tls.is_enabled and not host.is_loopback else "http"
-    reached = Address(_LOOPBACK[host.version] if host.is_unspecified else str(host), admin.listen.port)
+    reached = Address(_LOOPBACK[host.version] if host.is_unspecified else str(host), listen.port)
     token_file = options.token_file or admin.token_file
     return AdminClient(f"{scheme}://{reached.netloc}", token_file, options.ca_file)

@@ -47,28 +47,36 @@ def _parse_token_file(value: str) -> Path:
 class AdminSettings:
     """Administration."""
 
-    listen: ListenAddress | None = setting("ADMIN_LISTEN", parse=parsers.listen)
-    """IP address and port of the administrative listener, such as `127.0.0.1:8081`. When it is set,
-    `/metrics` and `/images` are there, and no longer on `LISTEN_PORT` and `HTTP_LISTEN_PORT`; `/health` and
-    `/live` are on all of them. On loopback it speaks HTTP, beyond loopback HTTPS with the certificate of
-    `HTTPS_CERT_FILE`; without that HTTP, which sends the token in clear. When not set: there is no such
-    listener."""
+    listen: tuple[ListenAddress, ...] = setting(
+        "ADMIN_LISTEN", parse=parsers.separated(parsers.listen), absent=()
+    )
+    """IP address and port of the administrative listener, such as `127.0.0.1:8081`; several are separated by
+    commas. When it is set, `/metrics` and `/images` are there, and no longer on `LISTEN_PORT` and
+    `HTTP_LISTEN_PORT`; `/health` and `/live` are on all of them. On loopback it speaks HTTP, beyond loopback
+    HTTPS with the certificate of `HTTPS_CERT_FILE`; without that HTTP, which sends the token in clear. When
+    not set: there is no such listener."""
     token_file: Path | None = setting("ADMIN_TOKEN_FILE", parse=_parse_token_file)
-    """File of the token that requests to `ADMIN_LISTEN` need, except those for `/health` and `/live`: one
-    line of at least 16 letters, digits and `. _ ~ + / -`, such as `openssl rand -base64 32` makes. A client
-    sends it as a bearer token, or as the password of Basic authentication with any user name, as a browser
-    does. When the file has changed, the new token is valid, and the previous one is not. Required where
-    `ADMIN_LISTEN` is not on loopback; on loopback, every local user may use the listener without it."""
+    """File of the token that requests to all of `ADMIN_LISTEN` need, except those for `/health` and `/live`:
+    one line of at least 16 letters, digits and `. _ ~ + / -`, such as `openssl rand -base64 32` makes. A
+    client sends it as a bearer token, or as the password of Basic authentication with any user name, as a
+    browser does. When the file has changed, the new token is valid, and the previous one is not. Required
+    where an address of `ADMIN_LISTEN` is not on loopback; on loopback alone, every local user may use the
+    listener without it."""
 
     @property
     def is_enabled(self) -> bool:
         """True if there is such a listener."""
-        return self.listen is not None
+        return bool(self.listen)
+
+    @property
+    def is_public(self) -> bool:
+        """True if it listens beyond loopback."""
+        return not all(address.is_loopback for address in self.listen)
 
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """The variables that are missing, and those that are valid but not together."""
         has_token = bool(environ.get("ADMIN_TOKEN_FILE"))
-        if self.listen is not None and not self.listen.is_loopback and not has_token:
+        if self.is_public and not has_token:
             yield "ADMIN_LISTEN is not on loopback; ADMIN_TOKEN_FILE must be set then"
         if has_token and not environ.get("ADMIN_LISTEN"):
             yield "ADMIN_TOKEN_FILE is set without ADMIN_LISTEN; the token would protect nothing"

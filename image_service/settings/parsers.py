@@ -27,6 +27,9 @@ from image_service.core.formats.openpgp import read_key_ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 MAX_FILE_BYTES = 1024**2
 MAX_SECONDS = 1_000_000  # timers of the operating system count milliseconds in 31 bits: 24 days
@@ -83,6 +86,22 @@ def raise_faults(faults: Iterable[str]) -> None:
     """Raise a ValueError of all faults, if there are any."""
     if found := tuple(faults):
         raise ValueError(*found)
+
+
+def separated(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Return a parser of entries that are separated by commas; a fault names its entry."""
+
+    def parse_all(value: str) -> tuple[T, ...]:
+        found, faults = [], []
+        for entry in map(str.strip, value.split(",")):
+            try:
+                found.append(parse(entry))
+            except ValueError as error:
+                faults += [f"{entry!r} {fault}" for fault in error.args]
+        raise_faults(faults)
+        return tuple(found)
+
+    return parse_all
 
 
 def one_of(*names: str, **synonyms: str) -> Callable[[str], str]:

@@ -36,7 +36,7 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
         )
     if standalone and listens_beyond_loopback:
         yield "standalone mode serves all images without credentials to everybody who reaches LISTEN_PORT"
-    if settings.admin.listen and not settings.admin.listen.is_loopback and not settings.tls.is_enabled:
+    if settings.admin.is_public and not settings.tls.is_enabled:
         yield "ADMIN_LISTEN is beyond loopback without HTTPS_CERT_FILE: its token is sent in clear"
     if settings.upstream.insecure and not standalone:
         yield (

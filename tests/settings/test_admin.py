@@ -50,13 +50,36 @@ def test_other_addresses_need_a_token(tmp_path: Path, token_file: Path, address:
     fault = "ADMIN_LISTEN is not on loopback; ADMIN_TOKEN_FILE must be set then"
     assert faults(tmp_path, ADMIN_LISTEN=address) == fault
     admin = read(tmp_path, ADMIN_LISTEN=address, ADMIN_TOKEN_FILE=str(token_file)).admin
-    assert admin.listen is not None
-    assert admin.listen.port == 8081
+    assert [each.port for each in admin.listen] == [8081]
 
 
 def test_address_needs_a_port(tmp_path: Path) -> None:
-    assert faults(tmp_path, ADMIN_LISTEN="127.0.0.1").startswith("ADMIN_LISTEN='127.0.0.1': must be an IP")
-    assert read(tmp_path, ADMIN_LISTEN="[::1]:1").admin.listen == ListenAddress("::1", 1)
+    fault = "ADMIN_LISTEN='127.0.0.1': '127.0.0.1' must be an IP"
+    assert faults(tmp_path, ADMIN_LISTEN="127.0.0.1").startswith(fault)
+    assert read(tmp_path, ADMIN_LISTEN="[::1]:1").admin.listen == (ListenAddress("::1", 1),)
+
+
+@pytest.mark.parametrize("pod", ["192.0.2.1:8081", "2001:db8::1:8081", "[2001:db8::1]:8081"])
+def test_addresses_are_separated_by_commas(tmp_path: Path, token_file: Path, pod: str) -> None:
+    """Kubernetes gives a pod's IPv6 address without brackets."""
+    listen = f"127.0.0.1:8081, {pod}"
+    fault = "ADMIN_LISTEN is not on loopback; ADMIN_TOKEN_FILE must be set then"
+    assert faults(tmp_path, ADMIN_LISTEN=listen) == fault
+    admin = read(tmp_path, ADMIN_LISTEN=listen, ADMIN_TOKEN_FILE=str(token_file)).admin
+    host = pod.removesuffix(":8081").strip("[]")
+    assert admin.listen == (ListenAddress("127.0.0.1", 8081), ListenAddress(host, 8081))
+
+
+def test_loopback_addresses_need_no_token(tmp_path: Path) -> None:
+    assert not read(tmp_path, ADMIN_LISTEN="127.0.0.1:8081,[::1]:8081").admin.is_public
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:8081,nowhere", "127.0.0.1:8081,", "host:1,127.0.0.1:8081"])
+def test_fault_names_its_address(tmp_path: Path, listen: str) -> None:
+    (wrong,) = (each for each in listen.split(",") if each != "127.0.0.1:8081")
+    assert faults(tmp_path, ADMIN_LISTEN=listen).startswith(
+        f"ADMIN_LISTEN={listen!r}: {wrong!r} must be an IP"
+    )
 
 
 def test_token_without_listener_is_refused(tmp_path: Path, token_file: Path) -> None:

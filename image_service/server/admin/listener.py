@@ -34,7 +34,7 @@ class AdminConfiguration(Protocol):
 
     @property
     def admin(self) -> AdminSettings:
-        """Its address and token."""
+        """Its addresses and token."""
 
     @property
     def tls(self) -> TlsSettings:
@@ -49,7 +49,7 @@ def start_admin(
     apis: Sequence[AdminApi] = (),
     pages: Mapping[str, Handlers] = MappingProxyType({}),
 ) -> None:
-    """Listen on ``ADMIN_LISTEN`` until the parts stop; do nothing if it is not set.
+    """Listen on all of ``ADMIN_LISTEN`` until the parts stop; do nothing if it is not set.
 
     Args:
         parts: see `PartsStack`.
@@ -57,16 +57,18 @@ def start_admin(
         pages: routes that are not of an API.
 
     Raises:
-        ConfigurationError: the address cannot be listened on; the token, key or certificate cannot be read.
+        ConfigurationError: an address cannot be listened on; the token, key or certificate cannot be read.
     """
-    listen, token_file, reactor = settings.admin.listen, settings.admin.token_file, parts.reactor
-    if listen is None:
+    token_file, reactor = settings.admin.token_file, parts.reactor
+    if not settings.admin.is_enabled:
         return
     token = None if token_file is None else _reload_token(token_file, reactor.seconds)
     guard = RequestGuard(token, any_host=token is not None, public_paths=PROBES)
     router = ApiRouter({**pages, **api_routes([Monitoring(state), *apis])})
     site = ApiSite(ApiResource(guard, router.respond), reactor, MAX_BODY_BYTES)
-    ApiListener(parts, "ADMIN_LISTEN", "admin", site).listen(listen, settings.tls)
+    listener = ApiListener(parts, "ADMIN_LISTEN", "admin", site)
+    for address in settings.admin.listen:
+        listener.listen(address, settings.tls)
 
 
 def _reload_token(file: Path, seconds: Callable[[], float]) -> Callable[[], str]:

@@ -42,17 +42,9 @@ def _parse_apis(value: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def _parse_listen(value: str) -> tuple[JobsAddress, ...]:
-    found: list[JobsAddress] = []
-    faults = []
-    for entry in map(str.strip, value.split(",")):
-        path = entry.removeprefix("unix:")
-        try:
-            found.append(parsers.listen(entry) if path == entry else UnixAddress(_parse_path(path)))
-        except ValueError as error:
-            faults += [f"{entry!r} {fault}" for fault in error.args]
-    parsers.raise_faults(faults)
-    return tuple(found)
+def _parse_address(value: str) -> JobsAddress:
+    path = value.removeprefix("unix:")
+    return parsers.listen(value) if path == value else UnixAddress(_parse_path(path))
 
 
 def _parse_path(value: str) -> Path:
@@ -95,7 +87,10 @@ class JobsSettings:
     served if there is an `EC2_CREDENTIALS_FILE`. Without `worker`, the process only queues and lists
     composes; without `composer`, it only hands out queued jobs."""
     listen: tuple[JobsAddress, ...] = setting(
-        "JOBS_LISTEN", parse=_parse_listen, absent=(), default=f"unix:{DATA_DIR}/jobs.sock,127.0.0.1:8091"
+        "JOBS_LISTEN",
+        parse=parsers.separated(_parse_address),
+        absent=(),
+        default=f"unix:{DATA_DIR}/jobs.sock,127.0.0.1:8091",
     )
     """The addresses of the APIs, separated by commas: `unix:PATH`, and IP addresses with a port. `{DATA_DIR}`
     in a path stands for that directory. A socket is for its owner and group; its clients belong to the

@@ -23,7 +23,7 @@ from image_service.server.admin import client as client_module
 from image_service.server.admin.client import AdminClient
 from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
 from image_service.settings.admin import AdminSettings
-from image_service.settings.parsers import ListenAddress
+from image_service.settings.parsers import Address, ListenAddress
 from image_service.settings.settings import Settings
 from tests.ports import free_port
 from tests.pytwisted import async_fixture, ensure_deferred
@@ -87,7 +87,7 @@ def token_file(tmp_path: Path) -> Path:
 
 async def start(reactor: EPollReactor, token_file: Path | None) -> tuple[PartsStack, Admin]:
     listen, state, parts = ListenAddress("127.0.0.1", free_port()), FakeState(), PartsStack(reactor)
-    start_admin(parts, Settings(admin=AdminSettings(listen=listen, token_file=token_file)), state)
+    start_admin(parts, Settings(admin=AdminSettings(listen=(listen,), token_file=token_file)), state)
     return parts, Admin(state, listen, ApiClient(reactor, f"http://127.0.0.1:{listen.port}"))
 
 
@@ -180,9 +180,35 @@ async def test_client_repeats_the_detail_of_a_problem(admin: Admin) -> None:
 
 @ensure_deferred
 async def test_taken_port_names_the_variable(reactor: EPollReactor, admin: Admin) -> None:
-    settings = Settings(admin=AdminSettings(listen=admin.listen))
+    settings = Settings(admin=AdminSettings(listen=(admin.listen,)))
     with pytest.raises(ConfigurationError, match=rf"^ADMIN_LISTEN=127\.0\.0\.1:{admin.listen.port}: "):
         start_admin(PartsStack(reactor), settings, admin.state)
+
+
+@ensure_deferred
+async def test_all_addresses_have_the_same_pages_and_token(reactor: EPollReactor, token_file: Path) -> None:
+    addresses = tuple(ListenAddress(host, free_port()) for host in ("127.0.0.1", "127.0.0.2", "::1"))
+    parts = PartsStack(reactor)
+    settings = Settings(admin=AdminSettings(listen=addresses, token_file=token_file))
+    start_admin(parts, settings, FakeState())
+    for address in addresses:
+        url = f"http://{Address(address.host, address.port).netloc}"
+        assert await deferToThread(AdminClient(url, token_file).get, "/metrics") == b"up 1\n"
+        with pytest.raises(Unavailable, match="requires a token"):
+            await deferToThread(AdminClient(url).get, "/metrics")
+    await parts.aclose()
+    for address in addresses:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address.host, address.port)).close()
+
+
+@ensure_deferred
+async def test_second_address_that_is_taken_is_named(reactor: EPollReactor, admin: Admin) -> None:
+    listen = (ListenAddress("127.0.0.2", free_port()), admin.listen)
+    settings, parts = Settings(admin=AdminSettings(listen=listen)), PartsStack(reactor)
+    with pytest.raises(ConfigurationError, match=rf"^ADMIN_LISTEN=127\.0\.0\.1:{admin.listen.port}: "):
+        start_admin(parts, settings, admin.state)
+    await parts.aclose()
 
 
 @ensure_deferred
