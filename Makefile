@@ -65,10 +65,14 @@ docs: $(VENV)/installed ## generate docs/configuration.md, docs/metrics.md and m
 	$(bin)/python -m image_service.server.observability.metrics >docs/metrics.md
 	$(bin)/python -m image_service.cli.man_pages man
 
+# The token is that of a Secret. An update leaves the number of replicas to the autoscaler. Versions of helm differ in
+# blank lines.
+manifest = --set secrets.admin=image-service-admin --is-upgrade --kube-version 1.33.4
 manifests: ## render conf/kubernetes/ from the Helm chart; needs helm
 	for size in one-replica three-replicas; do \
-		helm template image-service conf/helm/image-service --values conf/helm/$$size.yaml \
+		helm template image-service conf/helm/image-service --values conf/helm/$$size.yaml $(manifest) \
 			>conf/kubernetes/$$size.yaml || exit; \
+		sed -i '/^ *$$/d' conf/kubernetes/$$size.yaml; \
 	done
 
 bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the options

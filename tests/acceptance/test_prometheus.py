@@ -62,7 +62,10 @@ def test_prometheus_raises_alerts_about_failing_upstream_and_ended_service(
         wait_for(is_firing_after_errors, PATIENCE_SECONDS)
         annotations = prometheus.firing()["ImageServiceErrors", "critical"]
         assert re.fullmatch(r"images answers [\d.]+% of its requests with 5xx", annotations["summary"])
-        assert annotations["runbook"] == "docs/alerts.md#imageserviceerrors"
+        assert (
+            annotations["runbook_url"]
+            == "https://image-service.example.com/docs/alerts.md#imageserviceerrors"
+        )
         service.process.terminate()
         prometheus.wait_until_firing("ImageServiceAbsent", "critical")
         health = {rule["health"] for group in prometheus.ask("rules")["groups"] for rule in group["rules"]}

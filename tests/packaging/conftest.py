@@ -13,6 +13,8 @@ import pytest
 from tests.acceptance.clients import needs_client
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+PUBLISHED = "https://image-service.example.com"
+"""Where the rules for Prometheus suppose docs/."""
 
 
 def bare_environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from image_service.settings.settings import Settings, variables
+from image_service.tools.loadtest.traffic.objectives import parse_objective
 from tests.acceptance.clients import needs_client
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -69,6 +70,26 @@ def test_systemd_accepts_the_units(name: str, tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
+def test_systemd_accepts_the_timer_of_the_load_test(tmp_path: Path) -> None:
+    copy_unit("image-service-loadtest.service", tmp_path)
+    checked = analyze("verify", unit=copy_unit("image-service-loadtest.timer", tmp_path))
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_unit_of_the_load_test_has_the_objectives_of_the_document() -> None:
+    unit = (CONF / "image-service-loadtest.service").read_text()
+    objectives = [text.replace("%%", "%") for text in re.findall(r'--slo "(\S+)"', unit)]
+    document = (CONF.parent / "docs" / "slo.md").read_text()
+    assert set(objectives) == set(re.findall(r"^`--slo '(\S+)'`", document, re.MULTILINE))
+    assert all(parse_objective(text) for text in objectives)
+
+
+def test_unit_has_the_administrative_listener_of_the_example(example: str) -> None:
+    unit = (CONF / "image-service.service").read_text()
+    listen = assignments(example)["ADMIN_LISTEN"]
+    assert f"\nEnvironment=ADMIN_LISTEN={listen}\n" in unit
+
+
 def test_unit_limits_core_memory_and_tasks() -> None:
     """A unit that systemd accepts may still have misspelled names, which it ignores."""
     set_by_unit = assignments((CONF / "image-service.service").read_text())
@@ -97,6 +118,7 @@ def test_unit_is_notified_watched_and_reloaded_and_not_restarted_in_vain() -> No
         ("image-service.service", 15),
         ("image-service-jobs.service", 40),
         ("image-service-worker.service", 40),
+        ("image-service-loadtest.service", 15),
     ],
 )
 def test_systemd_finds_little_exposed(name: str, threshold: int, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from image_service.jobs.metrics.jobs_metrics import COMPOSER, EC2, WORKER, JobsMetrics, MeasuredRequest
 from image_service.jobs.model import Job, JobState, JobType
 from tests.acceptance.clients import run_client
-from tests.packaging.conftest import CHECKOUT
+from tests.packaging.conftest import CHECKOUT, PUBLISHED
 from tests.packaging.promql import check_query, parse
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_calls_that_wait_are_left_out_by_their_routes() -> None:
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert['alert']}-{alert['labels']['severity']}")
 def test_alerts_are_explained(alert: dict[str, Any]) -> None:
     name = alert["alert"]
-    assert alert["annotations"]["runbook"] == f"docs/jobs-operation.md#{name.lower()}"
+    assert alert["annotations"]["runbook_url"] == f"{PUBLISHED}/docs/jobs-operation.md#{name.lower()}"
     text = DOCUMENT.partition(f"### {name}\n")[2].partition("\n### ")[0]
     assert alert["labels"]["severity"] in text.lower()
     assert re.findall(r"^- \*\*(.*?)\*\*", text, re.MULTILINE) == ["Look at", "Do"]

@@ -14,7 +14,7 @@ import yaml
 from image_service.settings.jobs.jobs import UnixAddress
 from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.variables import groups_of, variables_of
-from tests.packaging.manifests import HUNG_SECONDS, Manifest, parse_manifests
+from tests.packaging.manifests import HUNG_SECONDS, RESTRICTED, Manifest, parse_manifests
 from tests.packaging.test_kubernetes import (
     CHART,
     CONF,
@@ -23,6 +23,7 @@ from tests.packaging.test_kubernetes import (
     OF_LIBPQ,
     OLDEST,
     SCHEMA,
+    laid_over,
     merged,
     render,
     services_of,
@@ -68,7 +69,6 @@ def test_schema_accepts_the_values() -> None:
         {"jobs": {"settings": {"STORE_URL": "/data/store"}}},
         {"jobs": {"worker": {"tokenSecret": ""}}},
         {"secrets": {"database": ""}},
-        {"secrets": {"admin": ""}},
     ],
     ids=json.dumps,
 )
@@ -91,9 +91,10 @@ def test_each_variable_of_the_role_is_a_value_or_set_by_the_chart() -> None:
         variable.names[0] for _, group in groups_of(JobsRoleSettings) for variable in variables_of(group)
     }
     properties = SCHEMA["properties"]["jobs"]["properties"]
-    settings, files = (set(properties[name]["propertyNames"]["enum"]) for name in ("settings", "files"))
+    settings, files = (set(properties[name]["properties"]) for name in ("settings", "files"))
     by_chart = set(re.findall(r"name: ([A-Z][A-Z0-9_]+)\b", TEMPLATE)) - {"POD_IP"}
-    by_chart |= set(re.findall(r"name: (AWS_[A-Z_]+)", HELPERS))
+    by_chart |= set(re.findall(r"name: ([A-Z][A-Z0-9_]+)\b", HELPERS)) - {"POD_IP"}
+    by_chart |= {"IMAGE_SERVICE_BASE_URL"}  # of the settings of both roles
     assert not settings & files
     assert not by_chart & (settings | files)
     assert settings | (files - OF_LIBPQ) | by_chart == known - NOT_OF_JOBS - LEFT_OUT
@@ -150,6 +151,20 @@ def test_files_that_variables_name_are_mounted(manifests: list[Manifest], name: 
     assert named - files <= {"/etc/image-service/os-images/os-images.json"}
     assert ("/etc/image-service/ec2/credentials" in named) is (name == "jobs")
     assert "/etc/image-service/bundles/key" in named
+
+
+def test_worker_gets_what_isolation_needs(tmp_path: Path) -> None:
+    profile = {"type": "Localhost", "localhostProfile": "profiles/worker.json"}
+    worker = {"hostUsers": False, "procMount": "Unmasked", "seccompProfile": profile}
+    jobs = ("--values", CONF / "helm" / "jobs.yaml")
+    options = laid_over(tmp_path, {"jobs": {"worker": worker}})
+    manifests = parse_manifests(render("three-replicas", *jobs, *options))
+    deployment = find(manifests, "Deployment", "image-service-worker")
+    kubernetes_validate.validate(deployment, OLDEST, strict=True)
+    pod = deployment["spec"]["template"]["spec"]
+    context = pod["containers"][0]["securityContext"]
+    assert pod["hostUsers"] is False
+    assert context == {**RESTRICTED, "procMount": "Unmasked", "seccompProfile": profile}
 
 
 def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path) -> None:

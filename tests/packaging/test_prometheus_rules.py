@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.packaging.conftest import CHECKOUT
+from tests.packaging.conftest import CHECKOUT, PUBLISHED
 from tests.packaging.promql import Query, all_series, check_alternatives, check_query, parse
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def test_alerts_have_severity_and_texts(alert: dict[str, Any]) -> None:
     name, severity = alert["alert"], alert["labels"]["severity"]
     assert name.startswith("ImageService")
     assert severity in {"warning", "critical"}
-    assert alert["annotations"].keys() == {"summary", "description", "runbook"}
-    assert alert["annotations"]["runbook"] == f"{RUNBOOK}#{name.lower()}"
+    assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
+    assert alert["annotations"]["runbook_url"] == f"{PUBLISHED}/{RUNBOOK}#{name.lower()}"
     assert f"{severity.capitalize()}: " in SECTIONS[name]
 
 
