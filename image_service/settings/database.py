@@ -56,7 +56,7 @@ def _parse_url(value: str) -> str:
         # SQLAlchemy ends a password at the first: the rest of it would be logged as part of the host.
         is_valid = is_valid and value.partition("?")[0].count("@") <= 1
     except ValueError:
-        is_valid = False
+        raise ValueError(fault) from None
     if not is_valid:
         raise ValueError(fault)
     for host in (parts.hostname or "localhost").split(","):  # PostgreSQL's client tries several

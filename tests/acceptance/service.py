@@ -34,7 +34,7 @@ IN_FLIGHT = r"http_requests_inflight\{.*"
 BEGUN = rf'{IN_FLIGHT}|http_request_duration_seconds_count\{{.*handler="/byid/.*'
 """Those, and the requests that have ended."""
 
-_TIMEOUT_SECONDS = 100
+_TIMEOUT_SECONDS = 300
 _POLL_SECONDS = 0.05
 _MOMENTARY = {503, 504}
 """The statuses of refusals after which clients ask again."""

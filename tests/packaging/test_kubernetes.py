@@ -398,7 +398,7 @@ def test_other_names_are_consistent() -> None:
     assert [len(services_of(each, manifests)) for each in installation.of_kind("ServiceMonitor")] == [1]
 
 
-MORE = {
+MORE: dict[str, Any] = {
     "labels": {"team": "metal"},
     "annotations": {"reloader": "true"},
     "podAnnotations": {"mesh": "off"},
