@@ -105,6 +105,11 @@ def add(add_parser: AddParser) -> None:
         help="between two heartbeats of a job, a third of the server's JOBS_HEARTBEAT_TIMEOUT at most"
         f" (default: {_BEAT_SECONDS:g})",
     )
+    parser.add_argument(
+        "--require-isolation",
+        action="store_true",
+        help="do not start where neither bwrap nor unshare isolates the toolkit's programs",
+    )
     parser.add_argument("--once", action="store_true", help="end after one job; for a container per job")
     parser.set_defaults(run=run)
 
@@ -127,6 +132,7 @@ def run(options: argparse.Namespace) -> int:
                 cache_bytes=options.cache_bytes,
                 beat_seconds=options.heartbeat,
                 only_one=options.once,
+                requires_isolation=options.require_isolation,
             ),
             os.environ,
         )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from image_service.common.concurrency.supervised_process import SupervisedProcess
 from image_service.common.files.private_files import create_private
 from image_service.common.programs.environment import OBJECT_STORE, environment_of
+from image_service.common.programs.isolation import MAKE_ISOLATED, find_isolation
+from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +35,16 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
     slots: int,
     heartbeat_seconds: float,
     operator_token: str,
+    requires_isolation: bool,
 ) -> SupervisedProcess:
     """Start the worker, and stop it with the parts.
 
     Raises:
+        ConfigurationError: nothing isolates programs here, as is required.
         OSError: its directory cannot be written.
     """
+    if requires_isolation and find_isolation() == "none":
+        raise ConfigurationError(f"JOBS_REQUIRE_ISOLATION: {MAKE_ISOLATED}")
     directory = data_dir / WORKER_DIRECTORY
     for path in (directory, directory / _SCRATCH, directory / _CACHE):
         path.mkdir(mode=0o700, exist_ok=True)

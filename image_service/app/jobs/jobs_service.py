@@ -90,6 +90,7 @@ class JobsService(RoleService):
                 slots=settings.worker_slots,
                 heartbeat_seconds=settings.jobs.heartbeat_seconds,
                 operator_token=operator_token,
+                requires_isolation=settings.jobs.require_isolation,
             )
         self.manager.ready()
 

@@ -16,7 +16,15 @@ from image_service.common.programs.environment import environment_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+ISOLATIONS = ("bwrap", "unshare", "none")
+"""The strongest first."""
+NOT_ISOLATED = "programs run without isolation: neither bwrap nor unshare works here"
+MAKE_ISOLATED = (
+    "neither bwrap nor unshare works here; install the package bubblewrap, and let this process make user"
+    " namespaces"
+)
 _PROBE_SECONDS = 20
+_NOTHING = ("/bin/sh", "-c", ":")  # PATH may name directories that bwrap does not show
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _CONFIGURATION = ("/etc/ld.so.cache", "/etc/alternatives")
 _READABLE, _WRITABLE = 0o004, 0o002
@@ -39,19 +47,19 @@ _READING_CAPABILITIES = ("--bounding-set=-all,+dac_override", *_NO_CAPABILITIES[
 
 @cache
 def find_isolation() -> str:
-    """Return the name of the strongest isolation that works on this machine: bwrap, unshare or none."""
-    return next(filter(works, ("bwrap", "unshare")), "none")
+    """Return the strongest of `ISOLATIONS` that works on this machine."""
+    return next(filter(works, ISOLATIONS[:-1]), ISOLATIONS[-1])
 
 
 def works(isolation: str) -> bool:
     """Return True if a program can be started in an isolation."""
-    return _runs(isolated(["true"], isolation))
+    return _runs(isolated(_NOTHING, isolation))
 
 
 @cache
 def reads_as_root(isolation: str) -> bool:
     """Return True if root can give a program in this isolation the files of other users; see `needs_root`."""
-    return isolation == "bwrap" and _runs([*_bwrap(_AS_ROOT, "true"), "--", "true"])
+    return isolation == "bwrap" and _runs([*_bwrap(_AS_ROOT, _NOTHING[0]), "--", *_NOTHING])
 
 
 def _runs(command: Sequence[str]) -> bool:

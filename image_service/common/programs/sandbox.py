@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.common.programs.dependencies import PRLIMIT, SETPRIV
-from image_service.common.programs.isolation import find_isolation, isolated, needs_root, reads_as_root
+from image_service.common.programs.isolation import (
+    NOT_ISOLATED,
+    find_isolation,
+    isolated,
+    needs_root,
+    reads_as_root,
+)
 from image_service.common.programs.memory_cgroup import memory_cgroup
 from image_service.common.programs.program import ProgramResult, run_program
 
@@ -18,7 +24,6 @@ if TYPE_CHECKING:
 
     from image_service.common.programs.memory_cgroup import MemoryCgroup
 
-NOT_ISOLATED = "programs run without isolation: neither bwrap nor unshare works here"
 _OPEN_FILES = 256
 # $1: id of this process. If it ended before setpriv asked for its death signal, none comes.
 # $2: file of the control group, or nothing.

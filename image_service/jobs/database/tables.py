@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from image_service.common.database.database import Database
 
 DATABASE_FILE = "jobs.sqlite"
-_VERSION = 2
+_VERSION = 3
 _BUSY_SECONDS = 10.0
 """No later call repeats a write, so a writer waits as long as a client does."""
 TABLES = sa.MetaData()
+UNKNOWN_ISOLATION = "unknown"
+"""Of workers that do not report it."""
 
 
 class Instant(sa.TypeDecorator[datetime]):
@@ -167,6 +169,7 @@ WORKERS = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("tenant", sa.Text, nullable=False),
     sa.Column("architecture", sa.Text, nullable=False),
+    sa.Column("isolation", sa.Text, nullable=False, server_default=UNKNOWN_ISOLATION),
     sa.Column("seen_at", Instant, nullable=False, index=True),
 )
 IMAGES = sa.Table(
@@ -220,7 +223,7 @@ def open_database(url: str | None, data_dir: Path) -> Database:
         url: ``postgresql+psycopg://``; None: ``jobs.sqlite`` in `data_dir`.
         data_dir: an existing directory.
     """
-    migrations = {1: _migrate_from_1}
+    migrations = {1: _migrate_from_1, 2: _migrate_from_2}
     if url is None:
         path = data_dir / DATABASE_FILE
         return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
@@ -244,3 +247,10 @@ def _migrate_from_1(connection: sa.Connection) -> None:
     for row in waiting:
         new = {"id": job_id_of(row.compose_id, row.step)}
         connection.execute(sa.update(JOBS).where(JOBS.c.id == row.id).values(new))
+
+
+def _migrate_from_2(connection: sa.Connection) -> None:
+    """Migrate from version 2, in which workers had no isolation."""
+    connection.exec_driver_sql(
+        f"ALTER TABLE workers ADD COLUMN isolation TEXT NOT NULL DEFAULT '{UNKNOWN_ISOLATION}'"
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from image_service.jobs.database.statements import utc_now
-from image_service.jobs.database.tables import WORKERS
+from image_service.jobs.database.tables import UNKNOWN_ISOLATION, WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,9 +31,15 @@ class WorkerRepository:
         self._database = database
         self._now = now
 
-    def add(self, worker_id: str, tenant: str, architecture: str) -> None:
+    def add(self, worker_id: str, tenant: str, architecture: str, isolation: str = UNKNOWN_ISOLATION) -> None:
         """Record a worker."""
-        row = {"id": worker_id, "tenant": tenant, "architecture": architecture, "seen_at": self._now()}
+        row = {
+            "id": worker_id,
+            "tenant": tenant,
+            "architecture": architecture,
+            "isolation": isolation,
+            "seen_at": self._now(),
+        }
         self._change(sa.insert(WORKERS).values(row))
 
     def see(self, worker_id: str, tenant: str) -> bool:
@@ -42,10 +49,17 @@ class WorkerRepository:
 
     def count(self, seen_since: datetime) -> Mapping[tuple[str, str], int]:
         """Return how many workers there are by tenant and architecture."""
-        kind = (WORKERS.c.tenant, WORKERS.c.architecture)
+        counts: Counter[tuple[str, str]] = Counter()
+        for (tenant, architecture, _), number in self.count_by_isolation(seen_since).items():
+            counts[tenant, architecture] += number
+        return counts
+
+    def count_by_isolation(self, seen_since: datetime) -> Mapping[tuple[str, str, str], int]:
+        """Return how many workers there are by tenant, architecture and isolation of their programs."""
+        kind = (WORKERS.c.tenant, WORKERS.c.architecture, WORKERS.c.isolation)
         count = sa.select(*kind, sa.func.count()).where(WORKERS.c.seen_at >= seen_since).group_by(*kind)
         rows = self._database.transact(lambda connection: connection.execute(count).all())
-        return {(tenant, architecture): number for tenant, architecture, number in rows}
+        return {(row[0], row[1], row[2]): row[3] for row in rows}
 
     def remove(self, seen_before: datetime) -> None:
         """Remove workers that were not seen since."""

@@ -99,6 +99,11 @@ class JobsMetrics:
         self.active_workers = gauge(
             "worker_active_workers", "Workers seen within the heartbeat limit.", "tenant", "arch"
         )
+        self.worker_isolation = gauge(
+            "worker_isolation",
+            "Workers seen within the heartbeat limit, by what keeps their programs from the host.",
+            *("tenant", "arch", "isolation"),
+        )
         self.composes = gauge("composes", "Composes by state.", "state")
         self.tasks = gauge("ec2_tasks", "Imports and exports by kind and state.", "kind", "state")
         self._refused_requests = count(

@@ -44,7 +44,7 @@ class RowCounts:
         metrics = self.metrics
         gauges = (
             *(metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers),
-            metrics.tasks,
+            *(metrics.tasks, metrics.worker_isolation),
         )
         try:
             counts = await self.in_thread(self._count)
@@ -65,4 +65,5 @@ class RowCounts:
             {**by_state[JobState.RUNNING]},
             dict(self.workers.count(seen_since).items()),
             dict(self.tasks.count().items()),
+            dict(self.workers.count_by_isolation(seen_since).items()),
         )

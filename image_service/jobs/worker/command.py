@@ -15,6 +15,7 @@ import attrs
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE
 from image_service.common.concurrency.signals import UNUSED, handle_signal, ignore_signals
+from image_service.common.programs.isolation import MAKE_ISOLATED, NOT_ISOLATED, find_isolation
 from image_service.core.errors import ConfigurationError, describe_os_error
 from image_service.jobs.worker.calls import KINDS
 from image_service.jobs.worker.input_cache import InputCache
@@ -59,6 +60,7 @@ class WorkerOptions:
         cache_bytes: of all files in it.
         beat_seconds: between two heartbeats of a job.
         only_one: end after one job.
+        requires_isolation: do not start where nothing isolates programs.
     """
 
     server: ServerAddress
@@ -74,6 +76,7 @@ class WorkerOptions:
     cache_bytes: int
     beat_seconds: float
     only_one: bool
+    requires_isolation: bool
 
 
 def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
@@ -110,12 +113,16 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
     scratch = faults.of(
         "--scratch-dir", lambda: JobScratch(options.scratch or Path(gettempdir()), options.scratch_bytes)
     )
+    isolation = find_isolation()
+    if options.requires_isolation and isolation == "none":
+        faults.add(f"--require-isolation: {MAKE_ISOLATED}")
     if requests is None or toolkit is None or scratch is None or faults.lines:
         if scratch:
             scratch.close()
         raise ConfigurationError("; ".join(faults.lines))
     with closing(scratch):
-        client = JobsClient(requests, AcceptedJobs(types, options.architecture, options.tenant))
+        accepted = AcceptedJobs(types, options.architecture, options.tenant, isolation)
+        client = JobsClient(requests, accepted)
         tools = JobTools(
             client,
             toolkit,
@@ -126,6 +133,10 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
             _warn,
             bundle_key,
         )
+        if isolation == "none":
+            _warn(NOT_ISOLATED)
+        else:
+            _log(f"programs run in {isolation}")
         _log(f"takes jobs of {', '.join(types)} for {options.architecture}")
         return _run(JobWorker(tools, options.slots, only_one=options.only_one))
 

@@ -54,11 +54,13 @@ class AcceptedJobs:
     Args:
         architecture: of images, by its RPM name.
         tenant: ``ANY``: jobs of all tenants; None: those of the token's.
+        isolation: of the worker's programs; None: it is not reported.
     """
 
     types: tuple[str, ...]
     architecture: str
     tenant: str | None = None
+    isolation: str | None = None
 
 
 class JobsClient:
@@ -89,7 +91,10 @@ class JobsClient:
         """Return the id of this worker, which it gets when it first needs it."""
         with self._registration:
             if self._worker_id is None:
-                document = {"arch": self._accepted.architecture}
+                accepted = self._accepted
+                document = {"arch": accepted.architecture}
+                if accepted.isolation:
+                    document["isolation"] = accepted.isolation
                 answer = self._ask("POST", "workers", document, interruption=interruption)
                 self._worker_id = str(_member(answer, "worker_id"))
             return self._worker_id

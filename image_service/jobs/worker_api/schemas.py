@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.common.openapi.document import TEXT, reference
+from image_service.common.programs.isolation import ISOLATIONS
 from image_service.jobs.model import JobType
 
 if TYPE_CHECKING:
@@ -72,7 +73,14 @@ WORKER_SCHEMAS: Schemas = {
     "UpdateJobResponse": _reply(),
     "PostWorkersRequest": {
         "type": "object",
-        "properties": {"arch": {**TEXT, "enum": _ARCHITECTURES}},
+        "properties": {
+            "arch": {**TEXT, "enum": _ARCHITECTURES},
+            "isolation": {
+                **TEXT,
+                "enum": ISOLATIONS,
+                "description": "what keeps the programs of the worker from its host",
+            },
+        },
         "required": ["arch"],
     },
     "PostWorkersResponse": _reply(worker_id={**TEXT, "format": "uuid"}),

@@ -10,6 +10,7 @@ from image_service.common.openapi.document import ApiDescription, openapi_docume
 from image_service.core.errors import Forbidden, InvalidRequest
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.schemas import SchemaCheck
+from image_service.jobs.database.tables import UNKNOWN_ISOLATION
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import MAX_RESULT_BYTES, WorkerResult, parse_progress
 from image_service.jobs.model import JobType
@@ -213,9 +214,10 @@ class WorkerApi:
         return self._contents.respond(content, request)
 
     async def _add_worker(self, request: ApiRequest) -> ApiResponse:
-        architecture = self._parse(request, "PostWorkersRequest")["arch"]
+        body = self._parse(request, "PostWorkersRequest")
         worker_id, tenant = str(uuid4()), request.principal.tenant
-        await self._rows.call(self._rows.workers.add, worker_id, tenant, architecture)
+        isolation = body.get("isolation", UNKNOWN_ISOLATION)
+        await self._rows.call(self._rows.workers.add, worker_id, tenant, body["arch"], isolation)
         document = {**_reference(worker_id, "WorkerID", "/workers"), "worker_id": worker_id}
         return json_response(document, 201)
 

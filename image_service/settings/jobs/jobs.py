@@ -130,6 +130,9 @@ class JobsSettings:
     worker_slots: int | None = setting("JOBS_WORKER_SLOTS", parse=parsers.whole_number(0, 64))
     """Jobs at a time of the worker that this process starts; `0`: it starts none. When not set: 1, but 0 with
     `TEMPORAL_ADDRESS`, without the worker API, or without a Unix socket in `JOBS_LISTEN`."""
+    require_isolation: bool = setting("JOBS_REQUIRE_ISOLATION", parse=parsers.flag, default="false")
+    """`true`: this process does not start if it would start a worker, and neither `bwrap` nor `unshare` works
+    here to isolate the worker's programs ([worker.md](worker.md#isolation))."""
 
     @property
     def socket_path(self) -> Path | None:

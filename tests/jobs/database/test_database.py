@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed
 from image_service.jobs.database.tables import DATABASE_FILE, open_database
+from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import ComposeState, job_id_of
 from image_service.server.snapshots.replicas.database import open_replica_database
 from image_service.server.snapshots.storage.sql_statements import SNAPSHOTS
@@ -68,6 +70,7 @@ def test_stop_of_a_worker_survives_the_migration(
         rows.jobs.record_stop(first["customize"], 1)
         before = [rows.jobs.find(jobs["customize"]) for jobs in (first, second)]
         for statement in (
+            "ALTER TABLE workers DROP COLUMN isolation",
             "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
             "UPDATE jobs SET seen_at = started_at WHERE seen_at IS NULL",
             version,
@@ -82,6 +85,7 @@ def test_jobs_of_waiting_composes_get_the_ids_of_plans_by_the_migration(tmp_path
         waiting, _ = Rows(database).add()
         for statement in (
             "UPDATE jobs SET id = 'as before, of ' || step",
+            "ALTER TABLE workers DROP COLUMN isolation",
             "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
             "PRAGMA user_version = 1",
         ):
@@ -90,6 +94,27 @@ def test_jobs_of_waiting_composes_get_the_ids_of_plans_by_the_migration(tmp_path
         job = Rows(database).jobs.find(job_id_of(waiting.id, "customize"))
         assert job is not None
         assert job.step == "customize"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_workers_of_before_have_an_unknown_isolation(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    url = request.getfixturevalue("postgres").create_database() if kind == "postgresql" else None
+    version = (
+        "PRAGMA user_version = 2" if url is None else "UPDATE image_service_jobs_version SET version = 2"
+    )
+    with closing(open_database(url, tmp_path)) as database:
+        WorkerRepository(database).add("before", "", "x86_64")
+        for statement in ("ALTER TABLE workers DROP COLUMN isolation", version):
+            database.transact(partial(run, statement))
+    with closing(open_database(url, tmp_path)) as database:
+        workers = WorkerRepository(database)
+        workers.add("after", "", "x86_64", "bwrap")
+        assert workers.count_by_isolation(datetime.fromtimestamp(0, UTC)) == {
+            ("", "x86_64", "unknown"): 1,
+            ("", "x86_64", "bwrap"): 1,
+        }
 
 
 def run(statement: str, connection: sa.Connection) -> None:

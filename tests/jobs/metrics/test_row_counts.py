@@ -29,11 +29,11 @@ def rows(tmp_path: Path) -> Iterator[Rows]:
 
 
 def sample(rows: Rows, in_thread: Callable[[Callable[[], Any]], Deferred[Any]]) -> list[dict[Any, float]]:
-    """Return composes, pending jobs, running jobs, workers and tasks."""
+    """Return composes, pending jobs, running jobs, workers, tasks, and workers by isolation."""
     metrics = JobsMetrics()
     gauges = (
         *(metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers),
-        metrics.tasks,
+        *(metrics.tasks, metrics.worker_isolation),
     )
     for gauge in gauges:
         gauge.values = {("of", "before"): 1}
@@ -50,13 +50,15 @@ def test_rows_are_counted(rows: Rows) -> None:
     rows.start(started, tenant="org-2")
     for job_id in queued:
         rows.queues.mark_queued(job_id, 1)
-    WorkerRepository(rows.database).add("w1", "org-2", "aarch64")
+    for name, isolation in (("w1", "bwrap"), ("w2", "none"), ("w3", "none")):
+        WorkerRepository(rows.database).add(name, "org-2", "aarch64", isolation)
     assert sample(rows, execute) == [
         {("pending",): 3},
         {("customize", "org-1"): 1, ("customize", "org-2"): 1},
         {("customize", "org-2"): 1},
-        {("org-2", "aarch64"): 1},
+        {("org-2", "aarch64"): 3},
         {},
+        {("org-2", "aarch64", "bwrap"): 1, ("org-2", "aarch64", "none"): 2},
     ]
 
 
@@ -66,7 +68,7 @@ def test_tasks_are_counted_by_kind_and_state(rows: Rows) -> None:
     for record in records:
         add(rows, record)
     rows.composes.finish(records[0].compose.id, ComposeState.FAILURE)
-    assert sample(rows, execute)[-1] == {
+    assert sample(rows, execute)[4] == {
         ("import-vol", "failure"): 1,
         ("import-vol", "pending"): 1,
         ("export-i", "pending"): 1,
@@ -77,4 +79,4 @@ def test_nothing_is_shown_while_the_database_does_not_answer(rows: Rows) -> None
     def fail(_: Callable[[], Any]) -> Deferred[Any]:
         raise StoreFailed("down")
 
-    assert sample(rows, fail) == [{}] * 5
+    assert sample(rows, fail) == [{}] * 6

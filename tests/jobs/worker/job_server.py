@@ -68,6 +68,7 @@ class JobServer:
         self.jobs: list[GivenJob] = []
         self.waiting: list[GivenJob] = []
         self.workers: set[str] = set()
+        self.registrations: list[dict[str, Any]] = []
         self.polls: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.refuses = 0  # the number of requests to answer with 503
@@ -123,15 +124,16 @@ class _Handler(BaseHTTPRequestHandler):
             elif self.headers.get("Authorization") != f"Bearer {state.token}":
                 self._fail(401, 401, "not authenticated")
             elif path.startswith("/workers"):
-                self._handle_worker(state, path)
+                self._handle_worker(state, path, body)
             elif path == "/jobs":
                 self._hand_out(state, json.loads(body))
             else:
                 self._handle_job(state, path.split("/")[2:], body)
             state.changed.notify_all()
 
-    def _handle_worker(self, state: JobServer, path: str) -> None:
+    def _handle_worker(self, state: JobServer, path: str, body: bytes) -> None:
         if path == "/workers":
+            state.registrations.append(json.loads(body))
             state.workers.add(worker := str(uuid.uuid4()))
             self._answer(201, state.worker_answer or {"worker_id": worker})
         elif path.split("/")[2] in state.workers:
