@@ -87,8 +87,13 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the fault of the arguments, and exit."""
-        tell(f"{self.prog}: {printable(message)}\nTry '{self.prog} --help'.")
-        self.exit(EXIT_USAGE)
+        self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}\nTry '{self.prog} --help'.\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Print a message, and exit."""
+        if message:
+            tell(message.removesuffix("\n"))
+        sys.exit(status)
 
     def _check_value(self, action: argparse.Action, value: str) -> None:
         if action.choices is not None and value not in action.choices:
