@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import subprocess
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -19,6 +19,7 @@ from kubernetes_validate.utils import all_versions
 from image_service import __version__
 from image_service.settings.admin import read_token
 from image_service.settings.settings import Settings, variables
+from tests.packaging.api_server import serving
 from tests.packaging.conftest import CHECKOUT
 from tests.packaging.manifests import Installation, Manifest, parse_manifests, placed
 from tests.packaging.test_slo import DOCUMENT as SLO_DOCUMENT
@@ -372,6 +373,29 @@ def test_autoscaler_keeps_its_replicas_in_an_upgrade() -> None:
     assert "replicas" not in Installation(parse_manifests(render("three-replicas"))).deployment
     without = Installation(parse_manifests(render("three-replicas", "--set", "autoscaling.maxReplicas=0")))
     assert without.deployment["replicas"] == 3
+
+
+def ask(url: str, *options: str) -> Installation:
+    """Render for an installation that a cluster may have."""
+    server = ("--dry-run=server", "--kube-apiserver", url, "--namespace", "boot")
+    rendered = template("three-replicas", "--set", "secrets.admin=", *server, *options)
+    assert rendered.returncode == 0, rendered.stderr
+    return Installation(parse_manifests(rendered.stdout))
+
+
+def test_upgrade_keeps_token_and_replicas_of_the_cluster() -> None:
+    token = b64encode(SECRET.encode()).decode()
+    name = {"metadata": {"name": "image-service-admin"}}
+    secret = {"apiVersion": "v1", "kind": "Secret", **name, "data": {"token": token}}
+    scaled = {"metadata": {"name": "image-service"}, "spec": {"replicas": 5}}
+    with serving(secret, {"apiVersion": "apps/v1", "kind": "Deployment", **scaled}) as url:
+        upgraded = ask(url, "--is-upgrade")
+    assert upgraded.of_kind("Secret")[0]["data"] == {"token": token}
+    assert upgraded.deployment["replicas"] == 5
+    with serving() as url:
+        installed = ask(url)
+    assert installed.of_kind("Secret")[0]["data"]["token"] not in {"", token}
+    assert installed.deployment["replicas"] == 3
 
 
 @pytest.mark.parametrize("size", SIZES)

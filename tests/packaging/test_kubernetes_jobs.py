@@ -153,6 +153,18 @@ def test_files_that_variables_name_are_mounted(manifests: list[Manifest], name: 
     assert "/etc/image-service/bundles/key" in named
 
 
+def test_nobody_reaches_workers_and_they_reach_what_is_allowed(tmp_path: Path) -> None:
+    egress = [{"ports": [{"port": 443}]}]
+    jobs = ("--values", CONF / "helm" / "jobs.yaml")
+    for rules, types in (([], ["Ingress"]), (egress, ["Ingress", "Egress"])):
+        options = laid_over(tmp_path, {"jobs": {"worker": {"egress": rules}}})
+        manifests = parse_manifests(render("three-replicas", *jobs, *options))
+        policy = find(manifests, "NetworkPolicy", "image-service-worker")["spec"]
+        assert (policy["policyTypes"], policy["ingress"], policy.get("egress", [])) == (types, [], rules)
+        pods = find(manifests, "Deployment", "image-service-worker")["spec"]["template"]
+        assert policy["podSelector"]["matchLabels"].items() <= pods["metadata"]["labels"].items()
+
+
 def test_worker_gets_what_isolation_needs(tmp_path: Path) -> None:
     profile = {"type": "Localhost", "localhostProfile": "profiles/worker.json"}
     worker = {"hostUsers": False, "procMount": "Unmasked", "seccompProfile": profile}

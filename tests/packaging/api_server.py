@@ -1,0 +1,69 @@
+"""A stand-in for Kubernetes' API server that has a few objects, for Helm's function ``lookup``."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.packaging.manifests import Manifest
+
+_KINDS = {"v1": ("secrets", "Secret"), "apps/v1": ("deployments", "Deployment")}
+
+
+def _base(version: str) -> str:
+    return f"/apis/{version}" if "/" in version else f"/api/{version}"
+
+
+def _documents(objects: list[Manifest]) -> Mapping[str, Any]:
+    """Return each path with its document: lists of the kinds, and the objects in the namespace ``boot``."""
+    found: dict[str, Any] = {}
+    for version, (name, kind) in _KINDS.items():
+        resource = {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]}
+        listed = {"kind": "APIResourceList", "groupVersion": version, "resources": [resource]}
+        found[_base(version)] = listed
+    for each in objects:
+        version = each["apiVersion"]
+        path = f"{_base(version)}/namespaces/boot/{_KINDS[version][0]}/{each['metadata']['name']}"
+        found[path] = each
+    return found
+
+
+@contextmanager
+def serving(*objects: Manifest) -> Iterator[str]:
+    """Serve Secrets and Deployments of the namespace ``boot``; yield the URL."""
+    documents = _documents(list(objects))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            document = documents.get(self.path.partition("?")[0])
+            missing = {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "reason": "NotFound",
+                "code": 404,
+            }
+            body = json.dumps(document or missing).encode()
+            self.send_response(200 if document else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
