@@ -132,6 +132,22 @@ def test_loopback_needs_no_token(tmp_path: Path, workers: str) -> None:
         admin.service.wait_for(rf"(listening on {admin.url.removeprefix('http://')} \(HTTP: admin\))")
 
 
+def test_several_addresses_need_the_token_and_loopback_no_certificate(
+    tmp_path: Path, token_file: Path, certificate: Certificate
+) -> None:
+    loopback, all_ports = free_port(), free_port()
+    listen = f"127.0.0.1:{loopback}, {ALL_ADDRESSES}:{all_ports}"
+    variables = {"ADMIN_LISTEN": listen, "ADMIN_TOKEN_FILE": str(token_file), "WORKERS": "2"}
+    trust = ("--cacert", str(certificate.ca))
+    urls = (f"http://127.0.0.1:{loopback}", f"https://127.0.0.1:{all_ports}")
+    with administered(tmp_path, certificate=certificate, **variables) as admin:
+        for url in urls:
+            assert admin.curl("/health", *trust, url=url).status == 200
+            assert admin.curl("/metrics", *trust, url=url).status == 401
+            assert admin.curl("/metrics", *trust, "--oauth2-bearer", TOKEN, url=url).status == 200
+            assert admin.curl("/", *trust, "--user", f"anybody:{TOKEN}", url=url).status == 200
+
+
 @pytest.mark.parametrize("workers", ONE_OR_TWO)
 def test_other_addresses_need_the_token(
     tmp_path: Path, token_file: Path, certificate: Certificate, workers: int

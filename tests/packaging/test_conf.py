@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from image_service.settings.settings import Settings, variables
 from image_service.tools.loadtest.traffic.objectives import parse_objective
 from tests.acceptance.clients import needs_client
+from tests.ports import free_port
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -82,6 +85,16 @@ def test_unit_of_the_load_test_has_the_objectives_of_the_document() -> None:
     document = (CONF.parent / "docs" / "slo.md").read_text()
     assert set(objectives) == set(re.findall(r"^`--slo '(\S+)'`", document, re.MULTILINE))
     assert all(parse_objective(text) for text in objectives)
+
+
+def test_load_test_accepts_the_options_of_its_unit(tmp_path: Path) -> None:
+    unit = (CONF / "image-service-loadtest.service").read_text().replace("%d", str(tmp_path))
+    unit = unit.replace("%S", str(tmp_path)).replace("%%", "%").replace("\\\n", " ")
+    (tmp_path / "urls.txt").write_text(f"http://127.0.0.1:{free_port()}/x.iso\n")
+    command = [sys.executable, "-m", "image_service.cli", *shlex.split(assignments(unit)["ExecStart"])[1:]]
+    done = subprocess.run([*command, "--duration", "1s"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr  # nobody responds
+    assert (tmp_path / "image-service-loadtest" / "report.json").is_file()
 
 
 def test_unit_has_the_administrative_listener_of_the_example(example: str) -> None:

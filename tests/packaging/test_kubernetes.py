@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from tests.packaging.api_server import serving
 from tests.packaging.conftest import CHECKOUT
 from tests.packaging.manifests import Installation, Manifest, parse_manifests, placed
 from tests.packaging.test_slo import DOCUMENT as SLO_DOCUMENT
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -481,6 +483,12 @@ def test_load_test_has_the_objectives_of_the_document(tmp_path: Path) -> None:
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     arguments = pod["containers"][0]["args"]
     assert {each.removeprefix("--slo=") for each in arguments if each.startswith("--slo=")} == OBJECTIVES
+    urls = tmp_path / "urls.txt"
+    urls.write_text(f"http://127.0.0.1:{free_port()}/x.iso\n")
+    command = [each.replace("/etc/image-service/loadtest", str(tmp_path)) for each in arguments]
+    python = [sys.executable, "-m", "image_service.cli", *command, "--duration=1s"]
+    done = subprocess.run(python, check=False, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr  # nobody responds
     (services,) = {tuple(each["spec"]["selector"].items()) for each in manifests if each["kind"] == "Service"}
     labels = job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
     assert not set(services) <= labels.items()
