@@ -13,23 +13,54 @@ if TYPE_CHECKING:
 
     from tests.packaging.manifests import Manifest
 
-_KINDS = {"v1": ("secrets", "Secret"), "apps/v1": ("deployments", "Deployment")}
+_KINDS = {
+    "v1": ("ConfigMap", "Secret", "Service", "ServiceAccount"),
+    "apps/v1": ("Deployment",),
+    "autoscaling/v2": ("HorizontalPodAutoscaler",),
+    "networking.k8s.io/v1": ("Ingress", "NetworkPolicy"),
+    "policy/v1": ("PodDisruptionBudget",),
+}
 
 
 def _base(version: str) -> str:
     return f"/apis/{version}" if "/" in version else f"/api/{version}"
 
 
+def _resource(kind: str) -> Manifest:
+    return {
+        "name": f"{kind.lower()}s",
+        "singularName": "",
+        "namespaced": True,
+        "kind": kind,
+        "verbs": ["get"],
+    }
+
+
 def _documents(objects: list[Manifest]) -> Mapping[str, Any]:
-    """Return each path with its document: lists of the kinds, and the objects in the namespace ``boot``."""
-    found: dict[str, Any] = {}
-    for version, (name, kind) in _KINDS.items():
-        resource = {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]}
-        listed = {"kind": "APIResourceList", "groupVersion": version, "resources": [resource]}
-        found[_base(version)] = listed
+    """Return each path with its document: what an API server says of itself, and the objects."""
+    groups = [
+        {
+            "name": version.partition("/")[0],
+            "versions": [{"groupVersion": version, "version": version.partition("/")[2]}],
+        }
+        for version in _KINDS
+        if version != "v1"
+    ]
+    found: dict[str, Any] = {
+        "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.4"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {"kind": "APIGroupList", "groups": groups},
+    }
+    for version, kinds in _KINDS.items():
+        resources = [_resource(kind) for kind in kinds]
+        found[_base(version)] = {
+            "kind": "APIResourceList",
+            "groupVersion": version,
+            "resources": resources,
+        }
     for each in objects:
-        version = each["apiVersion"]
-        path = f"{_base(version)}/namespaces/boot/{_KINDS[version][0]}/{each['metadata']['name']}"
+        plural = _resource(each["kind"])["name"]
+        path = f"{_base(each['apiVersion'])}/namespaces/boot/{plural}/{each['metadata']['name']}"
         found[path] = each
     return found
 

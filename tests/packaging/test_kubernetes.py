@@ -379,7 +379,14 @@ def test_autoscaler_keeps_its_replicas_in_an_upgrade() -> None:
 
 def ask(url: str, *options: str) -> Installation:
     """Render for an installation that a cluster may have."""
-    server = ("--dry-run=server", "--kube-apiserver", url, "--namespace", "boot")
+    server = (
+        "--dry-run=server",
+        "--disable-openapi-validation",
+        "--kube-apiserver",
+        url,
+        "--namespace",
+        "boot",
+    )
     rendered = template("three-replicas", "--set", "secrets.admin=", *server, *options)
     assert rendered.returncode == 0, rendered.stderr
     return Installation(parse_manifests(rendered.stdout))
