@@ -273,11 +273,11 @@ def test_lines_in_the_journal_have_priorities(site: WorkerSite, conversion: Give
     with running_worker(
         site.server, site.directory, site.toolkit.program, token="old", environment=environment
     ) as worker:
-        worker.wait_for_line("401")
+        worker.wait_for_line("answers 401")
         (site.directory / "token").write_text("renewed")
         site.jobs.finished(site.jobs.give(conversion))
     lines = log.read_text().splitlines()
     priorities = {
-        text: {line[:3] for line in lines if text in line} for text in ("takes jobs", "401", "failed")
+        text: {line[:3] for line in lines if text in line} for text in ("takes jobs", "answers 401", "failed")
     }
-    assert priorities == {"takes jobs": {"<6>"}, "401": {"<4>"}, "failed": {"<4>"}}
+    assert priorities == {"takes jobs": {"<6>"}, "answers 401": {"<4>"}, "failed": {"<4>"}}
