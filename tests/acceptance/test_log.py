@@ -98,7 +98,7 @@ def test_health_says_why_the_service_is_not_ready(tmp_path: Path) -> None:
         assert json.loads(curl(f"{service.url}/health"))["detail"] == "this service is shutting down"
         service.process.terminate()
     assert re.fullmatch(
-        r"0 of 1 base images are ready; rhcos-full-iso-9\.6-x86_64\.iso is failed: .*refused.*; see /images",
+        r"0 of 1 base image is ready; rhcos-full-iso-9\.6-x86_64\.iso is failed: .*refused.*; see /images",
         reason,
     )
     log = service.output.decode()

@@ -237,7 +237,7 @@ def test_service_manager_is_notified_of_start_reload_and_stop(tmp_path: Path) ->
             for pid in workers(service):
                 assert b"NOTIFY_SOCKET" not in Path(f"/proc/{pid}/environ").read_bytes()
             receive_until("WATCHDOG")
-            while received[-1].get("STATUS") != "1 of 1 base images is ready":
+            while received[-1].get("STATUS") != "1 of 1 base image is ready":
                 received.append({})
                 receive_until("STATUS")
             begun = time.monotonic_ns() // 1000

@@ -61,7 +61,7 @@ def test_service_that_stops_is_not_ready_any_more(
     process.stopping()
     process.reloaded()
     process.ready()
-    process.set_status("1 of 1 base images is ready")
+    process.set_status("1 of 1 base image is ready")
     assert received.recv(4096) == b"STOPPING=1\nSTATUS=shutting down"
     received.settimeout(0)
     with pytest.raises(BlockingIOError):

@@ -33,6 +33,15 @@ class StartedEngine:
     connection: EngineConnection
     child: EngineChild | None
 
+    @property
+    def fault(self) -> str:
+        """Why composes wait; "": the engine answers."""
+        if self.connection.is_available:
+            return ""
+        fault = self.child.process.fault if self.child else ""
+        ended = f": it has ended: {fault}" if fault else ""
+        return f"the job engine does not answer{ended}; composes wait"
+
 
 async def start_engine(parts: PartsStack, settings: JobsRoleSettings) -> StartedEngine:
     """Start the engine as a child process, unless ``TEMPORAL_ADDRESS`` is set.

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 4096
 """On each address; each poll of a worker and each download is one."""
+STATUS_SECONDS = 5.0
+"""Interval at which the service manager learns whether the engine answers, if that has changed."""
 _TOKEN_BYTES = 32
 
 
@@ -93,6 +95,11 @@ class JobsService(RoleService):
                 requires_isolation=settings.jobs.require_isolation,
             )
         self.manager.ready()
+        parts.call_every(
+            STATUS_SECONDS,
+            lambda: self.manager.set_status(engine.fault or "the job engine answers"),
+            now=True,
+        )
 
     def _start_metrics(self, rows: JobsRows, engine: StartedEngine) -> JobsMetrics:
         """Return the metrics, and update those of engine and rows from now on."""

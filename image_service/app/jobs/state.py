@@ -28,17 +28,19 @@ class JobsState:
     _render_metrics: Callable[[], Page]
 
     async def unready_reason(self) -> str:
-        """Return the reason for which requests fail: without the database all do."""
+        """Return the reason for which requests fail: without the database all do.
+
+        Without an engine of its own this process does not do its work; one for several may serve others yet.
+        """
         try:
             await self._rows.in_thread(self._rows.composes.count_by_state)
         except StoreFailed as error:
             return f"database: {error.detail}"
-        return ""
+        return self._engine.fault if self._engine.child else ""
 
     async def describe_impairment(self) -> str:
         """Return the fault of a service that accepts and lists composes nevertheless."""
-        is_available = self._engine.connection.is_available
-        return "" if is_available else "the job engine does not answer; composes wait"
+        return self._engine.fault
 
     async def render_metrics(self) -> Page:
         """Return the page of metrics."""

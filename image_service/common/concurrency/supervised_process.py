@@ -48,6 +48,8 @@ class SupervisedProcess:
         self._failures = 0
         self.restarts = 0
         """The number of restarts."""
+        self.fault = ""
+        """Why it ended last; "": it never did."""
 
     @property
     def pid(self) -> int | None:
@@ -80,6 +82,7 @@ class SupervisedProcess:
         is_steady = self._clock.seconds() - started_at > _STEADY_SECONDS
         self._failures = 1 if is_steady else self._failures + 1
         seconds = _BACKOFF.delay_seconds(self._failures)
+        self.fault = f"{reason} {process.last_line}".strip()
         _log.error(
             "{name} has ended: {reason} {line}; it is started again in {seconds:.1f} s",
             name=self._name,

@@ -89,8 +89,9 @@ NAME = "rhcos-full-iso-9.6.1-0-x86_64.iso"
     ("statuses", "sentence"),
     [
         ([], "no base images yet: no release of COREOS_STREAMS is known; see the log"),
-        ([DERIVING], f"0 of 1 base images are ready; {NAME} is deriving; see /images"),
-        ([WAITING], f"0 of 1 base images are ready; {NAME} is waiting; see /images"),
+        ([DERIVING], f"0 of 1 base image is ready; {NAME} is deriving; see /images"),
+        ([READY, READY], "2 of 2 base images are ready; see /images"),
+        ([WAITING], f"0 of 1 base image is ready; {NAME} is waiting; see /images"),
         (
             [READY, FAILED, WAITING],
             f"1 of 3 base images is ready; {NAME} is failed: cable cut; {NAME} is waiting; see /images",

@@ -111,8 +111,9 @@ def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
 
 def count_ready(statuses: Sequence[ImageStatus]) -> str:
     """Return how many images are ready or degraded: ``1 of 2 base images is ready``."""
-    ready = sum(status.state in _READY for status in statuses)
-    return f"{ready} of {len(statuses)} base images {'is' if ready == 1 else 'are'} ready"
+    ready, total = sum(status.state in _READY for status in statuses), len(statuses)
+    images = "base image" if total == 1 else "base images"
+    return f"{ready} of {total} {images} {'is' if 1 in (ready, total) else 'are'} ready"
 
 
 def describe_unready(statuses: Sequence[ImageStatus]) -> str:
