@@ -145,3 +145,66 @@ def test_unit_of_the_worker_is_not_restarted_in_vain() -> None:
     set_by_unit = assignments((CONF / "image-service-worker.service").read_text())
     expected = {"LimitCORE": "0", "MemoryMax": "2G", "RestartPreventExitStatus": "2 78", "KillMode": "mixed"}
     assert {name: set_by_unit.get(name) for name in expected} == expected
+
+
+# Of podman-systemd.unit(5) in podman 4.5.
+_QUADLET_KEYS = {
+    *("Image", "ContainerName", "EnvironmentFile", "Volume", "PublishPort", "Notify", "ReadOnly"),
+    *("NoNewPrivileges", "DropCapability", "PodmanArgs", "HealthCmd", "HealthInterval", "HealthOnFailure"),
+    *("HealthStartPeriod", "HealthTimeout"),
+}
+
+
+def quadlet() -> dict[str, list[tuple[str, str]]]:
+    """Return the assignments of each section."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for line in (CONF / "image-service.container").read_text().splitlines():
+        if found := re.fullmatch(r"\[(\w+)\]", line):
+            section = sections.setdefault(found[1], [])
+        elif line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            section.append((name, value))
+    return sections
+
+
+def test_quadlet_runs_the_image_as_documented() -> None:
+    container = quadlet()["Container"]
+    assert {name for name, _ in container} <= _QUADLET_KEYS
+    documented = (CONF.parent / "docs/container.md").read_text()
+    dockerfile = (CONF.parent / "Dockerfile").read_text()
+    assert {"Volume": "image-service:/data", "PublishPort": "8080:8080"}.items() <= dict(container).items()
+    for option in ("--volume image-service:/data", "--publish 8080:8080", "--read-only", "--stop-timeout 30"):
+        assert option in documented
+    (health,) = (value for name, value in container if name == "HealthCmd")
+    words = ", ".join(f'"{word}"' for word in health.split())
+    assert f"CMD [{words}]" in dockerfile
+    (options,) = (value for name, value in container if name == "PodmanArgs")
+    assert "--stop-timeout=30" in options.split()
+
+
+def test_quadlet_is_restarted_and_stopped_as_the_unit() -> None:
+    sections = quadlet()
+    of_unit = assignments((CONF / "image-service.service").read_text())
+    service, start = dict(sections["Service"]), dict(sections["Unit"])
+    for name in ("Restart", "RestartSec", "RestartPreventExitStatus", "TimeoutStartSec"):
+        assert service[name] == of_unit[name]
+    for name in ("StartLimitIntervalSec", "StartLimitBurst"):
+        assert start[name] == of_unit[name]
+    assert int(service["TimeoutStopSec"]) > 30
+
+
+def test_podman_accepts_the_quadlet(tmp_path: Path) -> None:
+    generator = Path("/usr/lib/systemd/system-generators/podman-system-generator")
+    if not generator.exists():
+        pytest.skip("podman has no generator of units: it came with 4.4")
+    shutil.copy(CONF / "image-service.container", tmp_path)
+    done = subprocess.run(
+        [generator, "--dryrun"],
+        env={"QUADLET_UNIT_DIRS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "unsupported key" not in done.stderr
+    assert "--sdnotify=container" in done.stdout
