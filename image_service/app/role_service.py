@@ -19,6 +19,8 @@ from image_service.app.service_manager import ServiceManager
 from image_service.app.shutdown import ShutdownHandler, stop_with_failure
 from image_service.common.concurrency.process_parts import PartsStack
 from image_service.common.concurrency.signals import UNUSED, handle_signal, ignore_signals
+from image_service.common.files.exposure import describe_denial
+from image_service.common.files.private_files import share_files
 from image_service.core.errors import ConfigurationError, ImageServiceError
 from image_service.core.images.layouts import newest_layout
 
@@ -50,6 +52,7 @@ class RoleService(Service):
         """Set the limits of the process, and handle signals."""
         Service.privilegedStartService(self)
         _log_versions()
+        share_files()
         self._reactor.callWhenRunning(self.shutdown.handle_signals)
         handle_signal(signal.SIGHUP, lambda: self._reactor.callFromThread(self._reload_unless_stopping))
         ignore_signals(*UNUSED)
@@ -65,6 +68,9 @@ class RoleService(Service):
         def fail(failure: Failure) -> None:
             if isinstance(failure.value, ConfigurationError):
                 _log.critical("{fault}", fault=failure.value.detail)
+                stop_with_failure(self._reactor, os.EX_CONFIG)
+            elif isinstance(failure.value, PermissionError) and failure.value.filename:
+                _log.critical("{fault}", fault=describe_denial(failure.value))
                 stop_with_failure(self._reactor, os.EX_CONFIG)
             elif isinstance(failure.value, ImageServiceError | OSError):
                 _log.critical("the service cannot start: {reason}", reason=str(failure.value))

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service.common.concurrency.supervised_process import SupervisedProcess
-from image_service.common.files.private_files import create_private
+from image_service.common.files.private_files import create_private, make_private_directory
 from image_service.common.programs.environment import OBJECT_STORE, environment_of
 from image_service.common.programs.isolation import MAKE_ISOLATED, find_isolation
 from image_service.core.errors import ConfigurationError
@@ -47,7 +47,7 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
         raise ConfigurationError(f"JOBS_REQUIRE_ISOLATION: {MAKE_ISOLATED}")
     directory = data_dir / WORKER_DIRECTORY
     for path in (directory, directory / _SCRATCH, directory / _CACHE):
-        path.mkdir(mode=0o700, exist_ok=True)
+        make_private_directory(path)
     token_file = directory / "token"
     create_private(token_file)
     token_file.write_text(operator_token)

@@ -96,7 +96,7 @@ class FileLocks:
         return descriptor
 
     def _open(self) -> int:
-        return open_no_follow(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        return open_no_follow(self.path, os.O_RDWR | os.O_CREAT, 0o664)
 
 
 def _byte(name: str) -> int:

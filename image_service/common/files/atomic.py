@@ -9,6 +9,8 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING, BinaryIO
 
+from image_service.common.files.private_files import private_mode
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -42,7 +44,7 @@ def atomic_target(path: Path) -> Iterator[Path]:
 def scratch_directory(parent: Path) -> Iterator[Path]:
     """Yield a new directory, which is removed when the block ends."""
     temporary = _temporary(parent / "rhcos-scratch")
-    temporary.mkdir(mode=0o700)
+    temporary.mkdir(mode=private_mode(0o700))
     try:
         yield temporary
     finally:

@@ -1,14 +1,14 @@
-"""Finds out why users other than the owner have access to a secret file."""
+"""Finds out why users other than the owner have access to a secret file, and why this one has none."""
 
 from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def describe_exposure(path: Path) -> Iterator[str]:
@@ -33,3 +33,20 @@ def describe_owner(path: Path, status: os.stat_result) -> Iterator[str]:
             f"{path} belongs to uid {status.st_uid}, who can read and change it; this service runs as uid"
             f" {os.geteuid()}"
         )
+
+
+def describe_denial(error: PermissionError) -> str:
+    """Return why this process may not use a file: who owns it, or the nearest directory that it can see."""
+    path = Path(error.filename)
+    for found in (path, *path.parents):
+        try:
+            status = found.stat()
+        except OSError:
+            continue
+        return (
+            f"{path}: permission denied: {found} belongs to uid {status.st_uid} and gid {status.st_gid}"
+            f" with mode {stat.S_IMODE(status.st_mode):04o}; this service runs as uid {os.geteuid()}, gid"
+            f" {os.getegid()}; run it as the user of before, or change the owner of the whole directory"
+            " (chown -R)"
+        )
+    return f"{path}: permission denied"

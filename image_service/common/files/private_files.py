@@ -1,6 +1,7 @@
 """Opening files without following symbolic links, and files that only their owner may read.
 
-Others may be able to write to ``DATA_DIR``, in a container everybody of group 0. A link that they put at the
+A container's user belongs to group 0, and the next container may have another uid and the same volume: files
+of group 0 are for the group too. Others may be able to write to ``DATA_DIR``. A link that they put at the
 name of one of our files must not lead a write, or a change of mode, to a file elsewhere.
 """
 
@@ -18,8 +19,33 @@ from image_service.common.files.exposure import describe_owner
 if TYPE_CHECKING:
     from pathlib import Path
 
-_OWNERS_BITS = stat.S_IRWXU
+_GROUP_UMASK = 0o007
 _log = Logger()
+
+
+def shares_files() -> bool:
+    """Return True if the files of this process are for its group as for itself: a user's of group 0."""
+    return os.getegid() == 0 != os.geteuid()
+
+
+def share_files() -> None:
+    """Let the group of this process write the files that it makes from now on, if `shares_files`."""
+    if shares_files():
+        os.umask(_GROUP_UMASK)
+
+
+def private_mode(mode: int) -> int:
+    """Return the mode of a private file or directory: its owner's, and the group's if that shares files."""
+    return mode | (mode & stat.S_IRWXU) >> 3 if shares_files() else mode
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a private directory and those above it, unless it exists.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.mkdir(mode=private_mode(stat.S_IRWXU), parents=True, exist_ok=True)
 
 
 def open_no_follow(path: Path, flags: int, mode: int = 0o600) -> int:
@@ -29,7 +55,7 @@ def open_no_follow(path: Path, flags: int, mode: int = 0o600) -> int:
         OSError: it cannot be opened; it is a symbolic link.
     """
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, private_mode(mode))
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _link(path) from None
@@ -37,7 +63,7 @@ def open_no_follow(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def create_private(path: Path) -> None:
-    """Create an empty file with mode 0600, or restrict the existing one, without opening that.
+    """Create an empty private file, or restrict the existing one, without opening that.
 
     Closing any descriptor of a file releases all locks that SQLite has on it (POSIX, fcntl).
 
@@ -51,7 +77,7 @@ def create_private(path: Path) -> None:
 
 
 def restrict_to_owner(path: Path) -> None:
-    """Take the permissions of group and others from a file or directory, and log that.
+    """Take the permissions of others, and of a group that shares no files, and log that.
 
     A file of another owner stays as it is, which is logged too: a volume may have had another user before.
 
@@ -64,13 +90,14 @@ def restrict_to_owner(path: Path) -> None:
         if stat.S_ISLNK(status.st_mode):
             raise _link(path)
         mode = stat.S_IMODE(status.st_mode)
-        if mode & ~_OWNERS_BITS:
+        private = mode & private_mode(stat.S_IRWXU)
+        if mode != private:
             text = "{path} had mode {mode:04o}, which gave others access; now it has {now:04o}"
             try:
-                os.chmod(f"/proc/self/fd/{descriptor}", mode & _OWNERS_BITS)  # noqa: PTH101 - of the descriptor
+                os.chmod(f"/proc/self/fd/{descriptor}", private)  # noqa: PTH101 - of the descriptor
             except PermissionError:
                 text = "{path} has mode {mode:04o}, which gives others access and only its owner can change"
-            _log.warn(text, path=str(path), mode=mode, now=mode & _OWNERS_BITS)
+            _log.warn(text, path=str(path), mode=mode, now=private)
         for warning in describe_owner(path, status):
             _log.warn("{warning}", warning=warning)
     finally:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from image_service.common.files.atomic import publish_file
-from image_service.common.files.private_files import open_no_follow
+from image_service.common.files.private_files import make_private_directory, open_no_follow
 from image_service.common.objects.store import StoredObject, check_key
 from image_service.core.errors import NotFound, StoreFailed, StoreFull
 
@@ -40,8 +40,8 @@ class DirectoryStore:
         temporary = self._path / _UNFINISHED / secrets.token_hex(16)
         try:
             with _translated():
-                self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                temporary.parent.mkdir(mode=0o700, exist_ok=True)
+                for directory in (self._path, temporary.parent):
+                    make_private_directory(directory)
                 descriptor = open_no_follow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             size, digest = 0, hashlib.sha256()
             with os.fdopen(descriptor, "wb", buffering=0) as file:

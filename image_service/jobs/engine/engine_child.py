@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 
 from image_service.common.concurrency.supervised_process import SupervisedProcess
 from image_service.common.files.ofd_locks import EXCLUSIVE, try_lock
-from image_service.common.files.private_files import open_no_follow
+from image_service.common.files.private_files import make_private_directory, open_no_follow
 from image_service.core.errors import ConfigurationError, EngineUnavailable, MissingDependency
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class EngineChild:
             EngineUnavailable: the engine of an earlier start does not end.
         """
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(self._directory)
             flags = os.O_RDWR | os.O_CREAT
             self._locks = [open_no_follow(self._directory / "lock", flags) for _ in (_SUPERVISOR, _CHILD)]
         except OSError as error:

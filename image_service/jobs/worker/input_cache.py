@@ -7,6 +7,8 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from image_service.common.files.private_files import make_private_directory, private_mode
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -31,7 +33,7 @@ class InputCache:
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
         self._directory = directory.resolve()
         self._max_bytes = max_bytes
 
@@ -75,7 +77,7 @@ class InputCache:
         """Yield the path of an empty file, which nobody else writes; it is removed if it is still there."""
         unfinished = path.with_name(path.name + _UNFINISHED)
         while True:
-            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private_mode(0o600))
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_nlink:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.common.files.private_files import make_private_directory
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -34,7 +36,7 @@ class JobScratch:
     """
 
     def __init__(self, parent: Path, total_bytes: int | None) -> None:
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(parent)
         parent = parent.resolve()
         _remove_leftovers(parent)
         self.total_bytes = total_bytes or shutil.disk_usage(parent).free

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from image_service.common.files.atomic import atomic_target
-from image_service.common.files.private_files import restrict_to_owner
+from image_service.common.files.private_files import private_mode, restrict_to_owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -184,5 +184,5 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     with atomic_target(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)  # whatever the umask is
+            os.fchmod(descriptor, private_mode(mode))  # whatever the umask is
             file.write(content)

@@ -17,7 +17,7 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.threads import deferToThreadPool
 
-from image_service.common.files.private_files import restrict_to_owner
+from image_service.common.files.private_files import make_private_directory, restrict_to_owner
 from image_service.core.errors import ConfigurationError
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.server.standalone.assisted_api import InfraEnvApi
@@ -170,7 +170,7 @@ class Standalone:
         return ApiResource(guard, api.respond_to_service)
 
     def _prepare(self) -> _StartedParts:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(self._directory)
         restrict_to_owner(self._directory)
         certificates = prepare_certificates(self._directory, datetime.now(UTC))
         store = InfraEnvStore(self._directory / "infra-envs.sqlite")

@@ -26,6 +26,7 @@ from image_service.common.files.block_cache.version_files import (
     read_boot_id,
 )
 from image_service.common.files.local_file import LocalFile
+from image_service.common.files.private_files import make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -55,7 +56,7 @@ class BlockCache:
     """
 
     def __init__(self, directory: Path, max_bytes: int, reactor: Any) -> None:  # noqa: ANN401 - two interfaces
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
         self.counters = CacheCounters()
         self._directory = directory
         self._reactor = reactor

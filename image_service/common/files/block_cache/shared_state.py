@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from image_service.common.files.ofd_locks import EXCLUSIVE, is_locked, lock, reopen, try_lock
+from image_service.common.files.private_files import private_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ class SharedState:
 
     def __init__(self, directory: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(directory / STATE, flags, 0o600)
+        self._descriptor = os.open(directory / STATE, flags, private_mode(0o600))
         size = 8 * (_FIRST_SLOT + MAX_PROCESSES * _SLOT_WORDS)
         os.posix_fallocate(self._descriptor, 0, size)  # else a full disk kills those who have it mapped
         self._mapped = mmap.mmap(self._descriptor, size)

@@ -26,6 +26,7 @@ from zlib import crc32
 
 from image_service.common.files.block_cache.source import GRANULE_BYTES
 from image_service.common.files.ofd_locks import EXCLUSIVE, SHARED, reopen, try_lock
+from image_service.common.files.private_files import private_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,16 +178,16 @@ def create_version(directory: Path, size: int) -> None:
         OSError: the file system cannot hold it, or has no holes.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(mode=0o700)
+    directory.mkdir(mode=private_mode(0o700))
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    data = os.open(directory / DATA, flags, 0o600)
+    data = os.open(directory / DATA, flags, private_mode(0o600))
     try:
         os.ftruncate(data, size)
         _punch(data, 0, GRANULE_BYTES)
     finally:
         os.close(data)
     unfinished = directory / f"{MAP}.new"
-    descriptor = os.open(unfinished, flags, 0o600)
+    descriptor = os.open(unfinished, flags, private_mode(0o600))
     try:
         os.pwrite(descriptor, _HEADER.pack(_MAGIC, size, b""), 0)
         os.posix_fallocate(descriptor, 0, _map_bytes(size))  # else a full disk kills those who have it mapped
