@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.service import CHECKOUT, SERVE, run_service
+from tests.jobs.running_role import JOBS, running_role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,18 @@ def test_user_of_group_0_takes_over_the_files_of_another(directory: Path, worker
     assert {data / "snapshot.secret", data / LOCKS} <= set(made)
     modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in made if path.suffix != ".pem"}
     assert [path for path, mode in modes.items() if mode & 0o060 != 0o060 or mode & 0o007] == []
+
+
+def test_user_of_group_0_takes_over_the_jobs_of_another(directory: Path) -> None:
+    data = directory / "data"
+    data.mkdir()
+    data.chmod(0o775)
+    composes = []
+    for uid in (1234567, 1001):
+        with running_role(directory, (*as_user(uid, 0), *JOBS)) as role:
+            composes.append(role.start("minimal-raw"))
+            for compose_id in composes:
+                assert role.wait_until_ended(compose_id)["status"] == "success", role.log
 
 
 def test_secrets_of_other_groups_are_for_their_owner_alone(directory: Path) -> None:

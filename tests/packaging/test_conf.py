@@ -158,12 +158,13 @@ _QUADLET_KEYS = {
 def quadlet() -> dict[str, list[tuple[str, str]]]:
     """Return the assignments of each section."""
     sections: dict[str, list[tuple[str, str]]] = {}
+    name = ""
     for line in (CONF / "image-service.container").read_text().splitlines():
         if found := re.fullmatch(r"\[(\w+)\]", line):
-            section = sections.setdefault(found[1], [])
+            name = found[1]
         elif line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            section.append((name, value))
+            key, _, value = line.partition("=")
+            sections.setdefault(name, []).append((key, value))
     return sections
 
 

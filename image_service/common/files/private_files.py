@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
@@ -74,6 +75,16 @@ def create_private(path: Path) -> None:
         os.close(open_no_follow(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         restrict_to_owner(path)
+
+
+def make_private(path: Path) -> None:
+    """Give a file that another program has made the mode of private files, if this user owns it."""
+    with suppress(OSError):  # of another owner, gone, or a symbolic link
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.chmod(f"/proc/self/fd/{descriptor}", private_mode(0o600))  # noqa: PTH101 - of the descriptor
+        finally:
+            os.close(descriptor)
 
 
 def restrict_to_owner(path: Path) -> None:

@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 
 from image_service.common.concurrency.supervised_process import SupervisedProcess
 from image_service.common.files.ofd_locks import EXCLUSIVE, try_lock
-from image_service.common.files.private_files import make_private_directory, open_no_follow
+from image_service.common.files.private_files import make_private, make_private_directory, open_no_follow
 from image_service.core.errors import ConfigurationError, EngineUnavailable, MissingDependency
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class EngineChild:
     async def stop(self) -> None:
         """End it, by force after 10 s."""
         await self.process.stop()
+        self._share_database()
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks = []
@@ -138,7 +139,13 @@ class EngineChild:
             await deferLater(self._reactor, _POLL_SECONDS)
             waited += _POLL_SECONDS
 
+    def _share_database(self) -> None:
+        """Make the files of SQLite private as ours are: the engine makes them with a mode of its own."""
+        for path in self._directory.glob(f"{_DATABASE}*"):
+            make_private(path)
+
     def _spawn(self, process: ChildProcess) -> None:
+        self._share_database()
         self._pid_file.write_text("")
         # The engine makes a URI of the name, so names are relative to its directory, which may have # and ?.
         server = server_command(self._program, self._port, Path(_DATABASE))
