@@ -296,8 +296,24 @@ class JobProgress:
     phase: str = ""
 
 
-@attrs.frozen
-class Job:
+@attrs.frozen(kw_only=True)
+class JobSummary:
+    """A job as the status page shows it: without what may be large."""
+
+    id: str
+    compose_id: str
+    step: str
+    state: JobState
+    attempt: int = 0
+    progress: JobProgress | None = None
+    error: JobError | None = None
+    worker: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Job(JobSummary):
     """A step that workers do, with its latest attempt.
 
     Args:
@@ -308,25 +324,15 @@ class Job:
         stopped_at: the time when its worker knew that it is cancelled.
     """
 
-    id: str
-    compose_id: str
     tenant: str
-    step: str
     type: JobType
     architecture: str
-    state: JobState
-    attempt: int = 0
     arguments: Json = attrs.field(default=_NOTHING, repr=False)
     inputs: Mapping[str, str] = MappingProxyType({})
-    progress: JobProgress | None = None
-    error: JobError | None = None
     artifacts: tuple[Artifact, ...] = ()
     result: Json = attrs.field(default=_NOTHING, repr=False)
-    worker: str = ""
     queued_at: datetime | None = None
-    started_at: datetime | None = None
     stopped_at: datetime | None = None
-    finished_at: datetime | None = None
 
 
 @attrs.frozen
@@ -343,23 +349,16 @@ class UploadResult:
     location: str = ""
 
 
-@attrs.frozen
-class Compose:
-    """A unit of work as it is stored: a compose, an import or an export.
+@attrs.frozen(kw_only=True)
+class ComposeSummary:
+    """A compose as lists show it: without what may be large.
 
     Args:
-        id: UUID; the id of the engine's workflow.
         distribution: "" of an import and an export.
         architecture: of the workers that do its jobs; also of the image, except of imports and exports.
         image_type: None of an import and an export.
-        request: the request's JSON, Ignition blanked.
-        image: the finished image; None: there is none, or it is composed while it is read.
         uploads: one for each target.
-        ignition_sha256: None: it has no config.
-        provenance: facts that steps have reported, by step.
-        started_at: the time when its plan began in the engine; None: not yet.
         origin: the API that it belongs to.
-        source_image: id of the catalog image that its jobs read, which stays until it has ended.
     """
 
     id: str
@@ -367,17 +366,33 @@ class Compose:
     distribution: str
     architecture: str
     image_type: ImageType | None
-    request: Json = attrs.field(repr=False)
-    plan: ComposePlan = attrs.field(repr=False)
     state: ComposeState
     created_at: datetime
-    size: int | None = None
-    started_at: datetime | None = None
     finished_at: datetime | None = None
     error: JobError | None = None
-    image: Artifact | None = None
     uploads: tuple[UploadResult, ...] = ()
+    origin: ComposeOrigin = ComposeOrigin.COMPOSER
+
+
+@attrs.frozen(kw_only=True)
+class Compose(ComposeSummary):
+    """A unit of work as it is stored: a compose, an import or an export.
+
+    Args:
+        id: UUID; the id of the engine's workflow.
+        request: the request's JSON, Ignition blanked.
+        image: the finished image; None: there is none, or it is composed while it is read.
+        ignition_sha256: None: it has no config.
+        provenance: facts that steps have reported, by step.
+        started_at: the time when its plan began in the engine; None: not yet.
+        source_image: id of the catalog image that its jobs read, which stays until it has ended.
+    """
+
+    request: Json = attrs.field(repr=False)
+    plan: ComposePlan = attrs.field(repr=False)
+    size: int | None = None
+    started_at: datetime | None = None
+    image: Artifact | None = None
     ignition_sha256: str | None = None
     provenance: Json = attrs.field(default=_NOTHING, repr=False)
-    origin: ComposeOrigin = ComposeOrigin.COMPOSER
     source_image: str | None = None

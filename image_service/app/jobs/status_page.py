@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.app.jobs.rows import JobsRows
-    from image_service.jobs.model import Compose, Job
+    from image_service.jobs.model import ComposeSummary, JobSummary
     from image_service.server.web_api.messages import ApiRequest
     from image_service.server.web_api.router import Handlers
 
@@ -48,7 +48,7 @@ tr.job td {{ color: #555 }}
 """
 
 
-def render_page(composes: Iterable[tuple[Compose, Iterable[Job]]], total: int) -> str:
+def render_page(composes: Iterable[tuple[ComposeSummary, Iterable[JobSummary]]], total: int) -> str:
     """Return the page.
 
     Args:
@@ -63,7 +63,7 @@ def render_page(composes: Iterable[tuple[Compose, Iterable[Job]]], total: int) -
     )
 
 
-def _compose_row(compose: Compose) -> str:
+def _compose_row(compose: ComposeSummary) -> str:
     what = compose.origin.value
     if compose.image_type is not None:
         what = f"{compose.distribution} {compose.architecture} {compose.image_type}"
@@ -72,7 +72,7 @@ def _compose_row(compose: Compose) -> str:
     return _row("compose", *cells, compose.finished_at, reason)
 
 
-def _job_row(job: Job) -> str:
+def _job_row(job: JobSummary) -> str:
     progress = f"{job.progress.phase} {job.progress.done}/{job.progress.total}" if job.progress else ""
     what = f"{job.step}, attempt {job.attempt}" if job.attempt else job.step
     reason = job.error.reason if job.error else ""
@@ -105,9 +105,6 @@ class StatusPage:
         return ApiResponse(200, page.encode(), "text/html; charset=utf-8")
 
     def _render(self) -> str:
-        composes, total = self._rows.composes.find_page(
-            ComposeFilter(), limit=MAX_COMPOSES, newest_first=True
-        )
-        return render_page(
-            [(compose, self._rows.jobs.find_of_compose(compose.id)) for compose in composes], total
-        )
+        composes, total = self._rows.composes.find_page(ComposeFilter(), limit=MAX_COMPOSES)
+        jobs = self._rows.jobs.summarize([compose.id for compose in composes])
+        return render_page([(compose, jobs[compose.id]) for compose in composes], total)

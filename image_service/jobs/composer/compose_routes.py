@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from image_service.core.errors import NotFound, StoreFailed
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer import errors, replies
-from image_service.jobs.composer.paging import COMPOSE_FILTERS, PAGE, parse_filter, parse_page
+from image_service.jobs.composer.paging import COMPOSE_FILTERS, MAX_SIZE, PAGE, parse_filter, parse_page
 from image_service.jobs.composer.requests import parse_request
 from image_service.jobs.database.composes import ComposeFilter
 from image_service.jobs.model import ComposeOrigin, ComposeState
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from image_service.jobs.composer.service import ComposeService
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.database.jobs import JobRepository
-    from image_service.jobs.model import Compose, Job, Json, UploadResult
+    from image_service.jobs.model import Compose, ComposeSummary, Job, Json, UploadResult
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 
@@ -71,7 +71,7 @@ class ComposeRoutes:
                 "GET",
                 "/composes/",
                 "getComposeList",
-                "list composes: all, sorted by id; with a parameter, one page, newest first",
+                f"list the newest {MAX_SIZE} composes, sorted by id; with parameters a page, newest first",
                 self._list,
                 reply="ComposeList",
                 query=(*PAGE, *COMPOSE_FILTERS),
@@ -116,25 +116,23 @@ class ComposeRoutes:
         return json_response(replies.describe_object("ComposeId", compose.id, "/compose"), 201)
 
     async def _list(self, request: ApiRequest) -> ApiResponse:
-        list_ = partial(self._list_page, request) if request.query else partial(self._list_all, request)
+        list_ = partial(self._list_page, request) if request.query else partial(self._list_newest, request)
         return await self._in_thread(list_)
 
-    def _list_all(self, request: ApiRequest) -> ApiResponse:
-        composes, _ = self._composes.find_page(
-            ComposeFilter(request.principal.tenant, origin=ComposeOrigin.COMPOSER)
-        )
-        return json_response([self._describe_listed(compose) for compose in composes])
+    def _list_newest(self, request: ApiRequest) -> ApiResponse:
+        wanted = ComposeFilter(request.principal.tenant, origin=ComposeOrigin.COMPOSER)
+        composes, _ = self._composes.find_page(wanted, limit=MAX_SIZE)
+        by_id = sorted(composes, key=lambda compose: compose.id)
+        return json_response([self._describe_listed(compose) for compose in by_id])
 
     def _list_page(self, request: ApiRequest) -> ApiResponse:
         page = parse_page(request.query)
         wanted = parse_filter(request.query, request.principal.tenant)
-        composes, total = self._composes.find_page(
-            wanted, offset=page.offset, limit=page.size, newest_first=True
-        )
+        composes, total = self._composes.find_page(wanted, offset=page.offset, limit=page.size)
         items = [self._describe_listed(compose) for compose in composes]
         return json_response(replies.describe_page("ComposeList", items, page.number, total))
 
-    def _describe_listed(self, compose: Compose) -> Json:
+    def _describe_listed(self, compose: ComposeSummary) -> Json:
         return replies.describe_status(compose, (), self._sign)
 
     async def _status(self, request: ApiRequest, compose_id: str) -> ApiResponse:

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile("[0-9]{1,9}")
 _DEFAULT_SIZE = 100
-_MAX_SIZE = 1000
+MAX_SIZE = 1000
+"""Items of a list."""
 
 PAGE = (
     QueryParameter("page", "number of the page; 0", {"type": "integer", "minimum": 0}),
     QueryParameter(
-        "size", f"items on a page; {_DEFAULT_SIZE}", {"type": "integer", "minimum": 1, "maximum": _MAX_SIZE}
+        "size", f"items on a page; {_DEFAULT_SIZE}", {"type": "integer", "minimum": 1, "maximum": MAX_SIZE}
     ),
 )
 COMPOSE_FILTERS = (
@@ -63,7 +64,7 @@ def parse_page(query: Mapping[str, str]) -> Page:
     if number is None:
         raise ApiError(number=errors.INVALID_PAGE)
     size = _parse_number(query.get("size", str(_DEFAULT_SIZE)))
-    if not size or size > _MAX_SIZE:
+    if not size or size > MAX_SIZE:
         raise ApiError(number=errors.INVALID_SIZE)
     return Page(number, size)
 

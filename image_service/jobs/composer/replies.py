@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from image_service.jobs.model import (
         Compose,
         ComposeBase,
+        ComposeSummary,
         ImageType,
         Job,
         Json,
@@ -39,7 +40,9 @@ def describe_page(kind: str, items: Sequence[Json], page: int, total: int) -> Js
     return {"kind": kind, "page": page, "size": len(items), "total": total, "items": items}
 
 
-def describe_status(compose: Compose, jobs: Sequence[Job], sign: Callable[[UploadResult], str]) -> Json:
+def describe_status(
+    compose: ComposeSummary, jobs: Sequence[Job], sign: Callable[[UploadResult], str]
+) -> Json:
     """Return a ``ComposeStatus``.
 
     Args:
@@ -69,7 +72,7 @@ def _overall_status(state: ComposeState) -> str:
 
 
 def _describe_image(
-    compose: Compose, jobs: Sequence[Job], sign: Callable[[UploadResult], str]
+    compose: ComposeSummary, jobs: Sequence[Job], sign: Callable[[UploadResult], str]
 ) -> dict[str, object]:
     uploads = [_describe_upload(compose, upload, sign) for upload in compose.uploads]
     state = compose.state
@@ -87,7 +90,9 @@ def _describe_image(
     return status
 
 
-def _describe_upload(compose: Compose, upload: UploadResult, sign: Callable[[UploadResult], str]) -> Json:
+def _describe_upload(
+    compose: ComposeSummary, upload: UploadResult, sign: Callable[[UploadResult], str]
+) -> Json:
     if upload.target.type == S3:
         options = {"url": sign(upload) if upload.location else ""}
     else:

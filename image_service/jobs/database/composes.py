@@ -25,7 +25,14 @@ from image_service.jobs.database.statements import (
     utc_now,
 )
 from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
-from image_service.jobs.database.values import COMPOSE_COLUMNS, row_of, to_compose, to_uploads
+from image_service.jobs.database.values import (
+    COMPOSE_COLUMNS,
+    SUMMARY_COLUMNS,
+    row_of,
+    to_compose,
+    to_summary,
+    to_uploads,
+)
 from image_service.jobs.model import (
     ComposeOrigin,
     ComposeState,
@@ -43,7 +50,15 @@ if TYPE_CHECKING:
 
     from image_service.common.database.database import Database
     from image_service.jobs.database.sealing import ComposeSecrets
-    from image_service.jobs.model import Artifact, Compose, ImageType, JobError, Json, UploadResult
+    from image_service.jobs.model import (
+        Artifact,
+        Compose,
+        ComposeSummary,
+        ImageType,
+        JobError,
+        Json,
+        UploadResult,
+    )
 
 _SELECT = sa.select(*COMPOSE_COLUMNS)
 
@@ -118,18 +133,17 @@ class ComposeRepository:
         return found[0] if found else None
 
     def find_page(
-        self, wanted: ComposeFilter, *, offset: int = 0, limit: int | None = None, newest_first: bool = False
-    ) -> tuple[list[Compose], int]:
-        """Return composes, sorted by id or newest first, and how many there are in all."""
+        self, wanted: ComposeFilter, *, limit: int, offset: int = 0
+    ) -> tuple[list[ComposeSummary], int]:
+        """Return composes, newest first, and how many there are in all."""
         conditions = list(_conditions(wanted))
-        newest = (COMPOSES.c.created_at.desc(), COMPOSES.c.id)
-        order = newest if newest_first else (COMPOSES.c.id,)
-        page = _SELECT.where(*conditions).order_by(*order).offset(offset).limit(limit)
+        newest = COMPOSES.c.created_at.desc(), COMPOSES.c.id.desc()
+        page = sa.select(*SUMMARY_COLUMNS).where(*conditions).order_by(*newest).offset(offset).limit(limit)
         count = sa.select(sa.func.count()).select_from(COMPOSES).where(*conditions)
 
-        def work(connection: sa.Connection) -> tuple[list[Compose], int]:
-            composes = [to_compose(row) for row in connection.execute(page).mappings()]
-            return composes, connection.execute(count).scalar_one()
+        def work(connection: sa.Connection) -> tuple[list[ComposeSummary], int]:
+            summaries = [to_summary(row) for row in connection.execute(page).mappings()]
+            return summaries, connection.execute(count).scalar_one()
 
         return self._database.transact(work)
 

@@ -19,15 +19,15 @@ from image_service.jobs.database.statements import (
     utc_now,
 )
 from image_service.jobs.database.tables import ARTIFACTS, JOBS
-from image_service.jobs.database.values import JOB_COLUMNS, to_job
+from image_service.jobs.database.values import JOB_COLUMNS, JOB_SUMMARY_COLUMNS, to_job, to_job_summary
 from image_service.jobs.model import JobState, JobType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from image_service.common.database.database import Database
-    from image_service.jobs.model import Artifact, Job, JobError, JobProgress, Json
+    from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobSummary, Json
 
 
 @attrs.frozen
@@ -64,6 +64,16 @@ class JobRepository:
         select = sa.select(*JOB_COLUMNS).where(JOBS.c.compose_id == compose_id).order_by(JOBS.c.number)
         rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
         return [to_job(row) for row in rows]
+
+    def summarize(self, compose_ids: Collection[str]) -> Mapping[str, list[JobSummary]]:
+        """Return the jobs of composes by the compose's id, in the order of its plan."""
+        is_wanted = JOBS.c.compose_id.in_(compose_ids)
+        select = sa.select(*JOB_SUMMARY_COLUMNS).where(is_wanted).order_by(JOBS.c.number)
+        rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
+        summaries: dict[str, list[JobSummary]] = {compose_id: [] for compose_id in compose_ids}
+        for row in rows:
+            summaries[row["compose_id"]].append(to_job_summary(row))
+        return summaries
 
     def count(self) -> list[JobCount]:
         """Return how many jobs there are that have not ended."""

@@ -81,6 +81,8 @@ TENANTS = sa.Table(
     sa.Column("served_at", Instant),  # when a job of it was last started
 )
 """A transaction that counts rows of a tenant first writes the tenant's row, which makes others wait."""
+_LISTED = "tenant origin created_at id state distribution image_type"
+"""The columns by which composes of a tenant are listed: lists read no row that they do not show."""
 COMPOSES = sa.Table(
     "composes",
     TABLES,
@@ -106,6 +108,7 @@ COMPOSES = sa.Table(
     sa.Index("ix_composes_tenant", "tenant", "state"),
     sa.Index("ix_composes_state", "state", "started_at"),
     sa.Index("ix_composes_created_at", "created_at", "id"),
+    sa.Index("ix_composes_listed", *_LISTED.split()),
 )
 SECRETS = sa.Table(
     "compose_secrets",
@@ -236,6 +239,8 @@ def _migrate_from_1(connection: sa.Connection) -> None:
     A plan finds its jobs by the ids of `job_id_of`; plans that have begun do not go on. Workers stopped a
     cancelled job at the last heartbeat after its end.
     """
+    columns = ", ".join(_LISTED.split())
+    connection.exec_driver_sql(f"CREATE INDEX IF NOT EXISTS ix_composes_listed ON composes ({columns})")
     connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN stopped_at FLOAT")
     connection.exec_driver_sql(
         "UPDATE jobs SET stopped_at = seen_at WHERE state = 'cancelled' AND seen_at > finished_at"

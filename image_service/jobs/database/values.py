@@ -14,11 +14,13 @@ from image_service.jobs.model import (
     ComposeOrigin,
     ComposePlan,
     ComposeState,
+    ComposeSummary,
     ImageType,
     Job,
     JobError,
     JobProgress,
     JobState,
+    JobSummary,
     JobType,
     Step,
     UploadResult,
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 
     from image_service.jobs.model import Json
 
+SUMMARY_COLUMNS = [COMPOSES.c[field.name] for field in attrs.fields(ComposeSummary)]
 COMPOSE_COLUMNS = [COMPOSES.c[field.name] for field in attrs.fields(Compose)]
+JOB_SUMMARY_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(JobSummary)]
 JOB_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(Job)]
 IMAGE_COLUMNS = [IMAGES.c[field.name] for field in attrs.fields(CatalogImage)]
 TASK_COLUMNS = [TASKS.c[field.name] for field in attrs.fields(ConversionTask)]
@@ -44,18 +48,23 @@ def row_of(value: Compose | Job | CatalogImage | ConversionTask) -> dict[str, An
 
 def to_compose(row: sa.RowMapping) -> Compose:
     """Return the compose of a row with `COMPOSE_COLUMNS`."""
-    return Compose(
-        **{
-            **row,
-            "image_type": row["image_type"] and ImageType(row["image_type"]),
-            "origin": ComposeOrigin(row["origin"]),
-            "state": ComposeState(row["state"]),
-            "plan": _to_plan(row["plan"]),
-            "error": row["error"] and JobError(**row["error"]),
-            "image": row["image"] and Artifact(**row["image"]),
-            "uploads": to_uploads(row["uploads"]),
-        }
-    )
+    image = row["image"] and Artifact(**row["image"])
+    return Compose(**{**row, **_listed(row), "plan": _to_plan(row["plan"]), "image": image})
+
+
+def to_summary(row: sa.RowMapping) -> ComposeSummary:
+    """Return the summary of a row with `SUMMARY_COLUMNS`."""
+    return ComposeSummary(**{**row, **_listed(row)})
+
+
+def _listed(row: sa.RowMapping) -> dict[str, Any]:
+    return {
+        "image_type": row["image_type"] and ImageType(row["image_type"]),
+        "origin": ComposeOrigin(row["origin"]),
+        "state": ComposeState(row["state"]),
+        "error": row["error"] and JobError(**row["error"]),
+        "uploads": to_uploads(row["uploads"]),
+    }
 
 
 def to_uploads(documents: list[Any]) -> tuple[UploadResult, ...]:
@@ -67,16 +76,21 @@ def to_uploads(documents: list[Any]) -> tuple[UploadResult, ...]:
 
 def to_job(row: sa.RowMapping) -> Job:
     """Return the job of a row with `JOB_COLUMNS`."""
-    return Job(
-        **{
-            **row,
-            "type": JobType(row["type"]),
-            "state": JobState(row["state"]),
-            "progress": row["progress"] and JobProgress(**row["progress"]),
-            "error": row["error"] and JobError(**row["error"]),
-            "artifacts": tuple(Artifact(**artifact) for artifact in row["artifacts"]),
-        }
-    )
+    artifacts = tuple(Artifact(**artifact) for artifact in row["artifacts"])
+    return Job(**{**row, **_shown(row), "type": JobType(row["type"]), "artifacts": artifacts})
+
+
+def to_job_summary(row: sa.RowMapping) -> JobSummary:
+    """Return the summary of a row with `JOB_SUMMARY_COLUMNS`."""
+    return JobSummary(**{**row, **_shown(row)})
+
+
+def _shown(row: sa.RowMapping) -> dict[str, Any]:
+    return {
+        "state": JobState(row["state"]),
+        "progress": row["progress"] and JobProgress(**row["progress"]),
+        "error": row["error"] and JobError(**row["error"]),
+    }
 
 
 def to_image(row: sa.RowMapping) -> CatalogImage:

@@ -22,6 +22,9 @@ ARTIFACT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 MAX_RESULT_BYTES = 64 * 1024
 """Of a result's JSON: its error goes through the engine, which has a limit for all payloads of a plan."""
 
+_MAX_ERROR_TEXT = 4000
+"""Characters of the reason of an error, and of the JSON of its details: lists show them."""
+
 _JSON_NAMES: dict[type, str] = {dict: "an object", str: "a string"}
 _FACTS: dict[str, type] = {"provenance": dict, "log": str}
 
@@ -100,7 +103,9 @@ def parse_progress(document: Json) -> JobProgress | None:
 def _parse_error(document: object) -> JobError:
     match document:
         case {"id": int(number), "reason": str(reason), **others}:
-            return JobError(number, reason, others.get("details", ""))
+            details = others.get("details", "")
+            is_short = len(json.dumps(details)) <= _MAX_ERROR_TEXT
+            return JobError(number, reason[:_MAX_ERROR_TEXT], details if is_short else "")
     raise InvalidRequest('result.job_error must have an integer "id" and a string "reason"')
 
 

@@ -7,30 +7,26 @@ import attrs
 
 from image_service.app.jobs.status_page import render_page
 from image_service.jobs.model import (
-    Compose,
-    ComposePlan,
     ComposeState,
+    ComposeSummary,
     ImageType,
-    Job,
     JobError,
     JobProgress,
     JobState,
-    JobType,
+    JobSummary,
 )
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 89, UTC)
-COMPOSE = Compose(
-    "compose-1",
-    "org-42",
-    "rhcos-4.17",
-    "x86_64",
-    ImageType.VSPHERE,
-    {},
-    ComposePlan((), None, "disk.vmdk"),
-    ComposeState.BUILDING,
-    AT,
+COMPOSE = ComposeSummary(
+    id="compose-1",
+    tenant="org-42",
+    distribution="rhcos-4.17",
+    architecture="x86_64",
+    image_type=ImageType.VSPHERE,
+    state=ComposeState.BUILDING,
+    created_at=AT,
 )
-JOB = Job("job-1", "compose-1", "org-42", "customize", JobType.CUSTOMIZE, "x86_64", JobState.RUNNING)
+JOB = JobSummary(id="job-1", compose_id="compose-1", step="customize", state=JobState.RUNNING)
 
 
 def cells(page: str, row: str) -> list[str]:

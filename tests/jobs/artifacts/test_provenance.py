@@ -33,7 +33,15 @@ def finished(**values: Any) -> Any:
 
 
 def test_provenance_names_inputs_and_products() -> None:
-    job = Job("j", "c", "", "customize", JobType.CUSTOMIZE, "x86_64", JobState.FINISHED)
+    job = Job(
+        id="j",
+        compose_id="c",
+        tenant="",
+        step="customize",
+        type=JobType.CUSTOMIZE,
+        architecture="x86_64",
+        state=JobState.FINISHED,
+    )
     statement: Any = make_provenance(finished(), [job])
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["subject"] == [{"name": "disk.vmdk", "digest": {"sha256": "11" * 32}}]

@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.common.objects.s3_links import S3Links
 from image_service.core.errors import StoreFailed
+from image_service.jobs.composer import compose_routes
 from image_service.jobs.model import (
     Artifact,
     ComposeState,
@@ -188,6 +189,15 @@ def test_list_is_a_bare_array_sorted_by_id(composer: Composer) -> None:
     listed = composer("GET", "/composes/").document
     assert [each["id"] for each in listed] == sorted(ids)
     assert composer("GET", "/composes/", principal=ORG_2).document == []
+
+
+def test_list_has_the_newest_only(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compose_routes, "MAX_SIZE", 3)
+    ids = []
+    for _ in range(5):
+        ids.append(composer.compose())
+        composer.rows.clock.advance(1)
+    assert [each["id"] for each in composer("GET", "/composes/").document] == sorted(ids[2:])
 
 
 def test_list_with_parameters_is_a_page_newest_first(composer: Composer) -> None:

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 DISK = ImportedDisk("RAW", 512, 1, {})
 PHASES = ["download", "convert", "digest", "send"]
-IMPORT = Job("j", "c", "org-1", "import", JobType.IMPORT, "x86_64", JobState.WAITING)
+IMPORT = Job(
+    id="j",
+    compose_id="c",
+    tenant="org-1",
+    step="import",
+    type=JobType.IMPORT,
+    architecture="x86_64",
+    state=JobState.WAITING,
+)
 
 
 def record_of(state: ComposeState, *jobs: Job, reason: str = "", error: JobError | None = None) -> TaskRecord:

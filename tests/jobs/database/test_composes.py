@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import attrs
 import pytest
+import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed, TooManyQueued
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.database.composes import ComposeFilter, ComposeRepository
 from image_service.jobs.database.images import ImageRepository
+from image_service.jobs.database.tables import open_database
 from image_service.jobs.model import (
+    ComposeOrigin,
     ComposePlan,
     ComposeState,
+    ComposeSummary,
     ImageType,
     JobError,
     JobState,
@@ -26,7 +33,11 @@ from image_service.jobs.model import (
 from tests.jobs.database.composing import CUSTOMIZATION, NOW, SECRET, Rows, make_artifact, make_compose
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from image_service.common.database.database import Database
+    from image_service.jobs.model import Compose, Json
 
 COMPOSED = ComposePlan(steps=(), result=None, file_name="live.iso")
 
@@ -69,23 +80,93 @@ def test_requests_at_once_do_not_exceed_the_limit(rows: Rows) -> None:
         assert sum(threads.map(add, range(8))) == 3
 
 
-def test_composes_are_listed_by_id_or_newest_first_and_filtered(rows: Rows) -> None:
+def test_composes_are_listed_newest_first_and_filtered(rows: Rows) -> None:
     added = [make_compose(created_at=NOW + timedelta(seconds=number)) for number in range(4)]
     added.append(make_compose(tenant="org-2", image_type=ImageType.AWS, distribution="fcos"))
     for compose in added:
         rows.add(compose)
     composes = rows.composes
-    by_id = sorted(added[:4], key=lambda compose: compose.id)
-    assert composes.find_page(ComposeFilter("org-1")) == (by_id, 4)
-    assert composes.find_page(ComposeFilter("org-1"), offset=1, limit=2) == (by_id[1:3], 4)
-    newest = composes.find_page(ComposeFilter("org-1"), limit=2, newest_first=True)
-    assert newest == ([added[3], added[2]], 4)
-    assert composes.find_page(ComposeFilter(distribution="fcos"))[0] == added[4:]
-    assert composes.find_page(ComposeFilter(image_type=ImageType.AWS))[0] == added[4:]
+    newest = [summary_of(compose) for compose in reversed(added[:4])]
+    assert composes.find_page(ComposeFilter("org-1"), limit=9) == (newest, 4)
+    assert composes.find_page(ComposeFilter("org-1"), offset=1, limit=2) == (newest[1:3], 4)
+    other = [summary_of(added[4])]
+    assert composes.find_page(ComposeFilter(distribution="fcos"), limit=9)[0] == other
+    assert composes.find_page(ComposeFilter(image_type=ImageType.AWS), limit=9)[0] == other
     composes.finish(added[0].id, ComposeState.FAILURE)
-    failed, number = composes.find_page(ComposeFilter(states=[ComposeState.FAILURE]))
+    failed, number = composes.find_page(ComposeFilter(states=[ComposeState.FAILURE]), limit=9)
     assert ([compose.id for compose in failed], number) == ([added[0].id], 1)
     assert composes.count_by_state() == {ComposeState.PENDING: 4, ComposeState.FAILURE: 1}
+
+
+@pytest.mark.parametrize("what", ["request", "provenance", "result"])
+def test_list_does_not_read_what_it_does_not_show(rows: Rows, what: str) -> None:
+    large: Json = {"text": "x" * 1_000_000}
+    for _ in range(20):
+        compose, jobs = rows.add(make_compose(request=large) if what == "request" else None)
+        if what == "provenance":
+            rows.composes.set_provenance(compose.id, large)
+        elif what == "result":
+            rows.finish(jobs["customize"], result=large)
+    tracemalloc.start()
+    try:
+        composes, _ = rows.composes.find_page(ComposeFilter("org-1"), limit=100)
+        jobs_of = rows.jobs.summarize([compose.id for compose in composes])
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {id_: [job.step for job in jobs] for id_, jobs in jobs_of.items()} == {
+        compose.id: ["customize", "convert"] for compose in composes
+    }
+    assert len(composes) == 20
+    assert peak_bytes < 1_000_000  # less than one of them
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ComposeFilter("org-1", origin=ComposeOrigin.COMPOSER),
+        ComposeFilter("org-1", [ComposeState.SUCCESS], "fcos", ImageType.AWS, ComposeOrigin.COMPOSER),
+    ],
+    ids=["all", "filtered"],
+)
+def test_composes_of_a_tenant_are_counted_by_an_index_alone(tmp_path: Path, wanted: ComposeFilter) -> None:
+    statements: list[tuple[str, Any]] = []
+
+    def record(_: object, __: object, statement: str, parameters: Any, *_others: object) -> None:
+        statements.append((statement, parameters))
+
+    with closing(open_database(None, tmp_path)) as database:
+        repository = Rows(database).composes
+        with listening(database, record):
+            repository.find_page(wanted, limit=10, offset=20)
+        plans = [database.transact(partial(explain, *statement)) for statement in statements]
+    assert len(plans) == 2
+    assert "USING INDEX ix_composes_listed (tenant=? AND origin=?)" in plans[0]
+    assert "TEMP B-TREE" not in plans[0]
+    assert "USING COVERING INDEX ix_composes_listed (tenant=? AND origin=?)" in plans[1]
+
+
+def explain(statement: str, parameters: Any, connection: sa.Connection) -> str:
+    """Return SQLite's plan of a statement."""
+    rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+    return "; ".join(row.detail for row in rows)
+
+
+@contextmanager
+def listening(database: Database, listener: Callable[..., None]) -> Iterator[None]:
+    """Call a listener before each statement of a database."""
+    engine = database.transact(lambda connection: connection.engine)
+    sa.event.listen(engine, "before_cursor_execute", listener)
+    try:
+        yield
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", listener)
+
+
+def summary_of(compose: Compose) -> ComposeSummary:
+    return ComposeSummary(
+        **{field.name: getattr(compose, field.name) for field in attrs.fields(ComposeSummary)}
+    )
 
 
 def test_compose_ends_once(rows: Rows) -> None:

@@ -7,7 +7,17 @@ from image_service.jobs.dispatch.results import WorkerResult, parse_progress
 from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobState, JobType, Json
 
 STORED = Artifact("disk.raw", 5, "ab" * 32, "jobs/j/1/disk.raw")
-JOB = Job("j", "c", "", "customize", JobType.CUSTOMIZE, "x86_64", JobState.RUNNING, 1, {"output": "disk.raw"})
+JOB = Job(
+    id="j",
+    compose_id="c",
+    tenant="",
+    step="customize",
+    type=JobType.CUSTOMIZE,
+    architecture="x86_64",
+    state=JobState.RUNNING,
+    attempt=1,
+    arguments={"output": "disk.raw"},
+)
 DECLARED = {"name": "disk.raw", "size": 5, "sha256": "AB" * 32}
 
 
@@ -22,6 +32,11 @@ def test_a_result_has_the_stored_artifacts_and_known_facts() -> None:
 def test_an_error_is_read() -> None:
     document = {"job_error": {"id": 10, "reason": "no room", "details": ["x"]}}
     assert WorkerResult.parse(document).error == JobError(10, "no room", ["x"])
+
+
+def test_a_long_error_is_cut() -> None:
+    document = {"job_error": {"id": 10, "reason": "no room " * 1000, "details": ["x" * 5000]}}
+    assert WorkerResult.parse(document).error == JobError(10, "no room " * 500, "")
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from image_service.jobs.model import Job, JobError, JobState, JobType
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 JOB = Job(
-    "1",
-    "2",
-    "org-42",
-    "convert",
-    JobType.CONVERT,
-    "x86_64",
-    JobState.RUNNING,
+    id="1",
+    compose_id="2",
+    tenant="org-42",
+    step="convert",
+    type=JobType.CONVERT,
+    architecture="x86_64",
+    state=JobState.RUNNING,
     attempt=1,
     queued_at=NOON,
     started_at=NOON + timedelta(seconds=3),
