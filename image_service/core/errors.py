@@ -392,6 +392,12 @@ class TooManyQueued(ImageServiceError):
     code = "too-many-queued"
 
 
+class BudgetExceeded(ImageServiceError):
+    """A tenant has no room left for what it would keep; deleting composes and images frees some."""
+
+    code = "budget-exceeded"
+
+
 class TaskLimitReached(ImageServiceError):
     """A tenant has reached its limit of unfinished imports and exports, or of imported bytes."""
 

@@ -296,6 +296,17 @@ class JobProgress:
     phase: str = ""
 
 
+@attrs.frozen
+class TenantBudget:
+    """What one tenant may keep.
+
+    Args:
+        max_composes: ended ones, imports and exports too.
+    """
+
+    max_composes: int
+
+
 @attrs.frozen(kw_only=True)
 class JobSummary:
     """A job as the status page shows it: without what may be large."""

@@ -18,6 +18,7 @@ from image_service.jobs.database.objects import ObjectRepository
 from image_service.jobs.database.tables import open_database
 from image_service.jobs.database.tasks import TaskRepository
 from image_service.jobs.database.workers import WorkerRepository
+from image_service.jobs.model import TenantBudget
 from image_service.server.snapshots.storage.encryption import load_or_create_secret
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     parts.callback(database.close)
     if isinstance(database, PostgresqlDatabase):
         parts.call_every(CHECK_SECONDS, partial(database.abort, ABORT_SECONDS))
-    composes = ComposeRepository(database, secrets)
+    composes = ComposeRepository(database, secrets, TenantBudget(settings.jobs.max_composes))
     return JobsRows(
         composes,
         JobRepository(database),

@@ -110,8 +110,13 @@ class ComposeRoutes:
         )
 
     async def _start(self, request: ApiRequest) -> ApiResponse:
-        can_upload = self._service.limits.upload_place is not None
-        parse = partial(parse_request, request.body, can_upload=can_upload)
+        limits = self._service.limits
+        parse = partial(
+            parse_request,
+            request.body,
+            max_bytes=limits.max_request_bytes,
+            can_upload=limits.upload_place is not None,
+        )
         compose = await self._service.start(request.principal.tenant, await self._in_thread(parse))
         return json_response(replies.describe_object("ComposeId", compose.id, "/compose"), 201)
 

@@ -1,4 +1,4 @@
-"""The errors of the composer API: osbuild-composer's numbers, and five of ours, named like their status."""
+"""The errors of the composer API: osbuild-composer's numbers, and six of ours, named like their status."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ _ENTRIES = (
     ErrorEntry(413, 413, "the content is too large"),
     ErrorEntry(429, 429, "too many composes of this tenant have not ended"),
     ErrorEntry(503, 503, "the service cannot answer now"),
+    ErrorEntry(507, 507, "the tenant has no room left; delete composes or images"),
     ErrorEntry(ARTIFACT_NOT_FOUND, 400, "the image is not there any more"),
     ErrorEntry(UNSPECIFIED, 500, "the service failed"),
 )
@@ -84,6 +85,7 @@ COMPOSER_ERRORS = ErrorList(
         errors.Conflict: IMAGE_IN_USE,
         errors.ContentTooLarge: 413,
         errors.TooManyQueued: 429,
+        errors.BudgetExceeded: 507,
         errors.Unavailable: 503,
         errors.StoreFailed: 503,
         errors.ImageServiceError: UNSPECIFIED,

@@ -16,6 +16,10 @@ SECRET: Final = Keywords(format="password")
 """Of members that may hold secrets, which are not stored with the request."""
 
 _MAX_UPLOADS = 16
+_SHORT = Keywords(maxLength=255)
+"""Of names."""
+_LONG = Keywords(maxLength=8192)
+"""Of texts, as of URLs."""
 _NOT_BOTH: dict[str, Any] = {"not": {"required": ["customizations", "blueprint"]}}
 
 
@@ -34,7 +38,7 @@ class EmbeddedConfig:
 class FirstbootConfig:
     """A config elsewhere."""
 
-    url: Annotated[str, "from which the machine fetches its config", SECRET] = attrs.field(repr=False)
+    url: Annotated[str, "from which the machine fetches its config", SECRET, _LONG] = attrs.field(repr=False)
 
 
 @body(description="embedded or firstboot, not both")
@@ -49,7 +53,7 @@ class Ignition:
 class KernelBody:
     """The kernel arguments of an image."""
 
-    append: Annotated[str | None, "kernel arguments, separated by blanks", SECRET] = attrs.field(
+    append: Annotated[str | None, "kernel arguments, separated by blanks", SECRET, _LONG] = attrs.field(
         default=None, repr=False
     )
 
@@ -86,10 +90,10 @@ class BlueprintCustomizations(Customizations):
 class Blueprint:
     """A blueprint."""
 
-    name: str
-    description: str | None = None
-    version: str | None = None
-    distro: Annotated[str | None, "equal to distribution, if both are there"] = None
+    name: Annotated[str, _SHORT]
+    description: Annotated[str | None, _LONG] = None
+    version: Annotated[str | None, _SHORT] = None
+    distro: Annotated[str | None, "equal to distribution, if both are there", _SHORT] = None
     customizations: BlueprintCustomizations | None = None
 
 
@@ -105,7 +109,7 @@ class Blueprint:
 class UploadOptions:
     """The options of an upload."""
 
-    region: Annotated[str | None, f"of {S3}, which requires it"] = None
+    region: Annotated[str | None, f"of {S3}, which requires it", _SHORT] = None
     public: Annotated[bool, f"of {S3}: readable by everyone"] = False
 
 
@@ -117,7 +121,7 @@ _Options: TypeAlias = Annotated[Json, Keywords(**reference("UploadOptions"))]
 class UploadTargetBody:
     """The destination of an image."""
 
-    type: Annotated[str, f"{LOCAL} or {S3}"]
+    type: Annotated[str, f"{LOCAL} or {S3}", _SHORT]
     upload_options: _Options
 
 
@@ -125,8 +129,8 @@ class UploadTargetBody:
 class ImageRequestBody:
     """The image of a compose."""
 
-    architecture: str
-    image_type: Annotated[str, f"one of {', '.join(ImageType)}"]
+    architecture: Annotated[str, _SHORT]
+    image_type: Annotated[str, f"one of {', '.join(ImageType)}", _SHORT]
     repositories: Annotated[list[object], REFUSED]
     upload_targets: Annotated[tuple[UploadTargetBody, ...], Keywords(maxItems=_MAX_UPLOADS)] = ()
     upload_options: Annotated[_Options | None, f"of a further target {S3}"] = None
@@ -142,12 +146,12 @@ class ImageRequestBody:
 class ComposeRequestBody:
     """The request for a compose."""
 
-    distribution: Annotated[str | None, "a name of /distributions"] = None
+    distribution: Annotated[str | None, "a name of /distributions", _SHORT] = None
     image_request: ImageRequestBody | None = None
     image_requests: Annotated[tuple[ImageRequestBody, ...], "exactly one"] = ()
     customizations: Customizations | None = None
     blueprint: Blueprint | None = None
-    blueprint_id: Annotated[str | None, "recorded only", Keywords(format="uuid")] = None
+    blueprint_id: Annotated[str | None, "recorded only", Keywords(format="uuid"), _SHORT] = None
 
 
 REQUEST_SCHEMAS = schemas_of(ComposeRequestBody, UploadOptions)

@@ -6,10 +6,11 @@ is not supported may only be there without a value.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from image_service.common.openapi.bodies import parse_body, reference
-from image_service.core.errors import InvalidRequest
+from image_service.core.errors import ContentTooLarge, InvalidRequest
 from image_service.core.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.schemas import SchemaCheck
@@ -47,16 +48,24 @@ _INSTEAD = {
 _S3_OPTIONS = set(UploadOptions.__annotations__)
 
 
-def parse_request(body: bytes, *, can_upload: bool) -> ComposeRequest:
+def parse_request(body: bytes, *, max_bytes: int, can_upload: bool) -> ComposeRequest:
     """Return the request in the content of a POST.
 
     Args:
+        max_bytes: of its JSON without the members that may be secret, which is kept.
         can_upload: True if the server has a place for uploads to S3.
 
     Raises:
         ApiError: it is refused; the detail has paths of members, and no values.
+        ContentTooLarge: it has more bytes.
     """
     document = _parse_document(body)
+    kept = _blank_secrets(document, _REQUEST)
+    if (kept_bytes := len(json.dumps(kept))) > max_bytes:
+        raise ContentTooLarge(
+            f"JOBS_MAX_REQUEST_BYTES: the request has {kept_bytes} bytes without its Ignition config, at most"
+            f" {max_bytes} are allowed"
+        )
     request = parse_body(ComposeRequestBody, document)
     place, image = _find_image_request(request)
     unsupported = list(_find_unsupported(document, _REQUEST, ""))
@@ -70,7 +79,7 @@ def parse_request(body: bytes, *, can_upload: bool) -> ComposeRequest:
         customization=parse_customizations(*_find_customizations(request)),
         size=_parse_size(f"{place}.size", image.size, image_type),
         uploads=tuple(_parse_uploads(place, image, can_upload=can_upload)) or (UploadTarget(LOCAL),),
-        document=_blank_secrets(document, _REQUEST),
+        document=kept,
     )
 
 

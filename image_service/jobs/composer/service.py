@@ -40,10 +40,12 @@ class ComposeLimits:
 
     Args:
         max_queued: composes of one tenant that have not ended.
+        max_request_bytes: of a request without its Ignition config.
         upload_place: for targets of S3; None: they are refused.
     """
 
     max_queued: int
+    max_request_bytes: int
     upload_place: UploadPlace | None = None
 
 
@@ -70,6 +72,7 @@ class ComposeService:
         Raises:
             ApiError: there is no base for it.
             TooManyQueued: the tenant has too many that have not ended.
+            BudgetExceeded: the tenant has no room for it.
             StoreFailed: the database does not answer.
         """
         base = await self._find_base(tenant, request)

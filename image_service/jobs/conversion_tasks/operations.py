@@ -12,7 +12,7 @@ from uuid import uuid4
 import attrs
 from twisted.logger import Logger
 
-from image_service.core.errors import NotFound, TaskLimitReached
+from image_service.core.errors import BudgetExceeded, NotFound, TaskLimitReached
 from image_service.jobs.conversion_tasks.filters import EXPORT_TASK_FILTERS, parse_tags, select_tasks
 from image_service.jobs.conversion_tasks.import_requests import parse_import_instance, parse_import_volume
 from image_service.jobs.conversion_tasks.replies import (
@@ -257,7 +257,7 @@ class TaskOperations:
         add = partial(self._tasks.add, record, source, self._options.limits, answer)
         try:
             given, is_new = await self._in_thread(add)
-        except TaskLimitReached as error:
+        except (TaskLimitReached, BudgetExceeded) as error:
             raise Ec2Error("ResourceLimitExceeded", error.detail) from None
         except NotFound as error:  # the image was deleted meanwhile
             raise Ec2Error("InvalidInstanceID.NotFound", error.detail) from None

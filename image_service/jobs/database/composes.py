@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import sqlalchemy as sa
 
-from image_service.core.errors import TooManyQueued
+from image_service.core.errors import BudgetExceeded, TooManyQueued
 from image_service.jobs.database.sealing import SecretsCipher
 from image_service.jobs.database.statements import (
     IMAGES_IN_USE,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         ImageType,
         JobError,
         Json,
+        TenantBudget,
         UploadResult,
     )
 
@@ -79,6 +80,7 @@ class ComposeRepository:
 
     Args:
         secrets: of the instance, 32 bytes each; the first seals the secrets of composes, all open them.
+        budget: of each tenant.
         now: in UTC.
 
     Raises:
@@ -86,9 +88,14 @@ class ComposeRepository:
     """
 
     def __init__(
-        self, database: Database, secrets: Sequence[bytes], now: Callable[[], datetime] = utc_now
+        self,
+        database: Database,
+        secrets: Sequence[bytes],
+        budget: TenantBudget,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
+        self._budget = budget
         self._cipher = SecretsCipher(secrets)
         self._now = now
 
@@ -97,6 +104,7 @@ class ComposeRepository:
 
         Raises:
             TooManyQueued: its tenant has `max_queued` composes that have not ended.
+            BudgetExceeded: its tenant has no room for it.
             NotFound: the catalog image that it uses is not there any more.
         """
 
@@ -114,7 +122,12 @@ class ComposeRepository:
         self._database.transact(work)
 
     def insert(self, connection: sa.Connection, compose: Compose, secrets: ComposeSecrets | None) -> None:
-        """Add a compose in a transaction of the caller; raises as `add`, without a limit."""
+        """Add a compose in a transaction of the caller, which has locked its tenant.
+
+        Raises:
+            BudgetExceeded, NotFound: as `add`.
+        """
+        self._check_budget(connection, compose)
         jobs = _jobs_of(compose)
         if compose.source_image is not None:
             use_image(connection, compose.tenant, compose.source_image)
@@ -295,6 +308,14 @@ class ComposeRepository:
         count = sa.select(COMPOSES.c.state, sa.func.count()).group_by(COMPOSES.c.state)
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return {ComposeState(state): number for state, number in rows}
+
+    def _check_budget(self, connection: sa.Connection, compose: Compose) -> None:
+        kept = sa.select(sa.func.count()).where(COMPOSES.c.tenant == compose.tenant)
+        if connection.execute(kept).scalar_one() >= self._budget.max_composes:
+            raise BudgetExceeded(
+                f"JOBS_MAX_COMPOSES: this tenant has {self._budget.max_composes} composes, imports and"
+                " exports; they count until they are deleted, or JOBS_RETENTION ends"
+            )
 
     def _secrets(self, compose_id: str) -> ComposeSecrets | None:
         sealed = sa.select(SECRETS.c.sealed).where(SECRETS.c.compose_id == compose_id)

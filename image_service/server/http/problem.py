@@ -47,6 +47,7 @@ _STATUSES: dict[type[ImageServiceError], int] = {
     errors.Unavailable: 503,
     errors.UpstreamTimeout: 504,
     errors.VersionNotSupported: 505,
+    errors.BudgetExceeded: 507,
 }
 """The status of each class of error, and of its subclasses that are not listed."""
 

@@ -123,6 +123,14 @@ class JobsSettings:
     """Seconds that one attempt of a job may take."""
     max_queued: int = setting("JOBS_MAX_QUEUED", parse=parsers.whole_number(1), default="1000")
     """Composes of one tenant that have not ended; more are refused with 429."""
+    max_composes: int = setting("JOBS_MAX_COMPOSES", parse=parsers.whole_number(1), default="10000")
+    """Composes, imports and exports of one tenant that are kept, ended ones too, until they are deleted or
+    `JOBS_RETENTION` ends; more are refused with 507."""
+    max_request_bytes: int = setting(
+        "JOBS_MAX_REQUEST_BYTES", parse=parsers.whole_number(4096), default="65536"
+    )
+    """Bytes of a request for a compose without its Ignition config, its URL and its kernel arguments; larger
+    ones are refused with 413. The request is kept with the compose. With them, it has at most 32 MiB."""
     max_running: int = setting("JOBS_MAX_RUNNING", parse=parsers.whole_number(1), default="100")
     """Jobs of one tenant that run at a time; more wait."""
     retention_seconds: int = setting("JOBS_RETENTION", parse=parsers.whole_number(1), default="1209600")

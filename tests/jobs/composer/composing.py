@@ -160,7 +160,7 @@ class Composer:
             bases,
             at_once,
             lambda: rows.clock().timestamp(),
-            ComposeLimits(max_queued, upload_place),
+            ComposeLimits(max_queued, 65_536, upload_place),
         )
         links = S3Links(
             S3Options(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")

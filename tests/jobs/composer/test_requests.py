@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.common.openapi.bodies import parse_body
+from image_service.core.errors import ContentTooLarge
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer.request_bodies import REQUEST_SCHEMAS, ComposeRequestBody
 from image_service.jobs.composer.requests import check_available, parse_request
@@ -30,7 +31,7 @@ def compose(**members: object) -> dict[str, Any]:
 
 
 def parse(document: object, *, can_upload: bool = True) -> ComposeRequest:
-    return parse_request(json.dumps(document).encode(), can_upload=can_upload)
+    return parse_request(json.dumps(document).encode(), max_bytes=4096, can_upload=can_upload)
 
 
 def refusal(document: object, *, can_upload: bool = True) -> tuple[int, str]:
@@ -38,6 +39,44 @@ def refusal(document: object, *, can_upload: bool = True) -> tuple[int, str]:
         parse(document, can_upload=can_upload)
     assert "s3cr3t" not in caught.value.detail
     return caught.value.number, caught.value.detail
+
+
+LARGE = b64encode(json.dumps({"ignition": {"version": "3.4.0"}, "x": "x" * 100_000}).encode()).decode()
+
+
+def test_large_config_does_not_count_as_the_request() -> None:
+    request = parse(compose(customizations={"ignition": {"embedded": {"config": LARGE}}}))
+    assert len(request.customization.ignition or b"") > 100_000
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        compose(blueprint={"name": "mine", "description": "x" * 4000}),
+        compose(blueprint={"name": "mine", "description": "\u4000" * 700}),
+        compose(blueprint={"name": "mine", "packages": [""] * 1100}),
+        compose(image_requests=[image(upload_targets=[{**LOCAL, "other": "x" * 4000}])]),
+    ],
+    ids=["description", "escaped", "packages", "unknown"],
+)
+def test_large_request_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(ContentTooLarge, match=r"JOBS_MAX_REQUEST_BYTES.* 4096 "):
+        parse(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        (compose(blueprint={"name": "x" * 256}), "blueprint.name"),
+        (compose(blueprint={"name": "mine", "description": "x" * 8193}), "blueprint.description"),
+        (compose(blueprint_id="x" * 256), "blueprint_id"),
+        (compose(customizations={"kernel": {"append": "x" * 8193}}), "customizations.kernel.append"),
+    ],
+    ids=["name", "description", "id", "append"],
+)
+def test_long_text_is_refused(document: dict[str, Any], place: str) -> None:
+    number, detail = refusal(document)
+    assert (number, detail.partition(" violates maxLength")[0]) == (30, place)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +294,7 @@ def test_refusal_names_the_member_and_no_value(document: object, number: int, de
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"a": NaN', b'{"a": "\\ud800"}', b"[" * 100_000])
 def test_malformed_json_is_refused(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        parse_request(body, can_upload=True)
+        parse_request(body, max_bytes=4096, can_upload=True)
     assert caught.value.number == 20
 
 

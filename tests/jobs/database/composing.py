@@ -25,6 +25,7 @@ from image_service.jobs.model import (
     ImageType,
     JobState,
     Step,
+    TenantBudget,
     UploadResult,
     UploadTarget,
     job_id_of,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 SECRET = bytes(range(32))
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, UTC)
+BUDGET = TenantBudget(max_composes=1000)
 CUSTOMIZATION = ImageCustomization(
     ignition=b'{"ignition":{"version":"3.4.0"}}',
     firstboot_url="https://example.com/secret",
@@ -124,11 +126,12 @@ class Rows:
 
     database: Database
     clock: Clock = attrs.field(factory=Clock)
+    budget: TenantBudget = BUDGET
 
     @property
     def composes(self) -> ComposeRepository:
         """The repository of composes."""
-        return ComposeRepository(self.database, [SECRET], self.clock)
+        return ComposeRepository(self.database, [SECRET], self.budget, self.clock)
 
     @property
     def jobs(self) -> JobRepository:

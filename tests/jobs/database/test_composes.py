@@ -14,7 +14,7 @@ import attrs
 import pytest
 import sqlalchemy as sa
 
-from image_service.core.errors import StoreFailed, TooManyQueued
+from image_service.core.errors import BudgetExceeded, StoreFailed, TooManyQueued
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.database.composes import ComposeFilter, ComposeRepository
 from image_service.jobs.database.images import ImageRepository
@@ -27,10 +27,19 @@ from image_service.jobs.model import (
     ImageType,
     JobError,
     JobState,
+    TenantBudget,
     UploadResult,
     UploadTarget,
 )
-from tests.jobs.database.composing import CUSTOMIZATION, NOW, SECRET, Rows, make_artifact, make_compose
+from tests.jobs.database.composing import (
+    BUDGET,
+    CUSTOMIZATION,
+    NOW,
+    SECRET,
+    Rows,
+    make_artifact,
+    make_compose,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,6 +75,19 @@ def test_tenant_may_queue_a_number_of_composes(rows: Rows) -> None:
     composes.add(make_compose(tenant="org-2"), CUSTOMIZATION, 1)
     composes.finish(first.id, ComposeState.FAILURE)
     composes.add(make_compose(), CUSTOMIZATION, 1)
+
+
+def test_tenant_may_keep_a_number_of_composes(rows: Rows) -> None:
+    composes = attrs.evolve(rows, budget=TenantBudget(max_composes=2)).composes
+    first, second = make_compose(), make_compose(origin=ComposeOrigin.EXPORT)
+    for compose in (first, second):
+        composes.add(compose, CUSTOMIZATION, 9)
+        composes.finish(compose.id, ComposeState.FAILURE)
+    with pytest.raises(BudgetExceeded, match=r"JOBS_MAX_COMPOSES.* 2 "):
+        composes.add(make_compose(), CUSTOMIZATION, 9)
+    composes.add(make_compose(tenant="org-2"), CUSTOMIZATION, 9)
+    composes.delete(first.id)
+    composes.add(make_compose(), CUSTOMIZATION, 9)
 
 
 def test_requests_at_once_do_not_exceed_the_limit(rows: Rows) -> None:
@@ -290,10 +312,10 @@ def test_reconciler_finds_its_composes(rows: Rows) -> None:
 
 def test_customization_is_opened_by_any_secret_and_by_no_other(rows: Rows) -> None:
     compose, _ = rows.add()
-    rotated = ComposeRepository(rows.database, [bytes(32), SECRET])
+    rotated = ComposeRepository(rows.database, [bytes(32), SECRET], BUDGET)
     assert rotated.customization(compose.id) == CUSTOMIZATION
     with pytest.raises(StoreFailed, match="INSTANCE_SECRET_FILE"):
-        ComposeRepository(rows.database, [bytes(32)]).customization(compose.id)
+        ComposeRepository(rows.database, [bytes(32)], BUDGET).customization(compose.id)
 
 
 def test_no_file_of_the_database_holds_a_secret(rows: Rows, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
 from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
 from image_service.settings.jobs.jobs import JobsSettings
-from tests.jobs.database.composing import CUSTOMIZATION, SECRET, make_compose
+from tests.jobs.database.composing import BUDGET, CUSTOMIZATION, SECRET, make_compose
 from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, SilentObserver
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Dispatching:
         engine, contents = MemoryEngine(reactor), MemoryContents()
         storage = DirectoryStore(directory / "store")
         rows = DispatchRows(
-            ComposeRepository(database, [SECRET]),
+            ComposeRepository(database, [SECRET], BUDGET),
             JobRepository(database),
             JobQueues(database),
             ObjectRepository(database),

@@ -104,6 +104,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("tenant-missing", 400),
         ("too-many-queued", 429),
         ("task-limit-reached", 429),
+        ("budget-exceeded", 507),
         ("too-many-wrong-codes", 429),
         ("upstream-timeout", 504),
     }
