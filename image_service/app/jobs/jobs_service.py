@@ -57,7 +57,7 @@ class JobsService(RoleService):
         create_directory(settings.storage.data_dir)
         rows = open_rows(parts, settings)
         bases = await start_compose_bases(parts, settings)
-        store = open_store(settings.jobs.store_url, settings.s3.options)
+        store = open_store(settings.jobs.store_url, settings.s3.options, settings.jobs.store_reserve_bytes)
         artifacts = build_artifacts(
             parts,
             settings.catalog,

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from image_service.common.objects.store import ObjectStorage
 
 
-def open_store(url: str, s3: S3Options) -> ObjectStorage:
+def open_store(url: str, s3: S3Options, reserve_bytes: int = 0) -> ObjectStorage:
     """Return a store; nothing is opened or connected before it is used.
 
     Args:
         url: ``s3://BUCKET/PREFIX``, or the path of a directory, which is made.
+        reserve_bytes: that stay free in the file system of a directory.
     """
     if not url.startswith("s3://"):
-        return DirectoryStore(Path(url))
+        return DirectoryStore(Path(url), reserve_bytes)
     place = BucketLocation.of(url)
     return S3Store(BucketLocation(place.bucket, f"{place.key.rstrip('/')}/" if place.key else ""), s3)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from image_service.common.objects.store import ReadableContent
 
 _CHUNK_BYTES = 1024 * 1024
+_PIECE_BYTES = 64 * 1024
+_ZEROS = bytes(_PIECE_BYTES)
+_STAT_BLOCK_BYTES = 512
 _UNFINISHED = ".unfinished"
 """The directory of files that are being written; no key begins with a dot."""
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -29,13 +32,18 @@ _ATTEMPTS = 5
 
 
 class DirectoryStore:
-    """A store in a directory, which is made for its owner alone. See ``ObjectStorage``."""
+    """A store in a directory, which is made for its owner alone. See ``ObjectStorage``.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        reserve_bytes: of the file system that stay free.
+    """
+
+    def __init__(self, path: Path, reserve_bytes: int = 0) -> None:
         self._path = path
+        self._reserve_bytes = reserve_bytes
 
     def put(self, key: str, content: ReadableContent) -> StoredObject:
-        """Write a file under another name, and rename it once it is on the disk."""
+        """Write a file under another name, and rename it once it is on the disk; zeros become holes."""
         target = self._path / check_key(key)
         temporary = self._path / _UNFINISHED / secrets.token_hex(16)
         try:
@@ -49,13 +57,16 @@ class DirectoryStore:
                     digest.update(chunk)
                     size += len(chunk)
                     with _translated():
-                        _write(file.fileno(), chunk)
+                        self._write(file.fileno(), chunk)
+                with _translated():
+                    file.truncate(size)
+                    kept_bytes = os.fstat(file.fileno()).st_blocks * _STAT_BLOCK_BYTES
             with _translated():
                 _publish(temporary, target)
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
-        return StoredObject(key, size, digest.hexdigest())
+        return StoredObject(key, size, digest.hexdigest(), kept_bytes)
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Read from the file."""
@@ -89,11 +100,25 @@ class DirectoryStore:
                     if path.stat().st_mtime < before.timestamp():
                         path.unlink()
 
+    def _write(self, descriptor: int, chunk: bytes) -> None:
+        """Write a part of a file, and skip its zeros."""
+        for offset in range(0, len(chunk), _PIECE_BYTES):
+            piece = memoryview(chunk)[offset : offset + _PIECE_BYTES]
+            if piece == _ZEROS[: len(piece)]:
+                os.lseek(descriptor, len(piece), os.SEEK_CUR)
+                continue
+            space = os.fstatvfs(descriptor)
+            if space.f_bavail * space.f_frsize < self._reserve_bytes + len(piece):
+                raise StoreFull(
+                    f"the object store in a directory is full: {self._reserve_bytes} bytes stay free"
+                    " (STORE_RESERVE_BYTES)"
+                )
+            _write(descriptor, piece)
 
-def _write(descriptor: int, chunk: bytes) -> None:
-    left = memoryview(chunk)
-    while left:
-        left = left[os.write(descriptor, left) :]
+
+def _write(descriptor: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(descriptor, piece) :]
 
 
 def _publish(temporary: Path, target: Path) -> None:

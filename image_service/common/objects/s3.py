@@ -42,7 +42,7 @@ class S3Store:
         with _reworded("put an object"):
             if len(first) < PART_BYTES:
                 self._client.put(location, first)
-                return StoredObject(key, len(first), hashlib.sha256(first).hexdigest())
+                return StoredObject(key, len(first), hashlib.sha256(first).hexdigest(), len(first))
             upload = self._client.begin_upload(location)
             try:
                 size, digest, etags, part = 0, hashlib.sha256(), list[str](), first
@@ -56,7 +56,7 @@ class S3Store:
                 with suppress(Exception):  # the one that is raised is the cause
                     self._client.abort_upload(location, upload)
                 raise
-        return StoredObject(key, size, digest.hexdigest())
+        return StoredObject(key, size, digest.hexdigest(), size)
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Get a range of the object."""

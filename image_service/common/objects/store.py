@@ -21,11 +21,13 @@ class StoredObject:
         key: path-like: parts of ``[A-Za-z0-9._-]+``, none with a leading dot, joined by ``/``.
         size: bytes.
         sha256: of the content, lower-case hex.
+        kept_bytes: that it takes in the store; fewer than `size` if it has holes there.
     """
 
     key: str
     size: int
     sha256: str
+    kept_bytes: int
 
 
 class ReadableContent(Protocol):
@@ -40,7 +42,7 @@ class ObjectStorage(Protocol):
 
     Raises:
         StoreFailed: of each method: the store cannot be reached, read or written. Nothing partial is left.
-        StoreFull: of ``put``: there is no space.
+        StoreFull: of ``put``: there is no space, or only that which stays free for rows.
         ValueError: of each method with a key: it is none.
     """
 

@@ -120,7 +120,8 @@ class WorkerAttempts:
         Raises:
             InvalidRequest: the name is invalid, or the content ends too early.
             JobNotRunning: the job is cancelled.
-            StoreFailed: the object store does not answer, or is full.
+            StoreFull: the object store has no room for it.
+            StoreFailed: the object store does not answer.
         """
         token = self._read(principal, text)
         if not ARTIFACT_NAME.fullmatch(name):

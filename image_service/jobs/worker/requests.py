@@ -208,6 +208,8 @@ def _error_of(answer: HttpResponse) -> Unavailable | NotFound | ServerRefusal:
     except (ValueError, TypeError, KeyError):
         number, reason = 0, answer.reason
     detail = f"the server answers {answer.status}: {reason}"
+    if answer.status == HTTPStatus.INSUFFICIENT_STORAGE:  # what does not fit is not sent again
+        return ServerRefusal(detail, number)
     if answer.status in _PASSING or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         seconds = answer.field("Retry-After")
         return Unavailable(detail, retry_after_seconds=int(seconds) if seconds.isdecimal() else None)

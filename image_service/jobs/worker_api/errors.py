@@ -1,4 +1,4 @@
-"""The errors of the worker API: upstream's numbers; 401, 403 and 503 are additions."""
+"""The errors of the worker API: upstream's numbers; 401, 403, 503 and 507 are additions."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ _ENTRIES = (
     ErrorEntry(401, 401, "Account authentication could not be verified"),
     ErrorEntry(403, 403, "Account is unauthorized to perform this action"),
     ErrorEntry(503, 503, "The service cannot do this now"),
+    ErrorEntry(507, 507, "There is no room for the artifact"),
     ErrorEntry(1000, 500, "Error discarding artifact"),
     ErrorEntry(1001, 500, "Error creating artifact"),
     ErrorEntry(1002, 500, "Error writing artifact"),
@@ -63,6 +64,8 @@ WORKER_ERRORS = ErrorList(
         errors.Forbidden: 403,
         errors.Unavailable: 503,
         errors.StoreFailed: 503,
+        errors.StoreFull: 507,
+        errors.BudgetExceeded: 507,
         errors.ImageServiceError: 2000,
     },
     has_message=True,

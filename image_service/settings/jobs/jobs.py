@@ -102,6 +102,11 @@ class JobsSettings:
     store_url: str = setting("STORE_URL", parse=_parse_store, absent="", default=f"{DATA_DIR}/store")
     """The store of artifacts: an absolute path, or `s3://BUCKET/PREFIX` for replicas on several machines.
     Endpoint, region and credentials of S3 are those of the AWS variables."""
+    store_reserve_bytes: int = setting(
+        "STORE_RESERVE_BYTES", parse=parsers.whole_number(0), default="268435456"
+    )
+    """Bytes that artifacts leave free in the file system of a directory, for rows and the engine; the default
+    is 256 MiB. A job whose artifact needs them fails with 507."""
     upload_s3_url: str | None = setting("UPLOAD_S3_URL", parse=_parse_s3_url)
     """`s3://BUCKET/PREFIX` for upload targets `aws.s3`. Workers need AWS credentials for it. When not set:
     such a target is refused."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PART_BYTES = 5 * 1024 * 1024  # the smallest of S3
 KEY = "jobs/0b7a/1/disk.raw"
+MIB = 1024 * 1024
 NEVER = datetime(1970, 1, 2, tzinfo=UTC)
 
 
@@ -195,6 +196,33 @@ def test_full_directory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(StoreFull, match="No space left"):
         store.put(KEY, BytesIO(b"x"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_directory_leaves_a_reserve_free(tmp_path: Path) -> None:
+    reserved = open_store(str(tmp_path), S3Options(), 2**62)
+    with pytest.raises(StoreFull, match="STORE_RESERVE_BYTES"):
+        reserved.put(KEY, BytesIO(b"x"))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    reserved.put(KEY, BytesIO(bytes(100_000)))  # takes nothing
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        bytes(5 * MIB),
+        bytes(3 * MIB) + b"end",
+        b"begin" + bytes(3 * MIB),
+        b"".join(bytes(MIB) + b"x" * 70_000 for _ in range(3)) + bytes(777),
+    ],
+    ids=["zeros", "end", "begin", "mixed"],
+)
+def test_zeros_are_holes_in_a_directory(tmp_path: Path, content: bytes) -> None:
+    store = open_store(str(tmp_path), S3Options())
+    stored = store.put(KEY, BytesIO(content))
+    assert (stored.size, stored.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert store.read_at(KEY, 0, len(content) + 1) == content
+    assert stored.kept_bytes == (tmp_path / KEY).stat().st_blocks * 512
+    assert stored.kept_bytes <= len(content.replace(b"\0", b"")) + 6 * 128 * 1024
 
 
 def test_unavailable_server_is_an_error(s3_server: S3Server) -> None:

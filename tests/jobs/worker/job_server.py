@@ -72,6 +72,7 @@ class JobServer:
         self.polls: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.refuses = 0  # the number of requests to answer with 503
+        self.is_full = False  # artifacts are answered with 507
         self.breaks_inputs = 0  # the number of inputs to interrupt
         self.result_error: dict[str, Any] | None = None  # the answer to results, with status 400
         self.worker_answer: object = None  # instead of the right one
@@ -171,6 +172,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "PUT":
             digest = self.headers["Repr-Digest"]
             assert digest, "no digest"
+            if state.is_full:
+                self._fail(507, 507, "There is no room for the artifact")
+                return
             job.artifacts[words[2]] = body
             self._answer(200, {})
         elif self.command == "PATCH":

@@ -211,6 +211,15 @@ def test_result_that_the_server_refuses_fails_the_job(site: WorkerSite, conversi
     assert result["job_error"]["reason"] == "the server answers 400: no such artifact"
 
 
+def test_artifact_that_does_not_fit_is_not_sent_again(site: WorkerSite, conversion: GivenJob) -> None:
+    site.jobs.is_full = True
+    site.toolkit.open()
+    with site.worker():
+        result = site.jobs.finished(site.jobs.give(conversion))
+    assert result["job_error"]["reason"] == "the server answers 507: There is no room for the artifact"
+    assert sum(request.startswith("PUT ") for request in site.jobs.requests) == 1
+
+
 def test_invalid_job_fails(site: WorkerSite) -> None:
     with site.worker():
         for kind, arguments, reason in (
