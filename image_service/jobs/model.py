@@ -16,6 +16,8 @@ from image_service.jobs.image_ids import instance_alias
 Json: TypeAlias = "Mapping[str, object]"
 """A JSON object."""
 
+DEFAULT_DISK_BYTES = 16 * 1024**3
+"""The virtual size of a base disk that was not fetched yet: that of RHCOS."""
 _NOTHING: Json = MappingProxyType({})
 _BASE_IMAGES = UUID("6f0cbe4c-8c5c-4e0b-9b0c-3d0f3c7c5b8e")  # the namespace of their ids
 
@@ -194,6 +196,11 @@ class ComposeBase:
         return str(uuid5(_BASE_IMAGES, "/".join(attrs.astuple(self))))
 
     @property
+    def virtual_size(self) -> int:
+        """The size of most base disks; the step that fetches this one finds its own."""
+        return DEFAULT_DISK_BYTES
+
+    @property
     def stored_id(self) -> None:
         """It has no row in the image catalog."""
 
@@ -302,9 +309,11 @@ class TenantBudget:
 
     Args:
         max_composes: ended ones, imports and exports too.
+        max_bytes: rows and artifacts of composes, and images, together.
     """
 
     max_composes: int
+    max_bytes: int
 
 
 @attrs.frozen(kw_only=True)
@@ -397,6 +406,8 @@ class Compose(ComposeSummary):
         provenance: facts that steps have reported, by step.
         started_at: the time when its plan began in the engine; None: not yet.
         source_image: id of the catalog image that its jobs read, which stays until it has ended.
+        store_bytes: while it runs, the most that its artifacts can take in the object store; then what they
+            take, but those of the image catalog.
     """
 
     request: Json = attrs.field(repr=False)
@@ -407,3 +418,4 @@ class Compose(ComposeSummary):
     ignition_sha256: str | None = None
     provenance: Json = attrs.field(default=_NOTHING, repr=False)
     source_image: str | None = None
+    store_bytes: int = 0

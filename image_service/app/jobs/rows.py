@@ -67,12 +67,13 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     parts.callback(database.close)
     if isinstance(database, PostgresqlDatabase):
         parts.call_every(CHECK_SECONDS, partial(database.abort, ABORT_SECONDS))
-    composes = ComposeRepository(database, secrets, TenantBudget(settings.jobs.max_composes))
+    budget = TenantBudget(settings.jobs.max_composes, settings.jobs.max_bytes)
+    composes = ComposeRepository(database, secrets, budget)
     return JobsRows(
         composes,
         JobRepository(database),
         JobQueues(database),
-        ObjectRepository(database),
+        ObjectRepository(database, budget),
         ImageRepository(database),
         TaskRepository(database, composes),
         WorkerRepository(database),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from image_service.core.errors import NotFound, Unavailable, Unprocessable
+from image_service.core.errors import BudgetExceeded, FormatError, NotFound, Unavailable, Unprocessable
 from image_service.core.formats.disk.model import DiskFormat
 from image_service.core.formats.disk.ova import read_ova
 from image_service.core.formats.disk.reading_disks import read_disk
@@ -18,6 +18,7 @@ from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.database.statements import utc_now
 from image_service.jobs.model import ComposeBase, JobError, JobErrorId
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE, find_artifact
+from image_service.jobs.plans.sizes import most_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
+    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.formats.reading import ReadAt
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.composed_images import ComposedImages
     from image_service.jobs.artifacts.disk_images import DiskImages
+    from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.database.images import ImageRepository
     from image_service.jobs.database.jobs import JobRepository
-    from image_service.jobs.model import Artifact, Compose, Json, Step
+    from image_service.jobs.model import Compose, Json, Step
     from image_service.server.serving.digests import Digests
 
 
@@ -72,6 +76,7 @@ class ArtifactActions:
     _disks: DiskImages
     _composed: ComposedImages
     _digests: Digests
+    _composes: ComposeRepository
     _jobs: JobRepository
     _images: ImageRepository
     _store: ObjectStorage
@@ -97,11 +102,15 @@ class ArtifactActions:
                 raise Unavailable(error.detail) from None
             return StepResult(error=JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {error.detail}"))
 
-    async def fetch_base(self, _: Compose, step: Step) -> StepResult:
-        """Fetch, verify and unpack the base disk of the compose."""
+    async def fetch_base(self, compose: Compose, step: Step) -> StepResult:
+        """Fetch, verify and unpack the base disk of the compose, and reserve what it needs for it."""
         base = ComposeBase.from_arguments(step.arguments)
         entry = self._bases.disk(base)
         disk = await self._disks.get(entry)
+        try:
+            await self._in_thread(partial(self._reserve, compose, base, disk.file))
+        except BudgetExceeded as error:
+            return StepResult(error=JobError(JobErrorId.BUILD_FAILED, f"step {step.name}: {error.detail}"))
         facts = {"base": entry.file_name, "base_version": base.version, "base_sha256": disk.packed_sha256}
         return StepResult(facts)
 
@@ -136,6 +145,12 @@ class ArtifactActions:
         await self._in_thread(partial(self._register, compose, step))
         return StepResult()
 
+    def _reserve(self, compose: Compose, base: ComposeBase, file: BaseFile) -> None:
+        with suppress(FormatError):  # the step that reads it fails
+            disk_bytes = _virtual_size(file.read_at, file.size, base.format)
+            self._bases.set_disk_bytes(base, disk_bytes)
+            self._composes.reserve(compose, most_bytes(compose.plan, disk_bytes))
+
     def _register(self, compose: Compose, step: Step) -> None:
         jobs = self._jobs.find_of_compose(compose.id)
         described: Any = step.arguments["images"]
@@ -145,17 +160,19 @@ class ArtifactActions:
                 **{
                     **facts,
                     "tenant": compose.tenant,
-                    "virtual_size": self._virtual_size(artifact, facts["format"]),
+                    "virtual_size": _virtual_size(
+                        partial(self._store.read_at, artifact.key), artifact.size, facts["format"]
+                    ),
                     "artifact": artifact,
                     "created_at": self._now(),
                 }
             )
             self._images.add(image)
 
-    def _virtual_size(self, artifact: Artifact, image_format: str) -> int:
-        """Return the bytes of the disk; FormatError if the artifact is not an image of that format."""
-        read_at, size = partial(self._store.read_at, artifact.key), artifact.size
-        if image_format == _OVA:
-            disk = read_ova(read_at, size).disk
-            return read_disk(DiskFormat.VMDK, SpanReader(read_at, disk), disk.length).virtual_size
-        return read_disk(DiskFormat(image_format), read_at, size).virtual_size
+
+def _virtual_size(read_at: ReadAt, size: int, image_format: str) -> int:
+    """Return the bytes of the disk in a file; FormatError if it is not an image of that format."""
+    if image_format == _OVA:
+        disk = read_ova(read_at, size).disk
+        return read_disk(DiskFormat.VMDK, SpanReader(read_at, disk), disk.length).virtual_size
+    return read_disk(DiskFormat(image_format), read_at, size).virtual_size

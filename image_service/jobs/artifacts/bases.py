@@ -48,6 +48,7 @@ class Bases:
         self._disks = tuple(disks)
         self._aliases = aliases
         self._byte_server_url = byte_server_url
+        self._disk_bytes: dict[ComposeBase, int] = {}
 
     def distributions(self) -> Mapping[str, Mapping[str, tuple[ImageType, ...]]]:
         """Return the image types by distribution and architecture, aliases included."""
@@ -89,6 +90,14 @@ class Bases:
         raise UnknownBaseImage(
             f"the disk image {base.version} for {base.architecture} and {base.platform} is no longer offered"
         )
+
+    def disk_bytes(self, base: ComposeBase) -> int:
+        """Return the virtual size of a disk image; before it was fetched, that of most."""
+        return self._disk_bytes.get(base, base.virtual_size)
+
+    def set_disk_bytes(self, base: ComposeBase, disk_bytes: int) -> None:
+        """Set the virtual size of a disk image that was fetched."""
+        self._disk_bytes[base] = disk_bytes
 
     def rootfs_url(self, base: ComposeBase) -> str:
         """Return the URL of the rootfs of a live ISO, at its stream or at a byte server; "": at neither."""

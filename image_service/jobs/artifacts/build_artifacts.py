@@ -101,5 +101,5 @@ def build_artifacts(  # noqa: PLR0913 - the inputs of all parts
     parts.call_every(COLLECT_SECONDS, remove_superseded)
     composed = ComposedImages(in_thread, bases, isos.derived, composes)
     contents = Contents(in_thread, bases, disk_images, composed, digests, composes, jobs, images, store)
-    actions = ArtifactActions(in_thread, bases, disk_images, composed, digests, jobs, images, store)
+    actions = ArtifactActions(in_thread, bases, disk_images, composed, digests, composes, jobs, images, store)
     return ArtifactParts(bases, ImageCatalog(images, bases), contents, actions)

@@ -115,6 +115,7 @@ class ComposeRoutes:
             parse_request,
             request.body,
             max_bytes=limits.max_request_bytes,
+            max_disk_bytes=limits.max_disk_bytes,
             can_upload=limits.upload_place is not None,
         )
         compose = await self._service.start(request.principal.tenant, await self._in_thread(parse))

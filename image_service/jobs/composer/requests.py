@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from image_service.common.openapi.bodies import parse_body, reference
 from image_service.core.errors import ContentTooLarge, InvalidRequest
-from image_service.core.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
+from image_service.core.formats.disk.model import SECTOR_BYTES
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.schemas import SchemaCheck
 from image_service.jobs.composer import errors
@@ -48,11 +48,12 @@ _INSTEAD = {
 _S3_OPTIONS = set(UploadOptions.__annotations__)
 
 
-def parse_request(body: bytes, *, max_bytes: int, can_upload: bool) -> ComposeRequest:
+def parse_request(body: bytes, *, max_bytes: int, max_disk_bytes: int, can_upload: bool) -> ComposeRequest:
     """Return the request in the content of a POST.
 
     Args:
         max_bytes: of its JSON without the members that may be secret, which is kept.
+        max_disk_bytes: of a requested disk.
         can_upload: True if the server has a place for uploads to S3.
 
     Raises:
@@ -77,7 +78,7 @@ def parse_request(body: bytes, *, max_bytes: int, can_upload: bool) -> ComposeRe
         architecture=image.architecture,
         image_type=image_type,
         customization=parse_customizations(*_find_customizations(request)),
-        size=_parse_size(f"{place}.size", image.size, image_type),
+        size=_parse_size(f"{place}.size", image.size, image_type, max_disk_bytes),
         uploads=tuple(_parse_uploads(place, image, can_upload=can_upload)) or (UploadTarget(LOCAL),),
         document=kept,
     )
@@ -193,16 +194,16 @@ def _parse_image_type(place: str, name: str) -> ImageType:
     return ImageType(name)
 
 
-def _parse_size(path: str, size: int, image_type: ImageType) -> int | None:
+def _parse_size(path: str, size: int, image_type: ImageType, max_bytes: int) -> int | None:
     if not size:
         return None
     if not image_type.is_disk:
         raise ApiError(
             f"{path}: {image_type} has the size of its base", number=errors.UNSUPPORTED_CUSTOMIZATION
         )
-    if size % SECTOR_BYTES or size > MAX_DISK_BYTES:
+    if size % SECTOR_BYTES or size > max_bytes:
         raise ApiError(
-            f"{path} must be a multiple of {SECTOR_BYTES} bytes, at most {MAX_DISK_BYTES}",
+            f"{path} must be a multiple of {SECTOR_BYTES} bytes, at most {max_bytes} (JOBS_MAX_DISK_SIZE)",
             number=errors.BAD_REQUEST,
         )
     return size

@@ -15,8 +15,9 @@ from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer.errors import WRONG_STATE
 from image_service.jobs.composer.requests import check_available
 from image_service.jobs.image_ids import INSTANCE
-from image_service.jobs.model import Compose, ComposeState, ImageType, UploadResult
+from image_service.jobs.model import Compose, ComposeBase, ComposeState, ImageType, UploadResult
 from image_service.jobs.plans.plan import UploadPlace, make_plan
+from image_service.jobs.plans.sizes import most_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.dispatch.compose_plans import ComposePlans
-    from image_service.jobs.model import ComposeBase, ComposeRequest
+    from image_service.jobs.model import ComposeRequest
 
 _log = Logger()
 
@@ -41,11 +42,13 @@ class ComposeLimits:
     Args:
         max_queued: composes of one tenant that have not ended.
         max_request_bytes: of a request without its Ignition config.
+        max_disk_bytes: of a requested disk.
         upload_place: for targets of S3; None: they are refused.
     """
 
     max_queued: int
     max_request_bytes: int
+    max_disk_bytes: int
     upload_place: UploadPlace | None = None
 
 
@@ -132,6 +135,10 @@ class ComposeService:
         compose_id = str(uuid4())
         now = datetime.fromtimestamp(self._clock(), UTC)
         ignition = request.customization.ignition
+        plan = make_plan(compose_id, request, base, self.limits.upload_place)
+        disk_bytes = base.virtual_size
+        if isinstance(base, ComposeBase):
+            disk_bytes = self._bases.disk_bytes(base)
         return Compose(
             id=compose_id,
             tenant=tenant,
@@ -139,11 +146,12 @@ class ComposeService:
             architecture=request.architecture,
             image_type=request.image_type,
             request=request.document,
-            plan=make_plan(compose_id, request, base, self.limits.upload_place),
+            plan=plan,
             state=ComposeState.PENDING,
             created_at=now,
             size=request.size,
             uploads=tuple(UploadResult(target, "pending") for target in request.uploads),
             ignition_sha256=None if ignition is None else hashlib.sha256(ignition).hexdigest(),
             source_image=base.stored_id,
+            store_bytes=most_bytes(plan, disk_bytes),
         )

@@ -160,7 +160,7 @@ class ImageOperations(TaskOperations):
         await self._in_s3_thread(partial(self._buckets.check, caller, target.bucket, key))
         plan = make_export_plan(image, file_format=target.format, bucket=target.bucket, key=key)
         compose = attrs.evolve(
-            self._make_compose(compose_id, caller.tenant, ComposeOrigin.EXPORT, plan),
+            self._make_compose(compose_id, caller.tenant, ComposeOrigin.EXPORT, plan, image.virtual_size),
             uploads=(UploadResult(UploadTarget(S3), "pending"),),
             source_image=image.stored_id,
         )

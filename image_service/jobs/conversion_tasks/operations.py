@@ -35,6 +35,7 @@ from image_service.jobs.model import (
 from image_service.jobs.plans.export_plan import make_export_plan
 from image_service.jobs.plans.import_plan import ImportedDisk, make_import_plan
 from image_service.jobs.plans.plan import S3
+from image_service.jobs.plans.sizes import most_bytes
 from image_service.jobs.task_model import ConversionTask, TaskAnswer, TaskKind
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class TaskOperations:
             "ExportToS3Task": {**place, **container},
         }
         compose = attrs.evolve(
-            self._make_compose(compose_id, caller.tenant, ComposeOrigin.EXPORT, plan),
+            self._make_compose(compose_id, caller.tenant, ComposeOrigin.EXPORT, plan, image.virtual_size),
             uploads=(UploadResult(UploadTarget(S3), "pending"),),
             source_image=image.stored_id,
         )
@@ -362,7 +363,7 @@ class TaskOperations:
             for number, disk in enumerate(request.disks)
         ]
         return make_record(
-            self._make_compose(compose_id, tenant, ComposeOrigin.IMPORT, make_plan(disks)),
+            self._make_compose(compose_id, tenant, ComposeOrigin.IMPORT, make_plan(disks), 0),
             kind,
             request.document,
             tags=request.tags,
@@ -370,8 +371,9 @@ class TaskOperations:
         )
 
     def _make_compose(
-        self, compose_id: str, tenant: str, origin: ComposeOrigin, plan: ComposePlan
+        self, compose_id: str, tenant: str, origin: ComposeOrigin, plan: ComposePlan, disk_bytes: int
     ) -> Compose:
+        """Return a compose of a disk with that virtual size; imports have their own."""
         return Compose(
             id=compose_id,
             tenant=tenant,
@@ -383,6 +385,7 @@ class TaskOperations:
             state=ComposeState.PENDING,
             created_at=self._now(),
             origin=origin,
+            store_bytes=most_bytes(plan, disk_bytes),
         )
 
 

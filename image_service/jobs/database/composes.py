@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import sqlalchemy as sa
 
-from image_service.core.errors import BudgetExceeded, TooManyQueued
+from image_service.core.errors import TooManyQueued
+from image_service.jobs.database.budgets import check_budget, count_ended, count_new_rows
 from image_service.jobs.database.sealing import SecretsCipher
 from image_service.jobs.database.statements import (
     IMAGES_IN_USE,
@@ -127,7 +128,6 @@ class ComposeRepository:
         Raises:
             BudgetExceeded, NotFound: as `add`.
         """
-        self._check_budget(connection, compose)
         jobs = _jobs_of(compose)
         if compose.source_image is not None:
             use_image(connection, compose.tenant, compose.source_image)
@@ -138,6 +138,8 @@ class ComposeRepository:
         if jobs:
             rows = [{**row_of(job), "number": number} for number, job in enumerate(jobs)]
             connection.execute(sa.insert(JOBS), rows)
+        count_new_rows(connection, compose.id)
+        check_budget(connection, compose.tenant, self._budget)
 
     def find(self, compose_id: str, tenant: str | None = None) -> Compose | None:
         """Return a compose; None: there is none, or it is of another tenant than `tenant` (None: any)."""
@@ -184,6 +186,20 @@ class ComposeRepository:
     def set_state(self, compose_id: str, state: ComposeState) -> bool:
         """Set a state that is not final; False: there is no such compose, or it has ended."""
         return self._update(compose_id, state=state)
+
+    def reserve(self, compose: Compose, store_bytes: int) -> None:
+        """Replace the most that the artifacts of a compose can take, unless it has ended.
+
+        Raises:
+            BudgetExceeded: its tenant has no room for it.
+        """
+
+        def work(connection: sa.Connection) -> None:
+            lock_tenant(self._database, connection, compose.tenant)
+            connection.execute(_of(compose.id).values(store_bytes=store_bytes))
+            check_budget(connection, compose.tenant, self._budget)
+
+        self._database.transact(work)
 
     def set_provenance(self, compose_id: str, provenance: Json) -> None:
         """Replace the facts that steps have reported."""
@@ -254,6 +270,7 @@ class ComposeRepository:
         discard(self._database, connection, now, _made_for(compose_id), except_keys=kept)
         if image is not None or state is not ComposeState.SUCCESS:
             connection.execute(sa.delete(SECRETS).where(SECRETS.c.compose_id == compose_id))
+        count_ended(connection, compose_id)
         return True
 
     def delete(self, compose_id: str) -> bool:
@@ -308,14 +325,6 @@ class ComposeRepository:
         count = sa.select(COMPOSES.c.state, sa.func.count()).group_by(COMPOSES.c.state)
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return {ComposeState(state): number for state, number in rows}
-
-    def _check_budget(self, connection: sa.Connection, compose: Compose) -> None:
-        kept = sa.select(sa.func.count()).where(COMPOSES.c.tenant == compose.tenant)
-        if connection.execute(kept).scalar_one() >= self._budget.max_composes:
-            raise BudgetExceeded(
-                f"JOBS_MAX_COMPOSES: this tenant has {self._budget.max_composes} composes, imports and"
-                " exports; they count until they are deleted, or JOBS_RETENTION ends"
-            )
 
     def _secrets(self, compose_id: str) -> ComposeSecrets | None:
         sealed = sa.select(SECRETS.c.sealed).where(SECRETS.c.compose_id == compose_id)

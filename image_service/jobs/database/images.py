@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from image_service.jobs.database.statements import IMAGES_IN_USE, delete_image, utc_now
-from image_service.jobs.database.tables import IMAGES
+from image_service.jobs.database.tables import ARTIFACTS, IMAGES
 from image_service.jobs.database.values import IMAGE_COLUMNS, row_of, to_image
 from image_service.jobs.image_ids import IMAGE, INSTANCE, SNAPSHOT, VOLUME, alias_digits
 
@@ -41,7 +41,13 @@ class ImageRepository:
 
     def add(self, image: CatalogImage) -> None:
         """Add an image, unless there is one with its source."""
-        row = {**row_of(image), "alias": alias_digits(image.id), "key": image.artifact.key}
+        stored = sa.select(ARTIFACTS.c.kept_bytes).where(ARTIFACTS.c.key == image.artifact.key)
+        row = {
+            **row_of(image),
+            "alias": alias_digits(image.id),
+            "key": image.artifact.key,
+            "kept_bytes": sa.func.coalesce(stored.scalar_subquery(), image.artifact.size),
+        }
         insert = self._database.insert(IMAGES).values(row).on_conflict_do_nothing()
         self._database.transact(lambda connection: connection.execute(insert).close())
 

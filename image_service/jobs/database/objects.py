@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
-from image_service.jobs.database.statements import discard, running_attempt, undiscard, utc_now
-from image_service.jobs.database.tables import ARTIFACTS, DISCARDED
+from image_service.core.errors import InvalidRequest, JobNotRunning
+from image_service.jobs.database.budgets import check_budget
+from image_service.jobs.database.statements import (
+    UNFINISHED,
+    discard,
+    lock_tenant,
+    running_attempt,
+    undiscard,
+    utc_now,
+)
+from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED
 from image_service.jobs.model import Artifact
 
 if TYPE_CHECKING:
@@ -17,7 +26,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.database.database import Database
+    from image_service.jobs.model import Job, TenantBudget
 
+MAX_FILES = 16
+"""Of an attempt; plans know one each."""
 ABANDONED = timedelta(days=1)
 """Until the deletion of an object that did not become an artifact; uploads end before."""
 
@@ -26,31 +38,84 @@ class ObjectRepository:
     """The uploaded files of attempts, and the objects to delete.
 
     Args:
+        budget: of each tenant.
         now: in UTC.
 
     Raises:
         StoreFailed: of each method: the database does not answer.
     """
 
-    def __init__(self, database: Database, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self, database: Database, budget: TenantBudget, now: Callable[[], datetime] = utc_now
+    ) -> None:
         self._database = database
+        self._budget = budget
         self._now = now
 
-    def announce_object(self, key: str) -> None:
-        """Record, before an object is stored, that it is to be deleted unless it becomes an artifact."""
-        insert = self._database.insert(DISCARDED).values(key=key, after=self._now() + ABANDONED)
-        self._execute(insert.on_conflict_do_nothing())
+    def announce_object(self, key: str, job: Job, size: int | None) -> int:
+        """Record, before a file of a job is stored, that it is to be deleted unless it becomes an artifact.
 
-    def add_artifact(self, job_id: str, attempt: int, artifact: Artifact) -> bool:
+        Its bytes count as sent: what the compose has reserved, and more if the tenant has room for it.
+
+        Args:
+            key: that no object has had.
+            size: of the file; None: not known.
+
+        Returns:
+            the bytes that it may have.
+
+        Raises:
+            BudgetExceeded: there is no room for it.
+            JobNotRunning: the compose has ended.
+            InvalidRequest: the attempt has too many files.
+        """
+        is_running = (COMPOSES.c.id == job.compose_id) & UNFINISHED
+        left = sa.select(COMPOSES.c.store_bytes - COMPOSES.c.sent_bytes).where(is_running)
+        stored = sa.select(sa.func.count()).where(
+            ARTIFACTS.c.job_id == job.id, ARTIFACTS.c.attempt == job.attempt
+        )
+        insert = self._database.insert(DISCARDED).values(key=key, after=self._now() + ABANDONED)
+
+        def work(connection: sa.Connection) -> int:
+            lock_tenant(self._database, connection, job.tenant)
+            if connection.execute(stored).scalar_one() >= MAX_FILES:
+                raise InvalidRequest(f"an attempt has at most {MAX_FILES} files")
+            reserved = connection.scalar(left)
+            if reserved is None:
+                raise JobNotRunning("the compose has ended")
+            allowed = max(reserved, 0) if size is None else size
+            update = sa.update(COMPOSES).where(is_running).values(sent_bytes=COMPOSES.c.sent_bytes + allowed)
+            connection.execute(update)
+            if allowed > reserved:
+                more = COMPOSES.c.store_bytes + (allowed - reserved)
+                connection.execute(sa.update(COMPOSES).where(is_running).values(store_bytes=more))
+                check_budget(connection, job.tenant, self._budget)
+            connection.execute(insert.on_conflict_do_nothing())
+            return allowed
+
+        return self._database.transact(work)
+
+    def give_back(self, job: Job, size: int) -> None:
+        """Record that bytes were announced and not stored."""
+        is_running = (COMPOSES.c.id == job.compose_id) & UNFINISHED
+        self._execute(sa.update(COMPOSES).where(is_running).values(sent_bytes=COMPOSES.c.sent_bytes - size))
+
+    def add_artifact(
+        self, job_id: str, attempt: int, artifact: Artifact, kept_bytes: int | None = None
+    ) -> bool:
         """Record an uploaded file of an attempt, which is not accepted yet.
 
         The artifact replaces one of its name; its key is one that no upload before has used.
+
+        Args:
+            kept_bytes: in the object store; None: its size.
 
         Returns:
             False: the attempt is not the latest one, or has ended; the object is discarded.
         """
         now = self._now()
-        row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(artifact)}
+        kept_bytes = artifact.size if kept_bytes is None else kept_bytes
+        row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(artifact), "kept_bytes": kept_bytes}
         of_its_name = sa.and_(
             ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.attempt == attempt, ARTIFACTS.c.name == artifact.name
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from image_service.common.database.database import Database
 
 DATABASE_FILE = "jobs.sqlite"
-_VERSION = 3
+_VERSION = 2
 _BUSY_SECONDS = 10.0
 """No later call repeats a write, so a writer waits as long as a client does."""
 TABLES = sa.MetaData()
@@ -83,6 +83,7 @@ TENANTS = sa.Table(
 """A transaction that counts rows of a tenant first writes the tenant's row, which makes others wait."""
 _LISTED = "tenant origin created_at id state distribution image_type"
 """The columns by which composes of a tenant are listed: lists read no row that they do not show."""
+_COUNTED = "tenant row_bytes store_bytes"
 COMPOSES = sa.Table(
     "composes",
     TABLES,
@@ -105,10 +106,16 @@ COMPOSES = sa.Table(
     sa.Column("provenance", Document, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("source_image", sa.Text, index=True),
+    sa.Column("row_bytes", sa.BigInteger, nullable=False, server_default="0"),  # of its rows, about
+    sa.Column("store_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column(
+        "sent_bytes", sa.BigInteger, nullable=False, server_default="0"
+    ),  # for which uploads have begun
     sa.Index("ix_composes_tenant", "tenant", "state"),
     sa.Index("ix_composes_state", "state", "started_at"),
     sa.Index("ix_composes_created_at", "created_at", "id"),
     sa.Index("ix_composes_listed", *_LISTED.split()),
+    sa.Index("ix_composes_bytes", *_COUNTED.split()),
 )
 SECRETS = sa.Table(
     "compose_secrets",
@@ -158,6 +165,7 @@ ARTIFACTS = sa.Table(
     sa.Column("size", sa.BigInteger, nullable=False),
     sa.Column("sha256", sa.Text, nullable=False),
     sa.Column("key", sa.Text, nullable=False),
+    sa.Column("kept_bytes", sa.BigInteger, nullable=False),  # in the object store
 )
 """The objects that jobs have stored."""
 DISCARDED = sa.Table(
@@ -194,6 +202,7 @@ IMAGES = sa.Table(
     sa.Column("layout", sa.Text, nullable=False),
     sa.Column("volume_bytes", sa.BigInteger, nullable=False),
     sa.Column("launch_specification", Document, nullable=False),
+    sa.Column("kept_bytes", sa.BigInteger, nullable=False),  # in the object store
 )
 TASKS = sa.Table(
     "conversion_tasks",
@@ -226,7 +235,7 @@ def open_database(url: str | None, data_dir: Path) -> Database:
         url: ``postgresql+psycopg://``; None: ``jobs.sqlite`` in `data_dir`.
         data_dir: an existing directory.
     """
-    migrations = {1: _migrate_from_1, 2: _migrate_from_2}
+    migrations = {1: _migrate_from_1}
     if url is None:
         path = data_dir / DATABASE_FILE
         return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
@@ -239,8 +248,21 @@ def _migrate_from_1(connection: sa.Connection) -> None:
     A plan finds its jobs by the ids of `job_id_of`; plans that have begun do not go on. Workers stopped a
     cancelled job at the last heartbeat after its end.
     """
-    columns = ", ".join(_LISTED.split())
-    connection.exec_driver_sql(f"CREATE INDEX IF NOT EXISTS ix_composes_listed ON composes ({columns})")
+    for table, column in (
+        ("composes", "row_bytes"),
+        ("composes", "store_bytes"),
+        ("composes", "sent_bytes"),
+        ("artifacts", "kept_bytes"),
+        ("images", "kept_bytes"),
+    ):
+        connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0")
+    connection.exec_driver_sql(
+        f"ALTER TABLE workers ADD COLUMN isolation TEXT NOT NULL DEFAULT '{UNKNOWN_ISOLATION}'"
+    )
+    connection.exec_driver_sql("UPDATE artifacts SET kept_bytes = size")
+    connection.exec_driver_sql("UPDATE images SET kept_bytes = virtual_size")
+    for index in COMPOSES.indexes:
+        index.create(connection, checkfirst=True)
     connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN stopped_at FLOAT")
     connection.exec_driver_sql(
         "UPDATE jobs SET stopped_at = seen_at WHERE state = 'cancelled' AND seen_at > finished_at"
@@ -252,10 +274,3 @@ def _migrate_from_1(connection: sa.Connection) -> None:
     for row in waiting:
         new = {"id": job_id_of(row.compose_id, row.step)}
         connection.execute(sa.update(JOBS).where(JOBS.c.id == row.id).values(new))
-
-
-def _migrate_from_2(connection: sa.Connection) -> None:
-    """Migrate from version 2, in which workers had no isolation."""
-    connection.exec_driver_sql(
-        f"ALTER TABLE workers ADD COLUMN isolation TEXT NOT NULL DEFAULT '{UNKNOWN_ISOLATION}'"
-    )

@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
-from image_service.core.errors import InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
+from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
 from image_service.jobs.model import Artifact, JobState
 
@@ -114,10 +114,16 @@ class WorkerAttempts:
             outcome="failed" if error else "succeeded",
         )
 
-    async def add_artifact(self, principal: Principal, text: str, name: str, content: BinaryIO) -> None:
+    async def add_artifact(
+        self, principal: Principal, text: str, name: str, content: BinaryIO, size: int | None = None
+    ) -> None:
         """Store a file of an attempt, which becomes an artifact when the attempt ends with it.
 
+        Args:
+            size: bytes of the content; None: not known.
+
         Raises:
+            BudgetExceeded: the tenant has no room for it.
             InvalidRequest: the name is invalid, or the content ends too early.
             JobNotRunning: the job is cancelled.
             StoreFull: the object store has no room for it.
@@ -127,7 +133,7 @@ class WorkerAttempts:
         if not ARTIFACT_NAME.fullmatch(name):
             raise InvalidRequest(f"the name of an artifact must be {ARTIFACT_NAME.pattern}")
         job = await self._find_running(token)
-        if not await self._uploads.run(job.tenant, partial(self._store, job, name, content)):
+        if not await self._uploads.run(job.tenant, partial(self._store, job, name, content, size)):
             raise JobTokenUnknown(_UNKNOWN)
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:
@@ -154,13 +160,34 @@ class WorkerAttempts:
             raise JobTokenUnknown(_UNKNOWN)
         return job
 
-    def _store(self, job: Job, name: str, content: BinaryIO) -> bool:
+    def _store(self, job: Job, name: str, content: BinaryIO, size: int | None) -> bool:
         """Store a file and its row in one call, because the client may disconnect meanwhile.
 
         Each upload has a key of its own, because an abandoned upload may end after its repetition.
         """
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
-        self._rows.objects.announce_object(key)
-        stored = self._uploads.storage.put(key, content)
+        objects, kept_bytes = self._rows.objects, 0
+        allowed = objects.announce_object(key, job, size)
+        try:
+            stored = self._uploads.storage.put(key, _LimitedContent(content, allowed))
+            kept_bytes = stored.kept_bytes
+        finally:
+            objects.give_back(job, allowed - kept_bytes)
         artifact = Artifact(name, stored.size, stored.sha256, stored.key)
-        return self._rows.objects.add_artifact(job.id, job.attempt, artifact)
+        return objects.add_artifact(job.id, job.attempt, artifact, kept_bytes)
+
+
+@attrs.define(eq=False)
+class _LimitedContent:
+    """Content that may have so many bytes."""
+
+    _content: BinaryIO
+    _left: int
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; BudgetExceeded beyond the limit."""
+        chunk = self._content.read(size)
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise BudgetExceeded("JOBS_MAX_BYTES: the artifact has more bytes than its compose has reserved")
+        return chunk

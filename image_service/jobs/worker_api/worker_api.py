@@ -206,7 +206,9 @@ class WorkerApi:
     async def _add_artifact(self, request: ApiRequest, token: str, name: str) -> ApiResponse:
         if request.content is None:
             raise InvalidRequest("an artifact has content")
-        await self._attempts.add_artifact(request.principal, token, name, request.content)
+        length = request.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() else None
+        await self._attempts.add_artifact(request.principal, token, name, request.content, size)
         return ApiResponse()
 
     async def _read_input(self, request: ApiRequest, token: str, name: str) -> ApiResponse:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.families.coreos.build_names import VERSION
+from image_service.core.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
 from image_service.settings import parsers
 from image_service.settings.parsers import ListenAddress
 from image_service.settings.variables import setting
@@ -131,6 +132,15 @@ class JobsSettings:
     max_composes: int = setting("JOBS_MAX_COMPOSES", parse=parsers.whole_number(1), default="10000")
     """Composes, imports and exports of one tenant that are kept, ended ones too, until they are deleted or
     `JOBS_RETENTION` ends; more are refused with 507."""
+    max_bytes: int = setting("JOBS_MAX_BYTES", parse=parsers.whole_number(1), default="549755813888")
+    """Bytes of one tenant: its rows, artifacts and images, and the most that its composes, imports and
+    exports that have not ended can take; more are refused with 507. A compose can take, for each file that
+    its jobs make (one to three), the size of its disk, a 64th of it and 64 MiB; at its end, it gives back
+    what it did not need. The default is 512 GiB: ten disks of 16 GiB with three files each take 490 GiB."""
+    max_disk_bytes: int = setting(
+        "JOBS_MAX_DISK_SIZE", parse=parsers.whole_number(SECTOR_BYTES, MAX_DISK_BYTES), default="107374182400"
+    )
+    """The largest `size` of a disk that a compose may ask for, in bytes; the default is 100 GiB."""
     max_request_bytes: int = setting(
         "JOBS_MAX_REQUEST_BYTES", parse=parsers.whole_number(4096), default="65536"
     )

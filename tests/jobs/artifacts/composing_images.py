@@ -154,6 +154,7 @@ class Artifacts:
             self.disks,
             self.composed,
             self.digests,
+            self.rows.composes,
             self.rows.jobs,
             self.images,
             self.store,

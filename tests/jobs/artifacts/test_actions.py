@@ -16,6 +16,7 @@ from image_service.jobs.model import (
     ImageCustomization,
     ImageType,
     Step,
+    TenantBudget,
     UploadTarget,
 )
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE
@@ -41,8 +42,8 @@ def request(image_type: ImageType, *arguments: str) -> ComposeRequest:
     )
 
 
-def offer_disk(artifacts: Artifacts, directory: Path) -> None:
-    (directory / "disk.xz").write_bytes(lzma.compress(DISK))
+def offer_disk(artifacts: Artifacts, directory: Path, disk: bytes = DISK) -> None:
+    (directory / "disk.xz").write_bytes(lzma.compress(disk))
     artifacts.disk_entries = [disk_entry(directory / "disk.xz", "4.19")]
 
 
@@ -73,6 +74,31 @@ async def test_base_is_fetched_and_described(artifacts: Artifacts, tmp_path: Pat
     }
     content = await artifacts.contents.open_input(compose, "base")
     assert content.sha256 == hashlib.sha256(DISK).hexdigest()
+
+
+@ensure_deferred
+async def test_compose_reserves_what_its_base_needs_once_it_is_fetched(
+    artifacts: Artifacts, tmp_path: Path
+) -> None:
+    offer_disk(artifacts, tmp_path, bytes(512 * 1024))
+    compose, _ = artifacts.add(request(ImageType.VSPHERE))
+    result = await artifacts.actions.fetch_base(compose, compose.plan.steps[0])
+    assert result.error is None
+    found = artifacts.rows.composes.find(compose.id)
+    assert found is not None
+    assert found.store_bytes == 2 * (512 * 1024 * 65 // 64 + 64 * 1024**2)
+
+
+@ensure_deferred
+async def test_base_that_needs_more_than_the_budget_ends_the_step(
+    artifacts: Artifacts, tmp_path: Path
+) -> None:
+    offer_disk(artifacts, tmp_path, bytes(512 * 1024))
+    compose, _ = artifacts.add(request(ImageType.VSPHERE))
+    artifacts.rows.budget = TenantBudget(max_composes=9, max_bytes=100 * 1024**2)
+    result = await artifacts.actions.fetch_base(compose, compose.plan.steps[0])
+    assert result.error is not None
+    assert result.error.reason.startswith("step fetch: JOBS_MAX_BYTES: ")
 
 
 @ensure_deferred

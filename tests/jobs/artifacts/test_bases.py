@@ -140,3 +140,10 @@ def test_rootfs_without_a_stream_is_at_the_byte_server(artifacts: Artifacts) -> 
     artifacts.byte_server_url = "https://images.example"
     url = artifacts.bases.rootfs_url(ComposeBase("9.6.1-0", "x86_64"))
     assert url == "https://images.example/boot-artifacts/9.6.1-0/x86_64/rootfs.img"
+
+
+def test_disk_has_the_usual_size_until_it_is_fetched(artifacts: Artifacts) -> None:
+    bases, base = artifacts.bases, ComposeBase("1", "x86_64", "metal", "raw")
+    assert bases.disk_bytes(base) == 16 * 1024**3
+    bases.set_disk_bytes(base, 7)
+    assert bases.disk_bytes(base) == 7

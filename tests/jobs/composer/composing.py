@@ -99,6 +99,10 @@ class FixedBases:
     def all_disks(self) -> Iterator[tuple[ComposeBase, None]]:
         yield BASE_DISK, None
 
+    def disk_bytes(self, base: ComposeBase) -> int:
+        assert base.platform in {"", "metal"}
+        return 2**30
+
     def find(self, distribution: str, architecture: str, image_type: ImageType) -> ComposeBase:
         assert image_type in DISTRIBUTIONS[distribution][architecture]
         return ComposeBase("419.1", architecture, *(["metal", "raw"] if image_type.is_disk else []))
@@ -160,7 +164,7 @@ class Composer:
             bases,
             at_once,
             lambda: rows.clock().timestamp(),
-            ComposeLimits(max_queued, 65_536, upload_place),
+            ComposeLimits(max_queued, 65_536, 2**36, upload_place),
         )
         links = S3Links(
             S3Options(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")

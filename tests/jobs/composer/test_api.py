@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
@@ -15,6 +16,7 @@ from image_service.jobs.model import (
     ImageType,
     JobError,
     JobProgress,
+    TenantBudget,
     UploadResult,
     UploadTarget,
     job_id_of,
@@ -72,6 +74,17 @@ def test_limit_of_a_tenant_is_named(composer: Composer) -> None:
     assert number(reply) == (429, "429")
     assert "JOBS_MAX_QUEUED" in reply.document["details"]
     assert int(reply.fields["Retry-After"]) > 0
+
+
+def test_budget_of_a_tenant_is_named(composer: Composer) -> None:
+    disk = 2**30 + 2**24 + 2**26  # of the most that a file takes
+    limited = attrs.evolve(composer.rows, budget=TenantBudget(max_composes=9, max_bytes=4 * disk))
+    limited_composer = Composer(limited)
+    limited_composer.compose(ImageType.MINIMAL_RAW)
+    reply = limited_composer("POST", "/compose", compose_request(ImageType.VSPHERE, size=3 * 2**30))
+    assert number(reply) == (507, "507")
+    assert "JOBS_MAX_BYTES" in reply.document["details"]
+    limited_composer.compose(ImageType.VSPHERE)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ def compose(**members: object) -> dict[str, Any]:
 
 
 def parse(document: object, *, can_upload: bool = True) -> ComposeRequest:
-    return parse_request(json.dumps(document).encode(), max_bytes=4096, can_upload=can_upload)
+    return parse_request(
+        json.dumps(document).encode(), max_bytes=4096, max_disk_bytes=2**40, can_upload=can_upload
+    )
 
 
 def refusal(document: object, *, can_upload: bool = True) -> tuple[int, str]:
@@ -223,7 +225,12 @@ def test_upload_targets() -> None:
         (
             compose(image_requests=[image(image_type="vsphere", size=1000)]),
             42,
-            "image_requests[0].size must be a multiple of 512 bytes, at most 70368744177664",
+            f"image_requests[0].size must be a multiple of 512 bytes, at most {2**40} (JOBS_MAX_DISK_SIZE)",
+        ),
+        (
+            compose(image_requests=[image(image_type="vsphere", size=2**40 + 512)]),
+            42,
+            f"image_requests[0].size must be a multiple of 512 bytes, at most {2**40} (JOBS_MAX_DISK_SIZE)",
         ),
         (
             compose(customizations={"ignition": {"embedded": {"config": "s3cr3t!"}}}),
@@ -294,7 +301,7 @@ def test_refusal_names_the_member_and_no_value(document: object, number: int, de
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"a": NaN', b'{"a": "\\ud800"}', b"[" * 100_000])
 def test_malformed_json_is_refused(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        parse_request(body, max_bytes=4096, can_upload=True)
+        parse_request(body, max_bytes=4096, max_disk_bytes=2**40, can_upload=True)
     assert caught.value.number == 20
 
 

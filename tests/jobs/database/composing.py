@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SECRET = bytes(range(32))
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, UTC)
-BUDGET = TenantBudget(max_composes=1000)
+BUDGET = TenantBudget(max_composes=1000, max_bytes=2**50)
 CUSTOMIZATION = ImageCustomization(
     ignition=b'{"ignition":{"version":"3.4.0"}}',
     firstboot_url="https://example.com/secret",
@@ -146,7 +146,7 @@ class Rows:
     @property
     def objects(self) -> ObjectRepository:
         """The repository of objects."""
-        return ObjectRepository(self.database, self.clock)
+        return ObjectRepository(self.database, self.budget, self.clock)
 
     @property
     def images(self) -> ImageRepository:

@@ -27,7 +27,6 @@ from image_service.jobs.model import (
     ImageType,
     JobError,
     JobState,
-    TenantBudget,
     UploadResult,
     UploadTarget,
 )
@@ -78,7 +77,7 @@ def test_tenant_may_queue_a_number_of_composes(rows: Rows) -> None:
 
 
 def test_tenant_may_keep_a_number_of_composes(rows: Rows) -> None:
-    composes = attrs.evolve(rows, budget=TenantBudget(max_composes=2)).composes
+    composes = attrs.evolve(rows, budget=attrs.evolve(BUDGET, max_composes=2)).composes
     first, second = make_compose(), make_compose(origin=ComposeOrigin.EXPORT)
     for compose in (first, second):
         composes.add(compose, CUSTOMIZATION, 9)

@@ -70,8 +70,7 @@ def test_stop_of_a_worker_survives_the_migration(
         rows.jobs.record_stop(first["customize"], 1)
         before = [rows.jobs.find(jobs["customize"]) for jobs in (first, second)]
         for statement in (
-            "ALTER TABLE workers DROP COLUMN isolation",
-            "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
+            *DOWNGRADE,
             "UPDATE jobs SET seen_at = started_at WHERE seen_at IS NULL",
             version,
         ):
@@ -84,9 +83,8 @@ def test_jobs_of_waiting_composes_get_the_ids_of_plans_by_the_migration(tmp_path
     with closing(open_database(None, tmp_path)) as database:
         waiting, _ = Rows(database).add()
         for statement in (
+            *DOWNGRADE,
             "UPDATE jobs SET id = 'as before, of ' || step",
-            "ALTER TABLE workers DROP COLUMN isolation",
-            "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
             "PRAGMA user_version = 1",
         ):
             database.transact(partial(run, statement))
@@ -102,11 +100,11 @@ def test_workers_of_before_have_an_unknown_isolation(
 ) -> None:
     url = request.getfixturevalue("postgres").create_database() if kind == "postgresql" else None
     version = (
-        "PRAGMA user_version = 2" if url is None else "UPDATE image_service_jobs_version SET version = 2"
+        "PRAGMA user_version = 1" if url is None else "UPDATE image_service_jobs_version SET version = 1"
     )
     with closing(open_database(url, tmp_path)) as database:
         WorkerRepository(database).add("before", "", "x86_64")
-        for statement in ("ALTER TABLE workers DROP COLUMN isolation", version):
+        for statement in (*DOWNGRADE, version):
             database.transact(partial(run, statement))
     with closing(open_database(url, tmp_path)) as database:
         workers = WorkerRepository(database)
@@ -115,6 +113,20 @@ def test_workers_of_before_have_an_unknown_isolation(
             ("", "x86_64", "unknown"): 1,
             ("", "x86_64", "bwrap"): 1,
         }
+
+
+DOWNGRADE = (
+    "ALTER TABLE workers DROP COLUMN isolation",
+    "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
+    "DROP INDEX ix_composes_listed",
+    "DROP INDEX ix_composes_bytes",
+    "ALTER TABLE composes DROP COLUMN row_bytes",
+    "ALTER TABLE composes DROP COLUMN store_bytes",
+    "ALTER TABLE composes DROP COLUMN sent_bytes",
+    "ALTER TABLE artifacts DROP COLUMN kept_bytes",
+    "ALTER TABLE images DROP COLUMN kept_bytes",
+)
+"""To version 1."""
 
 
 def run(statement: str, connection: sa.Connection) -> None:

@@ -240,9 +240,11 @@ def test_artifact_of_an_attempt_that_is_over_is_discarded(rows: Rows) -> None:
 def test_announced_object_is_discarded_unless_it_becomes_an_artifact(rows: Rows) -> None:
     _, jobs = rows.add()
     rows.start(jobs["customize"])
+    job = rows.jobs.find(jobs["customize"])
+    assert job is not None
     stored, lost = make_artifact(jobs["customize"]), make_artifact(jobs["customize"], name="lost")
     for artifact in (stored, lost, lost):
-        rows.objects.announce_object(artifact.key)
+        rows.objects.announce_object(artifact.key, job, 1)
     assert rows.objects.find_discarded(10) == []
     assert rows.objects.add_artifact(jobs["customize"], 1, stored)
     rows.clock.advance(ABANDONED.total_seconds())

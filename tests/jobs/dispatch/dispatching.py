@@ -66,7 +66,7 @@ class Dispatching:
             ComposeRepository(database, [SECRET], BUDGET),
             JobRepository(database),
             JobQueues(database),
-            ObjectRepository(database),
+            ObjectRepository(database, BUDGET),
             WorkerRepository(database),
             deferToThread,
         )
@@ -93,7 +93,8 @@ class Dispatching:
 
     def add(self, tenant: str = "", plan: ComposePlan = CUSTOMIZE_PLAN, **values: Any) -> Compose:
         """Add a compose whose plan has not begun."""
-        compose = make_compose(id=str(uuid4()), tenant=tenant, plan=plan, **values)
+        values = {"id": str(uuid4()), "store_bytes": 2**30, **values}
+        compose = make_compose(tenant=tenant, plan=plan, **values)
         self.rows.composes.add(compose, CUSTOMIZATION, 1000)
         return compose
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.common.objects.directory import DirectoryStore
-from image_service.core.errors import JobNotRunning, JobTokenUnknown
+from image_service.core.errors import BudgetExceeded, JobNotRunning, JobTokenUnknown
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
@@ -84,6 +85,23 @@ async def test_a_file_that_comes_too_late_is_discarded(dispatching: Dispatching)
         await dispatching.attempts.add_artifact(PRINCIPAL, handed.token, "disk.raw", Slow(b"late"))
     (key,) = dispatching.rows.objects.find_discarded(10)
     assert key.startswith(f"jobs/{handed.job.id}/1/")
+
+
+@pytest.mark.parametrize("size", [None, 5], ids=["chunked", "declared"])
+@ensure_deferred
+async def test_file_has_no_more_bytes_than_were_reserved(dispatching: Dispatching, size: int | None) -> None:
+    compose = dispatching.add(store_bytes=5)
+    await dispatching.actions.begin(compose.id)
+    await dispatching.queue_step(compose, "customize")
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    send = partial(dispatching.attempts.add_artifact, PRINCIPAL, handed.token, "disk.raw")
+    with pytest.raises(BudgetExceeded):
+        await send(io.BytesIO(b"123456"), size)
+    assert dispatching.rows.objects.find_artifacts(handed.job.id, 1) == []
+    await send(io.BytesIO(b"12345"), size)  # the bytes that were not stored were given back
+    (artifact,) = dispatching.rows.objects.find_artifacts(handed.job.id, 1)
+    assert artifact.size == 5
 
 
 @ensure_deferred

@@ -1,0 +1,73 @@
+"""Counts what tenants keep. The caller's transaction has locked the tenant.
+
+A compose counts with its rows and with `store_bytes`: while it runs, the most that its artifacts can take;
+then what they take, unless the image catalog has them, where they count as images.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from image_service.core.errors import BudgetExceeded
+from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
+
+if TYPE_CHECKING:
+    from image_service.jobs.model import TenantBudget
+
+_UNREPORTED_BYTES = 128 * 1024
+"""For the rows of a job that has not ended: its result, error and progress."""
+
+
+def check_budget(connection: sa.Connection, tenant: str, budget: TenantBudget) -> None:
+    """Raise BudgetExceeded if a tenant has more than its budget."""
+    taken = sa.func.coalesce(sa.func.sum(COMPOSES.c.row_bytes + COMPOSES.c.store_bytes), 0)
+    composes = sa.select(sa.func.count(), taken).where(COMPOSES.c.tenant == tenant)
+    images = sa.select(sa.func.coalesce(sa.func.sum(IMAGES.c.kept_bytes), 0)).where(IMAGES.c.tenant == tenant)
+    number, compose_bytes = connection.execute(composes).one()
+    if number > budget.max_composes:
+        raise BudgetExceeded(
+            f"JOBS_MAX_COMPOSES: this tenant has {budget.max_composes} composes, imports and exports; they"
+            " count until they are deleted, or JOBS_RETENTION ends"
+        )
+    total = int(compose_bytes) + int(connection.execute(images).scalar_one())
+    if total > budget.max_bytes:
+        raise BudgetExceeded(
+            f"JOBS_MAX_BYTES: this tenant would take up to {total} bytes, at most {budget.max_bytes} are"
+            " allowed; composes that end give back what they did not need, deleted composes and images all"
+        )
+
+
+def count_new_rows(connection: sa.Connection, compose_id: str) -> None:
+    """Count the rows of a compose that was added, and those that its jobs will report."""
+    jobs = sa.select(sa.func.count()).where(JOBS.c.compose_id == compose_id)
+    unreported = connection.execute(jobs).scalar_one() * _UNREPORTED_BYTES
+    taken = _row_bytes(connection, compose_id) + unreported
+    connection.execute(sa.update(COMPOSES).where(COMPOSES.c.id == compose_id).values(row_bytes=taken))
+
+
+def count_ended(connection: sa.Connection, compose_id: str) -> None:
+    """Count what a compose keeps that has ended."""
+    kept = (
+        sa.select(sa.func.coalesce(sa.func.sum(ARTIFACTS.c.kept_bytes), 0))
+        .join(JOBS, JOBS.c.id == ARTIFACTS.c.job_id)
+        .where(JOBS.c.compose_id == compose_id, ARTIFACTS.c.key.not_in(sa.select(IMAGES.c.key)))
+    )
+    values = {
+        "row_bytes": _row_bytes(connection, compose_id),
+        "store_bytes": int(connection.execute(kept).scalar_one()),
+        "sent_bytes": 0,
+    }
+    connection.execute(sa.update(COMPOSES).where(COMPOSES.c.id == compose_id).values(values))
+
+
+def _row_bytes(connection: sa.Connection, compose_id: str) -> int:
+    length = sa.func.length  # of ASCII, or of bytes
+    own = length(COMPOSES.c.request) + length(COMPOSES.c.plan) + length(COMPOSES.c.provenance)
+    parts = (
+        sa.select(own).where(COMPOSES.c.id == compose_id),
+        sa.select(sa.func.sum(length(JOBS.c.result))).where(JOBS.c.compose_id == compose_id),
+        sa.select(length(SECRETS.c.sealed)).where(SECRETS.c.compose_id == compose_id),
+    )
+    return sum(int(connection.scalar(part) or 0) for part in parts)
