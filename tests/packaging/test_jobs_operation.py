@@ -54,7 +54,16 @@ def series() -> Series:
     metrics.record_refused_request("AuthFailure")
     now = datetime.now(UTC)
     job = Job(
-        "1", "2", "", "s", JobType.CONVERT, "x86_64", JobState.RUNNING, 1, queued_at=now, started_at=now
+        id="1",
+        compose_id="2",
+        tenant="",
+        step="s",
+        type=JobType.CONVERT,
+        architecture="x86_64",
+        state=JobState.RUNNING,
+        attempt=1,
+        queued_at=now,
+        started_at=now,
     )
     metrics.record_job_start(job)
     metrics.record_job_end(job, None)

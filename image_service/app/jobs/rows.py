@@ -63,7 +63,7 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     except ValueError as error:  # a file that could be read a moment before
         raise ConfigurationError(f"INSTANCE_SECRET_FILE: {error}") from None
     secrets = given or (load_or_create_secret(data_dir, name=SECRET_FILE),)
-    database = open_database(settings.database.url, data_dir)
+    database = open_database(settings.database.url, data_dir, secrets)
     parts.callback(database.close)
     if isinstance(database, PostgresqlDatabase):
         parts.call_every(CHECK_SECONDS, partial(database.abort, ABORT_SECONDS))

@@ -46,7 +46,7 @@ class ComposedImages:
         self._bases = bases
         self._derived = derived
         self._composes = composes
-        self._cache: LruCache[tuple[str, str], Representation] = LruCache(CACHE_BYTES, _held_bytes)
+        self._cache: LruCache[tuple[str, str, str], Representation] = LruCache(CACHE_BYTES, _held_bytes)
 
     async def get(self, compose: Compose) -> Representation:
         """Return the image of a compose.
@@ -59,10 +59,10 @@ class ComposedImages:
             StoreFailed: the database does not answer.
         """
         base = self.base_of(compose)
-        key = compose.id, base.sha256
+        key = compose.tenant, compose.id, base.sha256
         representation = self._cache.get(key)
         if representation is None:
-            customization = await self._in_thread(partial(self._composes.customization, compose.id))
+            customization = await self._in_thread(partial(self._composes.customization, compose))
             if customization is None:
                 raise NotFound("the customization of this image was erased")
             image = await self._in_thread(partial(self._compose, compose, base, customization))

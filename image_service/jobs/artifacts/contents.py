@@ -186,7 +186,7 @@ class Contents:
         return Content(representation, digest.hex() if digest else _recorded_sha256(compose))
 
     async def _open_customization(self, compose: Compose, source: str) -> Content:
-        customization = await self._in_thread(partial(self._composes.customization, compose.id))
+        customization = await self._in_thread(partial(self._composes.customization, compose))
         if customization is None:
             raise NotFound(f"the input {source} was erased, because the compose has ended")
         arguments = json.dumps(customization.arguments).encode()
@@ -197,7 +197,7 @@ class Contents:
 
     async def _open_manifest(self, compose: Compose, source: str) -> Content:
         """Open the pinned manifest of a disk of an import, or its URL."""
-        found = await self._in_thread(partial(self._composes.import_source, compose.id))
+        found = await self._in_thread(partial(self._composes.import_source, compose))
         kind, _, number = source.rpartition(":")
         if found is None or not found.manifests:
             raise NotFound(f"the input {source} is not pinned, or was erased, because the import has ended")

@@ -133,7 +133,7 @@ class ComposeRepository:
             use_image(connection, compose.tenant, compose.source_image)
         connection.execute(sa.insert(COMPOSES), row_of(compose))
         if secrets is not None:
-            sealed = self._cipher.seal(compose.id, secrets)
+            sealed = self._cipher.seal(compose.tenant, compose.id, secrets)
             connection.execute(sa.insert(SECRETS), {"compose_id": compose.id, "sealed": sealed})
         if jobs:
             rows = [{**row_of(job), "number": number} for number, job in enumerate(jobs)]
@@ -162,21 +162,21 @@ class ComposeRepository:
 
         return self._database.transact(work)
 
-    def customization(self, compose_id: str) -> ImageCustomization | None:
+    def customization(self, compose: Compose) -> ImageCustomization | None:
         """Return the customization of the image; None: there is none, or it was erased."""
-        found = self._secrets(compose_id)
+        found = self._secrets(compose)
         return found if isinstance(found, ImageCustomization) else None
 
-    def import_source(self, compose_id: str) -> ImportSource | None:
+    def import_source(self, compose: Compose) -> ImportSource | None:
         """Return the source of an import; None: it is none, or its source was erased."""
-        found = self._secrets(compose_id)
+        found = self._secrets(compose)
         return found if isinstance(found, ImportSource) else None
 
-    def pin_manifests(self, compose_id: str, source: ImportSource) -> None:
+    def pin_manifests(self, compose: Compose, source: ImportSource) -> None:
         """Replace the source of an import that has not ended by one with the contents of its manifests."""
-        sealed = self._cipher.seal(compose_id, source)
-        update = sa.update(SECRETS).where(SECRETS.c.compose_id == compose_id).values(sealed=sealed)
-        self._database.transact(lambda connection: connection.execute(update).close())
+        update = sa.update(SECRETS).where(SECRETS.c.compose_id == compose.id)
+        sealed = self._cipher.seal(compose.tenant, compose.id, source)
+        self._database.transact(lambda connection: connection.execute(update.values(sealed=sealed)).close())
 
     def begin(self, compose_id: str) -> bool:
         """Record that the plan of the compose runs; False: there is no such compose, or it has ended."""
@@ -326,10 +326,10 @@ class ComposeRepository:
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return {ComposeState(state): number for state, number in rows}
 
-    def _secrets(self, compose_id: str) -> ComposeSecrets | None:
-        sealed = sa.select(SECRETS.c.sealed).where(SECRETS.c.compose_id == compose_id)
+    def _secrets(self, compose: Compose) -> ComposeSecrets | None:
+        sealed = sa.select(SECRETS.c.sealed).where(SECRETS.c.compose_id == compose.id)
         found = self._database.transact(lambda connection: connection.scalar(sealed))
-        return None if found is None else self._cipher.unseal(compose_id, found)
+        return None if found is None else self._cipher.unseal(compose.tenant, compose.id, found)
 
     def _select(self, select: sa.Select[Any]) -> list[Compose]:
         rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())

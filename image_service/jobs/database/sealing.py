@@ -28,7 +28,7 @@ _KEY_BYTES = 32
 
 @attrs.frozen
 class SecretsCipher:
-    """Seals the secrets of composes with AES-256-GCM, each for its compose alone.
+    """Seals the secrets of composes with AES-256-GCM, each for its tenant and compose alone.
 
     Args:
         secrets: of the instance; the first seals, all open.
@@ -36,23 +36,35 @@ class SecretsCipher:
 
     _secrets: Sequence[bytes] = attrs.field(repr=False)
 
-    def seal(self, compose_id: str, value: ComposeSecrets) -> bytes:
+    def seal(self, tenant: str, compose_id: str, value: ComposeSecrets) -> bytes:
         """Encrypt the secrets of a compose."""
         document = json.dumps(attrs.asdict(value), default=lambda content: b64encode(content).decode())
-        return encrypt(_cipher(self._secrets[0]), document.encode(), compose_id.encode())
+        return encrypt(_cipher(self._secrets[0]), document.encode(), _context(tenant, compose_id))
 
-    def unseal(self, compose_id: str, sealed: bytes) -> ComposeSecrets:
-        """Decrypt what `seal` encrypted for the same compose.
+    def unseal(self, tenant: str, compose_id: str, sealed: bytes) -> ComposeSecrets:
+        """Decrypt what `seal` encrypted for the same tenant and compose.
 
         Raises:
-            StoreFailed: no secret opens it, or it is of another compose.
+            StoreFailed: no secret opens it, or it is of another tenant or compose.
         """
+        return _to_value(json.loads(self._decrypt(compose_id, sealed, _context(tenant, compose_id))))
+
+    def seal_for_tenant(self, tenant: str, compose_id: str, sealed: bytes) -> bytes:
+        """Return secrets that version 1 of the tables sealed, without the tenant, as `seal` does.
+
+        Raises:
+            StoreFailed: no secret opens them.
+        """
+        document = self._decrypt(compose_id, sealed, compose_id.encode())
+        return encrypt(_cipher(self._secrets[0]), document, _context(tenant, compose_id))
+
+    def _decrypt(self, compose_id: str, sealed: bytes, context: bytes) -> bytes:
         for secret in self._secrets:
             with suppress(InvalidTag, ValueError):
-                return _to_value(json.loads(decrypt(_cipher(secret), sealed, compose_id.encode())))
+                return decrypt(_cipher(secret), sealed, context)
         raise StoreFailed(
-            f"the secrets of compose {compose_id} cannot be decrypted: damaged, or sealed with a secret that"
-            " INSTANCE_SECRET_FILE does not hold any more"
+            f"the secrets of compose {compose_id} cannot be decrypted: damaged, of another tenant or compose,"
+            " or sealed with a secret that INSTANCE_SECRET_FILE does not hold any more"
         )
 
 
@@ -66,6 +78,11 @@ def _to_value(document: dict[str, Any]) -> ComposeSecrets:
         firstboot_url=document["firstboot_url"],
         kernel_arguments=tuple(document["kernel_arguments"]),
     )
+
+
+def _context(tenant: str, compose_id: str) -> bytes:
+    """Return what is authenticated with the secrets: their purpose, and to whom they belong."""
+    return json.dumps(["compose secrets", tenant, compose_id]).encode()
 
 
 def _cipher(secret: bytes) -> AESGCM:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,9 +17,12 @@ import sqlalchemy as sa
 
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.common.database.sqlite import SqliteDatabase
+from image_service.core.errors import StoreFailed
+from image_service.jobs.database.sealing import SecretsCipher
 from image_service.jobs.model import job_id_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from image_service.common.database.database import Database
@@ -228,25 +233,27 @@ ANSWERS = sa.Table(
 """The answers to changing requests, for those that come again with the same signature."""
 
 
-def open_database(url: str | None, data_dir: Path) -> Database:
+def open_database(url: str | None, data_dir: Path, secrets: Sequence[bytes] = ()) -> Database:
     """Return the database with the tables of the jobs role; it connects when it is first used.
 
     Args:
         url: ``postgresql+psycopg://``; None: ``jobs.sqlite`` in `data_dir`.
         data_dir: an existing directory.
+        secrets: of the instance; rows of version 1 are sealed again with the first.
     """
-    migrations = {1: _migrate_from_1}
+    migrations = {1: partial(_migrate_from_1, SecretsCipher(secrets))}
     if url is None:
         path = data_dir / DATABASE_FILE
         return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
     return PostgresqlDatabase(url, TABLES, _VERSION, migrations, version_table="image_service_jobs_version")
 
 
-def _migrate_from_1(connection: sa.Connection) -> None:
+def _migrate_from_1(cipher: SecretsCipher, connection: sa.Connection) -> None:
     """Migrate from version 1, in which jobs had ids of their own, and `seen_at`, their last heartbeat.
 
     A plan finds its jobs by the ids of `job_id_of`; plans that have begun do not go on. Workers stopped a
-    cancelled job at the last heartbeat after its end.
+    cancelled job at the last heartbeat after its end. Secrets were sealed without their tenant; one that no
+    secret opens stays as it is.
     """
     for table, column in (
         ("composes", "row_bytes"),
@@ -274,3 +281,12 @@ def _migrate_from_1(connection: sa.Connection) -> None:
     for row in waiting:
         new = {"id": job_id_of(row.compose_id, row.step)}
         connection.execute(sa.update(JOBS).where(JOBS.c.id == row.id).values(new))
+    owners = connection.exec_driver_sql(
+        "SELECT compose_id, tenant FROM compose_secrets JOIN composes ON composes.id = compose_id"
+    ).all()
+    for compose_id, tenant in owners:
+        of_compose = SECRETS.c.compose_id == compose_id
+        sealed = connection.execute(sa.select(SECRETS.c.sealed).where(of_compose)).scalar_one()
+        with suppress(StoreFailed):
+            again = cipher.seal_for_tenant(tenant, compose_id, sealed)
+            connection.execute(sa.update(SECRETS).where(of_compose).values(sealed=again))

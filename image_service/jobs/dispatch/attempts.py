@@ -138,9 +138,10 @@ class WorkerAttempts:
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:
         """Open an input of a job; raises also as ``Contents.open_input``, and NotFound for other names."""
-        job = await self._find_running(self._read(principal, text))
+        token = self._read(principal, text)
+        job = await self._find_running(token)
         source = job.inputs.get(name)
-        compose = await self._rows.call(self._rows.composes.find, job.compose_id)
+        compose = await self._rows.call(self._rows.composes.find, job.compose_id, token.tenant)
         if source is None or compose is None:
             raise NotFound(f"the job has no such input; its inputs are {', '.join(job.inputs) or 'none'}")
         return await self._contents.open_input(compose, source)
@@ -153,10 +154,12 @@ class WorkerAttempts:
 
     async def _find_running(self, token: JobToken) -> Job:
         job = await self._rows.call(self._rows.jobs.find, token.job_id)
-        if job is not None and job.state is JobState.CANCELLED:
+        if job is None or job.tenant != token.tenant:
+            raise JobTokenUnknown(_UNKNOWN)
+        if job.state is JobState.CANCELLED:
             await self._rows.call(self._rows.jobs.record_stop, token.job_id, token.attempt)
             raise JobNotRunning("the job is cancelled")
-        if job is None or job.state is not JobState.RUNNING or job.attempt != token.attempt:
+        if job.state is not JobState.RUNNING or job.attempt != token.attempt:
             raise JobTokenUnknown(_UNKNOWN)
         return job
 

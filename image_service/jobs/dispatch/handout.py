@@ -60,7 +60,7 @@ class JobHandout:
 
     async def prepare(self, job: Job, task: Task) -> HandedJob | None:
         """Return a started attempt; None: it was ended, because its inputs or its compose do not exist."""
-        compose = await self._rows.call(self._rows.composes.find, job.compose_id)
+        compose = await self._rows.call(self._rows.composes.find, job.compose_id, job.tenant)
         if compose is None:
             await self.refuse(task)
             return None

@@ -142,7 +142,7 @@ class ImportActions:
         disks: Any = step.arguments["disks"]
         pairs = zip(source.manifest_urls, map(ExpectedDisk.from_arguments, disks), strict=True)
         manifests = tuple(self._check_upload(url, disk) for url, disk in pairs)
-        self._composes.pin_manifests(compose.id, attrs.evolve(source, manifests=manifests))
+        self._composes.pin_manifests(compose, attrs.evolve(source, manifests=manifests))
 
     def _check_upload(self, manifest_url: str, disk: ExpectedDisk) -> bytes:
         """Return the manifest of a disk whose upload is complete.
@@ -170,7 +170,7 @@ class ImportActions:
         return [note for each in manifests for note in delete_parts(each, self._client, deadline)]
 
     def _find_source(self, compose: Compose) -> ImportSource:
-        source = self._composes.import_source(compose.id)
+        source = self._composes.import_source(compose)
         if source is None:
             raise NotFound(f"the source of import {compose.id} was erased, because it has ended")
         return source

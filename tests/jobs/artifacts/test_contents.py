@@ -15,7 +15,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.web.client import ResponseFailed
 
-from image_service.core.errors import IgnitionTooLarge, NotFound, Unavailable
+from image_service.core.errors import IgnitionTooLarge, NotFound, StoreFailed, Unavailable
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_archives
 from image_service.core.images.extents import Literal, Zeros
@@ -116,6 +116,16 @@ async def test_same_compose_has_the_same_bytes_in_another_replica(
     first, second = await one.open_image(compose), await other.open_image(compose)
     assert read(first) == read(second)
     assert first.representation.image.etag == second.representation.image.etag
+
+
+@ensure_deferred
+async def test_image_in_memory_is_for_its_tenant_alone(artifacts: Artifacts, iso: BaseImage) -> None:
+    del iso
+    compose, _ = artifacts.add(request(ImageType.LIVE_INSTALLER))
+    contents = artifacts.contents
+    await contents.open_image(compose)
+    with pytest.raises(StoreFailed, match="of another tenant"):
+        await contents.open_image(attrs.evolve(compose, tenant="org-of-a-changed-row"))
 
 
 @ensure_deferred

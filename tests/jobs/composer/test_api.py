@@ -46,7 +46,7 @@ def test_compose_starts_with_the_options(composer: Composer) -> None:
     assert compose is not None
     assert compose.ignition_sha256 == hashlib.sha256(IGNITION).hexdigest()
     assert composer.engine.started == [compose_id]
-    customization = composer.rows.composes.customization(compose_id)
+    customization = composer.rows.composes.customization(compose)
     assert customization is not None
     assert customization.ignition == IGNITION
 

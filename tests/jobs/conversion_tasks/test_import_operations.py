@@ -44,8 +44,8 @@ def test_import_of_a_volume_is_a_compose_with_a_sealed_source(operating: Operati
     assert record.task.expires_at == NOW + UPLOAD_TIME
     assert [job.type for job in record.jobs] == [JobType.IMPORT]
     assert operating.engine.started == [record.compose.id]
-    assert operating.rows.composes.import_source(record.compose.id) == ImportSource((SECRET_URL,))
-    assert operating.rows.composes.customization(record.compose.id) is None
+    assert operating.rows.composes.import_source(record.compose) == ImportSource((SECRET_URL,))
+    assert operating.rows.composes.customization(record.compose) is None
 
 
 def test_instance_has_an_image_for_each_disk(operating: Operating) -> None:
@@ -206,7 +206,7 @@ def test_import_is_described_until_it_is_completed(operating: Operating) -> None
     described = operating.describe(task_id)
     assert (described["State"], described["StatusMessage"]) == ("completed", "")
     assert described["ImportVolume"]["BytesConverted"] == GIB
-    assert rows.composes.import_source(record.compose.id) is None
+    assert rows.composes.import_source(record.compose) is None
 
 
 def test_failure_is_a_cancellation_with_its_reason(operating: Operating) -> None:

@@ -44,7 +44,7 @@ def test_waiting_task_is_cancelled_at_once_and_only_once(operating: Operating) -
     assert (described["State"], described["StatusMessage"]) == ("cancelled", "cancelled by the user: no need")
     record = operating.record(task_id)
     assert operating.engine.cancelled == [record.compose.id]
-    assert operating.rows.composes.import_source(record.compose.id) is None
+    assert operating.rows.composes.import_source(record.compose) is None
     assert operating.call(CANCEL, parameters, digest="first") == {"Return": True}
     assert refusal(operating, CANCEL, parameters) == "IncorrectState"
 

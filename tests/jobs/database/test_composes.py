@@ -18,7 +18,7 @@ from image_service.core.errors import BudgetExceeded, StoreFailed, TooManyQueued
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.database.composes import ComposeFilter, ComposeRepository
 from image_service.jobs.database.images import ImageRepository
-from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.tables import COMPOSES, SECRETS, open_database
 from image_service.jobs.model import (
     ComposeOrigin,
     ComposePlan,
@@ -53,7 +53,7 @@ COMPOSED = ComposePlan(steps=(), result=None, file_name="live.iso")
 def test_compose_is_found_as_it_was_added(rows: Rows) -> None:
     compose, jobs = rows.add()
     assert rows.composes.find(compose.id) == compose
-    assert rows.composes.customization(compose.id) == CUSTOMIZATION
+    assert rows.composes.customization(compose) == CUSTOMIZATION
     assert set(jobs) == {"customize", "convert"}
     assert all(str(UUID(job_id)) == job_id for job_id in jobs.values())
 
@@ -222,15 +222,15 @@ def test_success_keeps_the_image_and_erases_the_customization(rows: Rows) -> Non
     assert (found.image, found.provenance) == (image, facts)
     assert [upload.status for upload in found.uploads] == ["success"]
     assert rows.objects.find_discarded(10) == [disk.key]
-    assert rows.composes.customization(compose.id) is None
+    assert rows.composes.customization(compose) is None
 
 
 def test_composed_image_keeps_its_customization_until_it_is_deleted(rows: Rows) -> None:
     compose, _ = rows.add(make_compose(image_type=ImageType.LIVE_INSTALLER, plan=COMPOSED))
     rows.composes.finish(compose.id, ComposeState.SUCCESS)
-    assert rows.composes.customization(compose.id) == CUSTOMIZATION
+    assert rows.composes.customization(compose) == CUSTOMIZATION
     assert rows.composes.delete(compose.id)
-    assert rows.composes.customization(compose.id) is None
+    assert rows.composes.customization(compose) is None
 
 
 def test_failure_cancels_jobs_fails_uploads_and_discards_artifacts(rows: Rows) -> None:
@@ -250,7 +250,7 @@ def test_failure_cancels_jobs_fails_uploads_and_discards_artifacts(rows: Rows) -
     states = [job.state for job in rows.jobs.find_of_compose(compose.id)]
     assert states == [JobState.FINISHED, JobState.CANCELLED]
     assert rows.objects.find_discarded(10) == [disk.key]
-    assert rows.composes.customization(compose.id) is None
+    assert rows.composes.customization(compose) is None
 
 
 def test_uploads_are_replaced_one_by_one(rows: Rows) -> None:
@@ -312,9 +312,31 @@ def test_reconciler_finds_its_composes(rows: Rows) -> None:
 def test_customization_is_opened_by_any_secret_and_by_no_other(rows: Rows) -> None:
     compose, _ = rows.add()
     rotated = ComposeRepository(rows.database, [bytes(32), SECRET], BUDGET)
-    assert rotated.customization(compose.id) == CUSTOMIZATION
+    assert rotated.customization(compose) == CUSTOMIZATION
     with pytest.raises(StoreFailed, match="INSTANCE_SECRET_FILE"):
-        ComposeRepository(rows.database, [bytes(32)], BUDGET).customization(compose.id)
+        ComposeRepository(rows.database, [bytes(32)], BUDGET).customization(compose)
+
+
+def test_writer_gives_the_secrets_of_a_tenant_to_no_other(rows: Rows) -> None:
+    victim, _ = rows.add()
+    own, _ = rows.add(make_compose(tenant="org-2"))
+    moved, _ = rows.add()
+    change = sa.update(COMPOSES).where(COMPOSES.c.id == moved.id).values(tenant="org-2")
+    rows.database.transact(lambda connection: connection.execute(change).close())
+    of_victim = sa.select(SECRETS.c.sealed).where(SECRETS.c.compose_id == victim.id).scalar_subquery()
+    copy = sa.update(SECRETS).where(SECRETS.c.compose_id == own.id).values(sealed=of_victim)
+    rows.database.transact(lambda connection: connection.execute(copy).close())
+    other, _ = rows.add(make_compose(tenant="org-2"))
+    found, _ = rows.composes.find_page(ComposeFilter("org-2"))  # a list needs no secrets
+    assert {compose.id for compose in found} == {own.id, moved.id, other.id}
+    for summary in found:
+        compose = rows.composes.find(summary.id)
+        assert compose is not None
+        if compose.id == other.id:
+            assert rows.composes.customization(compose) == CUSTOMIZATION
+        else:
+            with pytest.raises(StoreFailed, match=compose.id):
+                rows.composes.customization(compose)
 
 
 def test_no_file_of_the_database_holds_a_secret(rows: Rows, tmp_path: Path) -> None:

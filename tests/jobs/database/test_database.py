@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.database.tables import DATABASE_FILE, open_database
+from image_service.jobs.database.tables import DATABASE_FILE, SECRETS, open_database
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import ComposeState, job_id_of
 from image_service.server.snapshots.replicas.database import open_replica_database
+from image_service.server.snapshots.storage.encryption import encrypt
 from image_service.server.snapshots.storage.sql_statements import SNAPSHOTS
-from tests.jobs.database.composing import Rows
+from tests.jobs.database.composing import CUSTOMIZATION, SECRET, Rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,6 +120,33 @@ def test_workers_of_before_have_an_unknown_isolation(
             ("", "x86_64", "unknown"): 1,
             ("", "x86_64", "bwrap"): 1,
         }
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_secrets_belong_to_their_tenants_after_the_migration(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    url = request.getfixturevalue("postgres").create_database() if kind == "postgresql" else None
+    version = (
+        "PRAGMA user_version = 1" if url is None else "UPDATE image_service_jobs_version SET version = 1"
+    )
+    with closing(open_database(url, tmp_path)) as database:
+        (kept, _), (damaged, _) = Rows(database).add(), Rows(database).add()
+        document = json.dumps(
+            attrs.asdict(CUSTOMIZATION), default=lambda content: b64encode(content).decode()
+        )
+        key = HKDF(SHA256(), 32, salt=None, info=b"compose secrets").derive(SECRET)
+        sealed = encrypt(AESGCM(key), document.encode(), kept.id.encode())  # as version 1 did, for both
+        database.transact(lambda connection: connection.execute(sa.update(SECRETS).values(sealed=sealed)))
+        for statement in (*DOWNGRADE, version):
+            database.transact(partial(run, statement))
+    with closing(open_database(url, tmp_path, [SECRET])) as database:
+        composes = Rows(database).composes
+        assert composes.customization(kept) == CUSTOMIZATION
+        with pytest.raises(StoreFailed):
+            composes.customization(attrs.evolve(kept, tenant="org-2"))
+        with pytest.raises(StoreFailed, match=damaged.id):
+            composes.customization(damaged)
 
 
 DOWNGRADE = (

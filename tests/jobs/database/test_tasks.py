@@ -79,13 +79,13 @@ def test_task_is_found_with_its_compose_and_jobs(rows: Rows) -> None:
 def test_source_is_pinned_until_the_import_ends(rows: Rows) -> None:
     record = make_record()
     add(rows, record)
-    assert rows.composes.import_source(record.compose.id) == SOURCE
+    assert rows.composes.import_source(record.compose) == SOURCE
     pinned = attrs.evolve(SOURCE, manifests=(b"<manifest/>", b"\0\xff"))
-    rows.composes.pin_manifests(record.compose.id, pinned)
-    assert rows.composes.import_source(record.compose.id) == pinned
+    rows.composes.pin_manifests(record.compose, pinned)
+    assert rows.composes.import_source(record.compose) == pinned
     rows.composes.finish(record.compose.id, ComposeState.FAILURE)
-    rows.composes.pin_manifests(record.compose.id, pinned)
-    assert rows.composes.import_source(record.compose.id) is None
+    rows.composes.pin_manifests(record.compose, pinned)
+    assert rows.composes.import_source(record.compose) is None
 
 
 def test_replicas_that_get_one_signature_at_once_add_one_task(rows: Rows) -> None:

@@ -63,8 +63,14 @@ def test_customization_is_opened_for_its_compose_alone(
     customization: ImageCustomization, compose_id: str
 ) -> None:
     cipher = SecretsCipher([b"a" * 32])
-    sealed = cipher.seal(compose_id, customization)
-    assert cipher.unseal(compose_id, sealed) == customization
-    for other_id, damaged in ((compose_id[:-1], sealed), (compose_id, sealed[:-1]), (compose_id, b"")):
+    sealed = cipher.seal("org-1", compose_id, customization)
+    assert cipher.unseal("org-1", compose_id, sealed) == customization
+    for tenant, other_id, damaged in (
+        ("org-1", compose_id[:-1], sealed),
+        ("org-2", compose_id, sealed),
+        ("", f"org-1{compose_id}", sealed),
+        ("org-1", compose_id, sealed[:-1]),
+        ("org-1", compose_id, b""),
+    ):
         with pytest.raises(StoreFailed):
-            cipher.unseal(other_id, damaged)
+            cipher.unseal(tenant, other_id, damaged)

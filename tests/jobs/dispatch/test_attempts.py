@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.common.objects.directory import DirectoryStore
-from image_service.core.errors import BudgetExceeded, JobNotRunning, JobTokenUnknown
+from image_service.core.errors import BudgetExceeded, JobNotRunning, JobTokenUnknown, NotFound
+from image_service.jobs.database.tables import open_database
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
@@ -67,6 +69,22 @@ async def test_the_result_of_a_job_is_an_argument_of_the_next(dispatching: Dispa
     handed = await dispatching.dispatcher.poll(POLL)
     assert handed is not None
     assert handed.dynamic_arguments == ({"log": "done"},)
+
+
+@pytest.mark.parametrize("table", ["jobs", "composes"])
+@ensure_deferred
+async def test_inputs_are_those_of_the_tenant_of_the_token(
+    dispatching: Dispatching, tmp_path: Path, table: str
+) -> None:
+    await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    await dispatching.attempts.open_input(PRINCIPAL, handed.token, "base")
+    change = f"UPDATE {table} SET tenant = 'org-2'"  # noqa: S608 - of the parameters above
+    with closing(open_database(None, tmp_path)) as database:
+        database.transact(lambda connection: connection.exec_driver_sql(change).close())
+    with pytest.raises((JobTokenUnknown, NotFound)):
+        await dispatching.attempts.open_input(PRINCIPAL, handed.token, "base")
 
 
 @ensure_deferred

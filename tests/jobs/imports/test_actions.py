@@ -98,7 +98,7 @@ class Site:
         return result.error.reason
 
     def pinned(self, compose: Compose) -> tuple[bytes, ...]:
-        source = Rows(self.database).composes.import_source(compose.id)
+        source = Rows(self.database).composes.import_source(compose)
         assert source
         return source.manifests
 
