@@ -23,6 +23,7 @@ FOR_JOBS = (
     "web_api.authentication",
     "web_api.messages",
     "web_api.operations",
+    "web_api.request_content",
     "web_api.resource",
     "web_api.router",
 )

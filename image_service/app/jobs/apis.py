@@ -21,6 +21,7 @@ from image_service.jobs.dispatch.dispatcher import JobDispatcher
 from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
+from image_service.jobs.dispatch.upload_slots import UploadSlots
 from image_service.jobs.metrics.jobs_metrics import COMPOSER, WORKER
 from image_service.jobs.metrics.measured_api import MeasuredApi
 from image_service.jobs.plans.plan import UploadPlace
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
     from image_service.settings.jobs.role import JobsRoleSettings
 
-_UPLOADS_OF_TENANT = 24
 _UPLOAD_THREADS = 32  # each receives one artifact, as fast as its worker sends it
 
 
@@ -75,7 +75,8 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     actions_by_name = {**artifacts.actions.by_name, **imports.by_name}
     actions = JobPlanActions(dispatch_rows, actions_by_name, dispatcher.wake, metrics)
     in_upload_thread = parts.in_thread_pool(_UPLOAD_THREADS, "uploads", low_priority=True)
-    uploads = ArtifactUploads(store, in_upload_thread, _UPLOADS_OF_TENANT)
+    slots = UploadSlots(_UPLOAD_THREADS, settings.jobs.min_upload_rate, parts.reactor)
+    uploads = ArtifactUploads(store, in_upload_thread, slots)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
     plans = ComposePlans(engine)
     served: dict[str, ComposerApi | WorkerApi] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from io import BufferedReader
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import attrs
-from twisted.internet.defer import DeferredSemaphore
 from twisted.logger import Logger
 
 from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.contents import Content, Contents
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobToken, JobTokens
+    from image_service.jobs.dispatch.upload_slots import UploadSlots
     from image_service.jobs.engine.engine import Engine
     from image_service.jobs.model import Job, JobProgress
     from image_service.jobs.principal import Principal
+    from image_service.server.web_api.request_content import RequestContent
 
 _UNKNOWN = "no present attempt of a job has this token"
 _log = Logger()
@@ -36,23 +38,17 @@ class ArtifactUploads:
 
     Args:
         in_thread: runs uploads, which may take long, in other threads than those of the rows.
-        most_of_tenant: uploads of one tenant at a time; more wait. Fewer than threads, so that its slow
-            workers do not keep those of others from sending.
+        slots: as many as threads.
     """
 
     storage: ObjectStorage
     _in_thread: InThread
-    _most_of_tenant: int
-    _turns: dict[str, DeferredSemaphore] = attrs.field(init=False, factory=dict)
+    _slots: UploadSlots
 
-    async def run(self, tenant: str, upload: Callable[[], bool]) -> bool:
-        """Return what `upload` returns, which is called in a thread when it is the tenant's turn."""
-        turns = self._turns.setdefault(tenant, DeferredSemaphore(self._most_of_tenant))
-        await turns.acquire()
-        try:
-            return await self._in_thread(upload)
-        finally:
-            turns.release()
+    async def run(self, job: Job, content: RequestContent, store: Callable[[], bool]) -> bool:
+        """Return what `store` returns, which reads the content in a thread when it is the job's turn."""
+        async with self._slots.slot(job.tenant, f"{job.id}/{job.attempt}", content):
+            return await self._in_thread(store)
 
 
 @attrs.frozen(eq=False)
@@ -115,7 +111,7 @@ class WorkerAttempts:
         )
 
     async def add_artifact(
-        self, principal: Principal, text: str, name: str, content: BinaryIO, size: int | None = None
+        self, principal: Principal, text: str, name: str, content: RequestContent, size: int | None = None
     ) -> None:
         """Store a file of an attempt, which becomes an artifact when the attempt ends with it.
 
@@ -124,7 +120,8 @@ class WorkerAttempts:
 
         Raises:
             BudgetExceeded: the tenant has no room for it.
-            InvalidRequest: the name is invalid, or the content ends too early.
+            InvalidRequest: the name is invalid, or the content ends too early, or came too slowly.
+            Unavailable: the attempt sends too many files at a time.
             JobNotRunning: the job is cancelled.
             StoreFull: the object store has no room for it.
             StoreFailed: the object store does not answer.
@@ -133,7 +130,8 @@ class WorkerAttempts:
         if not ARTIFACT_NAME.fullmatch(name):
             raise InvalidRequest(f"the name of an artifact must be {ARTIFACT_NAME.pattern}")
         job = await self._find_running(token)
-        if not await self._uploads.run(job.tenant, partial(self._store, job, name, content, size)):
+        store = partial(self._store, job, name, content, size)
+        if not await self._uploads.run(job, content, store):
             raise JobTokenUnknown(_UNKNOWN)
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:
@@ -163,7 +161,7 @@ class WorkerAttempts:
             raise JobTokenUnknown(_UNKNOWN)
         return job
 
-    def _store(self, job: Job, name: str, content: BinaryIO, size: int | None) -> bool:
+    def _store(self, job: Job, name: str, content: RequestContent, size: int | None) -> bool:
         """Store a file and its row in one call, because the client may disconnect meanwhile.
 
         Each upload has a key of its own, because an abandoned upload may end after its repetition.
@@ -172,7 +170,7 @@ class WorkerAttempts:
         objects, kept_bytes = self._rows.objects, 0
         allowed = objects.announce_object(key, job, size)
         try:
-            stored = self._uploads.storage.put(key, _LimitedContent(content, allowed))
+            stored = self._uploads.storage.put(key, _LimitedContent(BufferedReader(content), allowed))
             kept_bytes = stored.kept_bytes
         finally:
             objects.give_back(job, allowed - kept_bytes)
@@ -184,7 +182,7 @@ class WorkerAttempts:
 class _LimitedContent:
     """Content that may have so many bytes."""
 
-    _content: BinaryIO
+    _content: BufferedReader
     _left: int
 
     def read(self, size: int, /) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.core.errors import ImageServiceError
+    from image_service.server.web_api.request_content import RequestContent
 
 
 MAX_LEVELS = 64
@@ -48,7 +49,7 @@ class ApiRequest:
     body: bytes = attrs.field(default=b"", repr=False)
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     client: str = ""
-    content: BinaryIO | None = attrs.field(default=None, repr=False)
+    content: RequestContent | None = attrs.field(default=None, repr=False)
     principal: Any = None
     is_head: bool = False
     target: str = attrs.field(default="", repr=False)

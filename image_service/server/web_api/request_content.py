@@ -8,6 +8,7 @@ from threading import Condition
 from typing import TYPE_CHECKING
 
 from image_service.core.errors import InvalidRequest
+from image_service.server.transport.admission.rate import ClientRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_WAITING_BYTES = 1024 * 1024
+_UNREAD_BYTES = 64 * 1024
+"""In memory before the first read, which may wait for its turn."""
 _PIECE_BYTES = MAX_WAITING_BYTES // 4
 """That a reader waits for: each time that it wakes up, it delays the reactor."""
 
@@ -25,12 +28,21 @@ class RequestContent(io.RawIOBase):
     Args:
         pause: stops receiving; called in the reactor's thread.
         resume: receives again; called in any thread.
+        abort: aborts the connection; called in the reactor's thread.
     """
 
-    def __init__(self, pause: Callable[[], object], resume: Callable[[], object]) -> None:
+    def __init__(
+        self, pause: Callable[[], object], resume: Callable[[], object], abort: Callable[[], object]
+    ) -> None:
         super().__init__()
+        self.rate = ClientRate(lambda: self._received, lambda: self._is_awaited)
+        """The client's, while a read waits for it; to be sampled in the reactor's thread."""
         self._pause = pause
         self._resume = resume
+        self._abort = abort
+        self._received = 0
+        self._is_awaited = False
+        self._fault = "the connection ended before the content did"
         self._changed = Condition()
         self._chunks: deque[memoryview] = deque()
         self._waiting = 0
@@ -45,8 +57,10 @@ class RequestContent(io.RawIOBase):
             if self._is_dropped:
                 return
             self._chunks.append(memoryview(chunk))
+            self._received += len(chunk)
             self._waiting += len(chunk)
-            if self._waiting > MAX_WAITING_BYTES and not self._is_paused:
+            most = MAX_WAITING_BYTES if self._wanted else _UNREAD_BYTES
+            if self._waiting > most and not self._is_paused:
                 self._is_paused = True
                 self._pause()
             if self._waiting >= self._wanted:
@@ -68,6 +82,12 @@ class RequestContent(io.RawIOBase):
             self._continue()
             self._changed.notify()
 
+    def abort(self, reason: str) -> None:
+        """Abort the connection; further reads fail for that reason."""
+        self._fault = reason
+        self.drop()
+        self._abort()
+
     def readable(self) -> bool:
         """Return True."""
         return True
@@ -76,16 +96,20 @@ class RequestContent(io.RawIOBase):
         """Wait for bytes, for a large buffer a quarter of `MAX_WAITING_BYTES`; 0 at the end.
 
         Raises:
-            InvalidRequest: the connection has ended.
+            InvalidRequest: the connection has ended, or was aborted.
         """
         target = memoryview(buffer)
         with self._changed:
             self._wanted = min(len(target), _PIECE_BYTES)
+            if self._waiting < self._wanted:
+                self._continue()
+            self._is_awaited = True
             self._changed.wait_for(
                 lambda: self._waiting >= self._wanted or self._is_complete or self._is_dropped
             )
+            self._is_awaited = False
             if self._is_dropped and not self._is_complete:
-                raise InvalidRequest("the connection ended before the content did")
+                raise InvalidRequest(self._fault)
             count = 0
             while self._chunks and count < len(target):
                 chunk = self._chunks.popleft()

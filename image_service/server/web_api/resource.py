@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from http import HTTPStatus
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl
 
@@ -73,7 +73,7 @@ class BoundedRequest(Request):
         channel = self.channel
         line = channel._command, channel._path, channel._version  # noqa: SLF001
         if channel.site.resource.is_streamed(*_method_and_path(*line[:2])):  # type: ignore[attr-defined]
-            self.stream = RequestContent(self._pause, self._resume)
+            self.stream = RequestContent(self._pause, self._resume, self.channel.forceAbortClient)
             super().requestReceived(*line)  # type: ignore[no-untyped-call]
 
     def handleContentChunk(self, data: bytes) -> None:
@@ -196,8 +196,7 @@ class ApiResource(Resource):
         body = request.body.getvalue()
         if len(body) > request.max_body_bytes:
             raise ContentTooLarge(f"the content is larger than {request.max_body_bytes} bytes")
-        content = None if request.stream is None else BufferedReader(request.stream)
-        return attrs.evolve(head, body=body, content=content)
+        return attrs.evolve(head, body=body, content=request.stream)
 
     def _read_head(self, request: BoundedRequest, method: str, path: str, target: bytes) -> ApiRequest:
         is_streamed = request.stream is not None

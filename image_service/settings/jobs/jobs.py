@@ -148,6 +148,10 @@ class JobsSettings:
     ones are refused with 413. The request is kept with the compose. With them, it has at most 32 MiB."""
     max_running: int = setting("JOBS_MAX_RUNNING", parse=parsers.whole_number(1), default="100")
     """Jobs of one tenant that run at a time; more wait."""
+    min_upload_rate: int = setting("JOBS_MIN_UPLOAD_RATE", parse=parsers.whole_number(0), default="65536")
+    """Bytes per second below which an upload of a worker may be aborted while uploads of a tenant with fewer
+    of them wait; `0`: none is. The worker then sends the file again. The rate is that of the latest 4
+    seconds."""
     retention_seconds: int = setting("JOBS_RETENTION", parse=parsers.whole_number(1), default="1209600")
     """Seconds after which a finished compose and its artifacts are deleted; the default is 14 days."""
     worker_slots: int | None = setting("JOBS_WORKER_SLOTS", parse=parsers.whole_number(0, 64))

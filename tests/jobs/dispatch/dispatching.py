@@ -20,6 +20,7 @@ from image_service.jobs.dispatch.dispatcher import JobDispatcher
 from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
+from image_service.jobs.dispatch.upload_slots import UploadSlots
 from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
 from image_service.settings.jobs.jobs import JobsSettings
 from tests.jobs.database.composing import BUDGET, CUSTOMIZATION, SECRET, make_compose
@@ -75,7 +76,7 @@ class Dispatching:
         handout = JobHandout(rows, engine, readable, tokens, SilentObserver())
         values = {"poll_seconds": 0.3, "heartbeat_seconds": 60.0, **settings}
         dispatcher = JobDispatcher(reactor, rows, engine, handout, attrs.evolve(JobsSettings(), **values))
-        uploads = ArtifactUploads(storage, deferToThread, 2)
+        uploads = ArtifactUploads(storage, deferToThread, UploadSlots(2, 0, reactor))
         attempts = WorkerAttempts(rows, engine, readable, tokens, uploads)
         server_actions: dict[str, ServerAction] = {}
         actions = JobPlanActions(rows, server_actions, dispatcher.wake, SilentObserver())

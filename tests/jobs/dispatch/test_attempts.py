@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-import io
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from twisted.internet.defer import Deferred
 
-from image_service.common.objects.directory import DirectoryStore
 from image_service.core.errors import BudgetExceeded, JobNotRunning, JobTokenUnknown, NotFound
 from image_service.jobs.database.tables import open_database
-from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
 from image_service.jobs.model import ComposePlan, ComposeState, JobError, JobState, JobType, Step
 from image_service.jobs.principal import Principal
+from image_service.server.web_api.request_content import RequestContent
+from tests.jobs.dispatch.contents import received
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from _typeshed import WriteableBuffer
 
     from tests.jobs.dispatch.dispatching import Dispatching
 
 UPLOAD_PLAN = ComposePlan((Step("upload", JobType.UPLOAD, {}, {"image": "base"}),), None, "disk.raw")
 POLL = WorkerPoll("", {*JobType}, "x86_64", "w1")
 PRINCIPAL = Principal()
-
-
-def test_uploads_of_one_tenant_leave_threads_to_others(tmp_path: Path) -> None:
-    begun: list[Deferred[Any]] = []
-
-    def in_thread(_: object) -> Deferred[Any]:
-        begun.append(Deferred())
-        return begun[-1]
-
-    uploads = ArtifactUploads(DirectoryStore(tmp_path), in_thread, 2)
-    running = [
-        Deferred.fromCoroutine(uploads.run(tenant, lambda: True)) for tenant in ("1", "1", "1", "2", "2")
-    ]
-    assert len(begun) == 4
-    begun[0].callback("stored")
-    assert len(begun) == 5
-    for upload in begun[1:]:
-        upload.callback("stored")
-    assert [each.result for each in running] == ["stored"] * 5
 
 
 @ensure_deferred
@@ -94,13 +75,14 @@ async def test_a_file_that_comes_too_late_is_discarded(dispatching: Dispatching)
     assert handed is not None
     jobs, job = dispatching.rows.jobs, handed.job
 
-    class Slow(io.BytesIO):
-        def read(self, size: int | None = -1, /) -> bytes:
+    class Slow(RequestContent):
+        def readinto(self, buffer: WriteableBuffer, /) -> int:
             jobs.finish(job.id, error=JobError(27, "its worker has stopped"))
-            return super().read(size)
+            return super().readinto(buffer)
 
+    content = received(b"late", Slow)
     with pytest.raises(JobTokenUnknown):
-        await dispatching.attempts.add_artifact(PRINCIPAL, handed.token, "disk.raw", Slow(b"late"))
+        await dispatching.attempts.add_artifact(PRINCIPAL, handed.token, "disk.raw", content)
     (key,) = dispatching.rows.objects.find_discarded(10)
     assert key.startswith(f"jobs/{handed.job.id}/1/")
 
@@ -115,9 +97,9 @@ async def test_file_has_no_more_bytes_than_were_reserved(dispatching: Dispatchin
     assert handed is not None
     send = partial(dispatching.attempts.add_artifact, PRINCIPAL, handed.token, "disk.raw")
     with pytest.raises(BudgetExceeded):
-        await send(io.BytesIO(b"123456"), size)
+        await send(received(b"123456"), size)
     assert dispatching.rows.objects.find_artifacts(handed.job.id, 1) == []
-    await send(io.BytesIO(b"12345"), size)  # the bytes that were not stored were given back
+    await send(received(b"12345"), size)  # the bytes that were not stored were given back
     (artifact,) = dispatching.rows.objects.find_artifacts(handed.job.id, 1)
     assert artifact.size == 5
 

@@ -11,7 +11,7 @@ _PIECE = MAX_WAITING_BYTES // 4
 
 
 def _content(*chunks: bytes) -> RequestContent:
-    content = RequestContent(lambda: None, lambda: None)
+    content = RequestContent(lambda: None, lambda: None, lambda: None)
     for chunk in chunks:
         content.feed(chunk)
     return content
@@ -38,4 +38,26 @@ def test_a_read_fails_once_the_rest_will_not_come() -> None:
     content = _content(b"ab")
     content.drop()
     with pytest.raises(InvalidRequest, match="the connection ended"):
+        content.read(1)
+
+
+def test_little_is_received_before_the_first_read() -> None:
+    paused: list[int] = []
+    content = RequestContent(lambda: paused.append(1), paused.clear, lambda: None)
+    for chunk in range(1, 20):
+        content.feed(bytes(8192))
+        assert bool(paused) == (chunk * 8192 > 65536)
+    assert content.read(2000) == bytes(2000)
+    assert not paused  # a reader is there
+    content.complete()
+    assert len(content.read(_PIECE)) == 19 * 8192 - 2000
+
+
+def test_an_abort_ends_the_connection_and_the_read() -> None:
+    aborted: list[int] = []
+    content = RequestContent(lambda: None, lambda: None, lambda: aborted.append(1))
+    content.feed(b"ab")
+    content.abort("slower than 9 bytes/s")
+    assert aborted
+    with pytest.raises(InvalidRequest, match="slower than 9 bytes/s"):
         content.read(1)

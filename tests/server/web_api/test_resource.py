@@ -213,13 +213,22 @@ class StreamedChannel:
 @ensure_deferred
 async def test_receiving_pauses_while_nobody_reads(reactor: EPollReactor) -> None:
     connection = StreamedChannel(reactor)
-    sent = 0
-    while connection.transport.producerState != "paused":
-        connection.channel.dataReceived(CHUNK)
-        sent += len(CHUNK)
-    assert sent <= MAX_WAITING_BYTES + 2 * len(CHUNK)
     content = connection.requests[0].content
     assert content is not None
+
+    def send_until_paused() -> int:
+        sent = 0
+        while connection.transport.producerState != "paused":
+            connection.channel.dataReceived(CHUNK)
+            sent += len(CHUNK)
+        return sent
+
+    sent = send_until_paused()
+    assert sent <= 64 * 1024 + len(CHUNK)  # nobody has read yet
+    content.read(1)
+    await deferToThreadPool(reactor, reactor.getThreadPool(), lambda: None)
+    sent += send_until_paused()
+    assert MAX_WAITING_BYTES < sent <= MAX_WAITING_BYTES + 2 * len(CHUNK)
     content.read(MAX_WAITING_BYTES // 2 + 2 * len(CHUNK))
     await deferToThreadPool(reactor, reactor.getThreadPool(), lambda: None)  # a turn of the reactor
     assert connection.transport.producerState == "producing"
