@@ -75,7 +75,7 @@ class ApiFront:
         """Return the resource of a listener."""
         signed_paths = () if self._signed_api is None else self._signed_api.paths
         return ApiResource(
-            attrs.evolve(guard, unchecked_paths=signed_paths),
+            attrs.evolve(guard, unchecked_paths=signed_paths, is_last=False),
             self.respond,
             render_error=self._render_error,
             is_streamed=self._is_streamed,
@@ -105,7 +105,9 @@ class ApiFront:
 
     async def _authenticate(self, request: ApiRequest) -> Principal:
         authorization = request.headers.get("authorization")
-        return await self._authenticator.authenticate(authorization, is_local=request.is_local)
+        principal = await self._authenticator.authenticate(authorization, is_local=request.is_local)
+        request.record_authenticated()
+        return principal
 
     def _render_error(self, error: ImageServiceError, path: str) -> ApiResponse:
         api = self._find_signed(path) or self._find(path)[0]

@@ -96,6 +96,7 @@ class Ec2Api:
         except Ec2Error as error:
             self._metrics.record_refused_request(error.error_code)
             raise
+        request.record_authenticated()
         begun = self._seconds()
         operation = OTHER
         try:

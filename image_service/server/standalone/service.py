@@ -179,7 +179,8 @@ class Standalone:
 
     def _site(self, resource: ApiResource) -> LimitedFactory:
         """Return a site whose connections can be aborted."""
-        factory = LimitedFactory(ApiSite(resource, self._reactor, MAX_BODY_BYTES), MAX_CONNECTIONS)
+        site = ApiSite(resource, self._reactor, MAX_BODY_BYTES)
+        factory = LimitedFactory(site, self._reactor, MAX_CONNECTIONS)
         self._factories.append(factory)
         return factory
 

@@ -51,12 +51,18 @@ class RequestGuard:
             nothing, because it does not have the token.
         public_paths: of resources that never need the token.
         unchecked_paths: of resources whose requests have signatures, which are verified elsewhere.
+        is_last: False: whoever responds authenticates the clients.
     """
 
     _token: Callable[[], str] | None = None
     _any_host: bool = False
     _public_paths: Collection[str] = ()
     _unchecked_paths: Collection[str] = ()
+    _is_last: bool = True
+
+    def authenticates(self, path: str) -> bool:
+        """Return True if requests for a path that pass `check_head` are those of known clients."""
+        return self._is_last and path not in self._public_paths and path not in self._unchecked_paths
 
     def check_head(self, method: str, path: str, headers: Headers, *, is_streamed: bool = False) -> None:
         """Refuse a request by its head; streamed content may be of any media type.

@@ -1,17 +1,27 @@
-"""The connections of a web API: their number is limited, and all of them can be aborted."""
+"""The connections of a web API: their number is limited, and all of them can be aborted.
+
+Those that never sent an authenticated request are aborted first: a client without credentials cannot cut the
+connections of others, such as the long polls of workers, which are silent by design.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 
+from image_service.server.transport.admission.addresses import address_group
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from twisted.internet.interfaces import IProtocolFactory, ITCPTransport
+    from twisted.internet.interfaces import IDelayedCall, IProtocolFactory, IReactorTime, ITCPTransport
 
-MAX_CONNECTIONS = 64
+MAX_CONNECTIONS = 256
+SILENT_SECONDS = 5.0
+"""After which a new connection is aborted that has sent nothing."""
+_ADDRESS_PART = 4  # an address has at most a quarter of the connections without an authenticated request
 
 
 class TrackedConnection(ProtocolWrapper):
@@ -19,9 +29,14 @@ class TrackedConnection(ProtocolWrapper):
 
     factory: LimitedFactory
     transport: ITCPTransport
+    group = ""
+    """The client's address, as `address_group` returns it; "": a Unix socket."""
+    timer: IDelayedCall | None = None
+    """Aborts it while it has sent nothing."""
 
     def dataReceived(self, data: bytes) -> None:
         """Pass bytes to the wrapped protocol."""
+        self.stop_timer()
         self.factory.record_activity(self)
         super().dataReceived(data)  # type: ignore[no-untyped-call]
 
@@ -35,43 +50,92 @@ class TrackedConnection(ProtocolWrapper):
         self.factory.record_activity(self)
         super().writeSequence(data)  # type: ignore[no-untyped-call]
 
+    def stop_timer(self) -> None:
+        """Let it be silent."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
 
 class LimitedFactory(WrappingFactory[TrackedConnection]):
-    """Limits the connections of a factory; for one more, the one with the oldest activity is aborted.
+    """Limits the connections of a factory; for one more, another one is aborted.
 
-    Idle clients can thus neither use up the descriptors of the process, nor keep others away.
+    First the oldest one that never sent an authenticated request, whatever it sends; then the one with the
+    oldest activity. Of an address with a quarter of all connections without such a request, it is its oldest.
     """
 
     protocol = TrackedConnection
 
-    def __init__(self, factory: IProtocolFactory, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self, factory: IProtocolFactory, clock: IReactorTime, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
         self.noisy = False
+        self._clock = clock
         self._max_connections = max_connections
-        # In the order of their latest activity. Aborted ones are removed at once, not when they have ended.
-        self._connections: dict[TrackedConnection, None] = {}
+        self._max_of_address = max(1, max_connections // _ADDRESS_PART)
+        # Aborted ones are removed at once, not when they have ended.
+        self._unknown: dict[TrackedConnection, None] = {}  # the oldest first
+        self._unknown_of: defaultdict[str, dict[TrackedConnection, None]] = defaultdict(dict)  # by group
+        self._known: dict[TrackedConnection, None] = {}  # in the order of their latest activity
 
     def registerProtocol(self, p: TrackedConnection) -> None:
         """Add a connection."""
-        if len(self._connections) >= self._max_connections:
-            self._abort(next(iter(self._connections)))
-        self._connections[p] = None
+        host = getattr(p.transport.getPeer(), "host", "")
+        p.group = address_group(host) if host else ""
+        of_address = self._unknown_of.get(p.group, {})
+        if p.group and len(of_address) >= self._max_of_address:
+            self._abort(next(iter(of_address)))
+        elif len(self._unknown) + len(self._known) >= self._max_connections:
+            self._abort(next(iter(self._unknown or self._known)))
+        self._unknown[p] = self._unknown_of[p.group][p] = None
+        p.timer = self._clock.callLater(SILENT_SECONDS, self._abort_silent, p)
+
+    def record_authenticated(self, connection: TrackedConnection) -> None:
+        """Record that a request of a connection was authenticated, or needs no credentials here."""
+        if self._forget_unknown(connection):
+            self._known[connection] = None
 
     def record_activity(self, connection: TrackedConnection) -> None:
-        """Make a connection the last one to be aborted."""
-        if connection in self._connections:
-            del self._connections[connection]
-            self._connections[connection] = None
+        """Make a known connection the last one to be aborted."""
+        if connection in self._known:
+            del self._known[connection]
+            self._known[connection] = None
 
     def unregisterProtocol(self, p: TrackedConnection) -> None:
         """Remove a connection that has ended."""
-        self._connections.pop(p, None)
+        p.stop_timer()
+        self._forget_unknown(p)
+        self._known.pop(p, None)
 
     def abort_all(self) -> None:
         """Abort every connection."""
-        for connection in tuple(self._connections):
+        for connection in (*self._unknown, *self._known):
             self._abort(connection)
 
+    def _abort_silent(self, connection: TrackedConnection) -> None:
+        connection.timer = None
+        self._abort(connection)
+
     def _abort(self, connection: TrackedConnection) -> None:
-        del self._connections[connection]
+        self.unregisterProtocol(connection)
         connection.transport.abortConnection()
+
+    def _forget_unknown(self, connection: TrackedConnection) -> bool:
+        """Remove a connection from those without an authenticated request; False: it is none of them."""
+        if connection not in self._unknown:
+            return False
+        del self._unknown[connection]
+        of_address = self._unknown_of[connection.group]
+        del of_address[connection]
+        if not of_address:
+            del self._unknown_of[connection.group]
+        return True
+
+
+def record_authenticated(transport: object) -> None:
+    """Record that a request was authenticated that has come over a transport, perhaps above TLS."""
+    while transport is not None and not isinstance(transport, TrackedConnection):
+        transport = getattr(transport, "transport", None)
+    if transport is not None:
+        transport.factory.record_authenticated(transport)

@@ -14,6 +14,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from image_service.core.errors import ConfigurationError
 from image_service.server.transport.listeners import cannot_listen, log_listening
+from image_service.server.transport.sending.tcp import BACKLOG
 from image_service.server.transport.tls.certificate import ServerCertificate
 from image_service.server.web_api.connections import MAX_CONNECTIONS, LimitedFactory
 
@@ -56,9 +57,9 @@ class ApiListener:
         """
         reactor = self.parts.reactor
         site = self.site if address.is_loopback else _with_tls(self.site, tls, reactor)
-        factory = LimitedFactory(site, self.max_connections)
+        factory = LimitedFactory(site, reactor, self.max_connections)
         try:
-            port = reactor.listenTCP(address.port, factory, interface=address.host)
+            port = reactor.listenTCP(address.port, factory, backlog=BACKLOG, interface=address.host)
         except CannotListenError as error:
             raise cannot_listen(self.variable, address.host, address.port, error.socketError) from None
         self._stop_later(port, factory)
@@ -71,7 +72,7 @@ class ApiListener:
         Raises:
             ConfigurationError: the path is another file or a socket in use, or the permission is missing.
         """
-        factory = LimitedFactory(self.site, self.max_connections)
+        factory = LimitedFactory(self.site, self.parts.reactor, self.max_connections)
         try:
             if not _is_free(path):
                 raise ConfigurationError(f"{self.variable}: {path} is in use, or no socket")

@@ -12,7 +12,7 @@ from image_service.core.errors import InvalidRequest
 from image_service.server.http.problem import problem_document, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from image_service.core.errors import ImageServiceError
@@ -39,6 +39,7 @@ class ApiRequest:
         content: streamed content, read in a thread; None: it is in `body`. A read raises InvalidRequest
             if the connection ends before the content does.
         principal: its sender, set by an API that authenticates requests itself.
+        record_authenticated: records that the sender is known, so that others' connections are aborted first.
         is_head: its method is HEAD.
         target: path and query as they were sent; signatures cover them.
     """
@@ -51,6 +52,7 @@ class ApiRequest:
     client: str = ""
     content: RequestContent | None = attrs.field(default=None, repr=False)
     principal: Any = None
+    record_authenticated: Callable[[], object] = attrs.field(default=lambda: None, repr=False, eq=False)
     is_head: bool = False
     target: str = attrs.field(default="", repr=False)
 

@@ -20,6 +20,7 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from image_service.common.concurrency.rate_limiter import RateLimiter
 from image_service.core.errors import ContentTooLarge, ImageServiceError, InvalidRequest, Unauthorized
 from image_service.server.http.dates import format_http_date
+from image_service.server.web_api.connections import record_authenticated
 from image_service.server.web_api.messages import ApiRequest, ApiResponse, problem_response
 from image_service.server.web_api.request_content import RequestContent
 from image_service.server.web_api.response_content import ContentSender
@@ -201,6 +202,9 @@ class ApiResource(Resource):
     def _read_head(self, request: BoundedRequest, method: str, path: str, target: bytes) -> ApiRequest:
         is_streamed = request.stream is not None
         self._guard.check_head(method, path, request.requestHeaders, is_streamed=is_streamed)
+        record = partial(record_authenticated, request.channel.transport)
+        if self._guard.authenticates(path):
+            record()
         return ApiRequest(
             "GET" if method == "HEAD" else method,
             path,
@@ -209,6 +213,7 @@ class ApiResource(Resource):
             client=_client(request),
             is_head=method == "HEAD",
             target=target.decode("latin-1"),
+            record_authenticated=record,
         )
 
     def _error_response(self, error: ImageServiceError, request: Request) -> ApiResponse:
