@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from html import escape
 from typing import TYPE_CHECKING
 
 import attrs
 
 from image_service.jobs.database.composes import ComposeFilter
+from image_service.server.admin.status_page import page_fields
 from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
@@ -21,6 +24,14 @@ if TYPE_CHECKING:
 
 MAX_COMPOSES = 100
 
+_STYLE = """
+body { font: 14px/1.4 sans-serif; margin: 1em }
+table { border-collapse: collapse }
+th, td { border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left; vertical-align: top }
+tr.job td { color: #555 }
+"""
+_STYLE_SHA256 = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_FIELDS = page_fields(f"style-src 'sha256-{_STYLE_SHA256}'")
 _PAGE = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -28,12 +39,7 @@ _PAGE = """\
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="10">
 <title>image-service jobs</title>
-<style>
-body {{ font: 14px/1.4 sans-serif; margin: 1em }}
-table {{ border-collapse: collapse }}
-th, td {{ border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left; vertical-align: top }}
-tr.job td {{ color: #555 }}
-</style>
+<style>{style}</style>
 </head>
 <body>
 <h1>image-service jobs</h1>
@@ -59,7 +65,7 @@ def render_page(composes: Iterable[tuple[ComposeSummary, Iterable[JobSummary]]],
         rows.append(_compose_row(compose))
         rows.extend(map(_job_row, jobs))
     return _PAGE.format(
-        summary=f"{total} composes; the newest {MAX_COMPOSES} are shown.", rows="\n".join(rows)
+        style=_STYLE, summary=f"{total} composes; the newest {MAX_COMPOSES} are shown.", rows="\n".join(rows)
     )
 
 
@@ -102,7 +108,7 @@ class StatusPage:
 
     async def _respond(self, _: ApiRequest) -> ApiResponse:
         page = await self._rows.in_thread(self._render)
-        return ApiResponse(200, page.encode(), "text/html; charset=utf-8")
+        return ApiResponse(200, page.encode(), "text/html; charset=utf-8", fields=_FIELDS)
 
     def _render(self) -> str:
         composes, total = self._rows.composes.find_page(ComposeFilter(), limit=MAX_COMPOSES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from image_service.common.programs.isolation import (
 )
 from image_service.common.programs.memory_cgroup import memory_cgroup
 from image_service.common.programs.program import ProgramResult, run_program
+from image_service.core.errors import ConversionFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +52,7 @@ class ResourceLimits:
 
     def words(self) -> list[str]:
         """Return the words that start a program with these limits."""
+        self._check_address_space()
         words = [PRLIMIT.find() or PRLIMIT.name, "--core=0", f"--nofile={_OPEN_FILES}"]
         if self.address_space_bytes is not None:
             words.append(f"--as={self.address_space_bytes}")
@@ -60,6 +63,15 @@ class ResourceLimits:
         if self.is_yielding:
             words += ["nice", "ionice", "--class=best-effort", "--classdata=7"]
         return words
+
+    def _check_address_space(self) -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        needed = self.address_space_bytes
+        if needed is not None and most != resource.RLIM_INFINITY and most < needed:
+            raise ConversionFailed(
+                f"this process may have {most} bytes of address space (ulimit -H -v); the programs that it"
+                f" starts need a limit of {needed}"
+            )
 
 
 def run_sandboxed(  # noqa: PLR0913 - properties of a child process

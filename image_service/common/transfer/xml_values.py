@@ -14,7 +14,9 @@ MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 10_000
 """As of S3's multipart uploads: 100 GiB in parts of 10 MiB."""
 
-_LONG_TAG = re.compile(rb"<[^<>]{1024}")
+_LONG_TAG = re.compile("<[^<>]{1024}")
+_ENCODING = re.compile(rb"<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
+_ENCODINGS = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}
 _NUMBER = re.compile("[0-9]{1,18}")
 
 
@@ -44,19 +46,36 @@ def parse_xml(text: bytes, name: str, max_elements: int) -> Element:
 
     if len(text) > MAX_MANIFEST_BYTES:
         raise FormatError(f"{name} has more than {MAX_MANIFEST_BYTES} bytes")
-    if _LONG_TAG.search(text):
-        raise FormatError(f"{name} has a tag of more than 1024 bytes")
+    decoded = _decode(text, name)
+    if _LONG_TAG.search(decoded):
+        raise FormatError(f"{name} has a tag of more than 1024 characters")
     parser = DefusedXMLParser(target=BoundedBuilder(), forbid_dtd=True)
     try:
-        parser.feed(text)
+        parser.feed(decoded)
         root: Element = parser.close()
     except DefusedXmlException:
         raise FormatError(
             f"{name} has a document type declaration or entities, which it must not have"
         ) from None
-    except (ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
+    except (ParseError, ValueError) as error:
         raise FormatError(f"{name} is not well-formed XML: {error}") from None
     return root
+
+
+def _decode(text: bytes, name: str) -> str:
+    """Return the characters of a document; the parser then ignores the encoding that it declares."""
+    declared = _ENCODING.match(text)
+    encoding = declared[1].decode().lower() if declared else "utf-8"
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "utf-16"
+    elif text.startswith((b"<\0", b"\0<")):
+        encoding = "utf-16-le" if text.startswith(b"<") else "utf-16-be"
+    elif encoding not in _ENCODINGS:
+        raise FormatError(f"{name} is not well-formed XML: unknown encoding {encoding}")
+    try:
+        return text.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except ValueError as error:
+        raise FormatError(f"{name} is not well-formed XML: {error}") from None
 
 
 def only_child(parent: Element, tag: str) -> Element:

@@ -47,4 +47,5 @@ class AccessList:
 
 
 def _is_admitted(value: object, rule: AccessRule) -> bool:
-    return isinstance(value, str) and rule.pattern.search(value) is not None
+    """A `$` also matches before a line end, so values must be printable."""
+    return isinstance(value, str) and value.isprintable() and rule.pattern.search(value) is not None

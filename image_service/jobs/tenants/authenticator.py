@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from image_service.jobs.tenants.keys import SigningKey
 
 _LEEWAY_SECONDS = 10  # by which clocks may differ
+_TIMES = {"exp", "nbf", "iat"}
+_LAST_TIME = 253_402_300_799  # of the year 9999
 _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="image-service"'),)
 _REASONS: dict[type[jwt.PyJWTError], str] = {
     jwt.ExpiredSignatureError: "the token has expired",
@@ -106,7 +108,7 @@ class JwtAuthenticator:
     def _verify(self, token: str, key: SigningKey) -> dict[str, object]:
         required = ["exp", *(["iss"] if self.issuer else []), *(["aud"] if self.audience else [])]
         try:
-            return jwt.decode(
+            claims: dict[str, object] = jwt.decode(
                 token,
                 key.key,
                 algorithms=sorted(key.algorithms),
@@ -120,6 +122,15 @@ class JwtAuthenticator:
         except (jwt.PyJWTError, RecursionError) as error:
             reasons = (reason for kind, reason in _REASONS.items() if isinstance(error, kind))
             raise _unauthorized(next(reasons, "the token is malformed")) from None
+        for name in _TIMES & claims.keys():
+            if not _is_time(claims[name]):
+                raise _unauthorized(f"{name} of the token is not a time in seconds")
+        return claims
+
+
+def _is_time(value: object) -> bool:
+    """PyJWT also takes strings, and any number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LAST_TIME
 
 
 def _bearer_token(authorization: str | None) -> str:

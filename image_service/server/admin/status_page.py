@@ -21,16 +21,22 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_FIELDS = (
-    ("Content-Security-Policy", _POLICY),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-)
+_SOURCES = "script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
 _INDEX = "index.html"
+
+
+def page_fields(sources: str) -> tuple[tuple[str, str], ...]:
+    """Return the fields of pages, which may load nothing else than what `sources` has.
+
+    Args:
+        sources: directives of a Content-Security-Policy.
+    """
+    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    return (
+        ("Content-Security-Policy", policy),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "no-referrer"),
+    )
 
 
 def page_routes() -> Mapping[str, Handlers]:
@@ -38,7 +44,7 @@ def page_routes() -> Mapping[str, Handlers]:
     routes: dict[str, Handlers] = {}
     for file in (files(__package__) / "static").iterdir():
         suffix = file.name[file.name.rindex(".") :]
-        response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=_FIELDS)
+        response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=page_fields(_SOURCES))
         path = "/" if file.name == _INDEX else f"/static/{file.name}"
         routes[re.escape(path)] = {"GET": partial(_respond, response)}
     return routes

@@ -84,6 +84,10 @@ class RequestGuard:
         own_origins = [[f"{scheme}://{host}".encode()] for scheme in ("http", "https")]
         if headers.getRawHeaders(b"Origin", []) not in ([], *own_origins):
             raise Forbidden("requests from web pages of other origins are refused")
+        # What a page of another site embeds has no Origin; a link of it to a page of ours is a navigation.
+        is_navigation = method == "GET" and headers.getRawHeaders(b"Sec-Fetch-Mode") == [b"navigate"]
+        if headers.getRawHeaders(b"Sec-Fetch-Site") == [b"cross-site"] and not is_navigation:
+            raise Forbidden("requests from web pages of other sites are refused")
         if self._token is not None and path not in self._public_paths:
             presented = _presented_token(_single(headers, b"Authorization") or "")
             if not hmac.compare_digest(presented, self._token().encode()):

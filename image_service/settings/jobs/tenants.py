@@ -25,7 +25,7 @@ class AccessRule:
 
     Args:
         claim: whose value, if it is a string, is compared.
-        pattern: is found in the values that the entry admits.
+        pattern: is found in the values that the entry admits, which are printable.
         is_operator: the tokens that it admits are those of operators.
     """
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import re
+from base64 import b64encode
 from datetime import UTC, datetime
 
 import attrs
 
-from image_service.app.jobs.status_page import render_page
+from image_service.app.jobs.status_page import _FIELDS, render_page
 from image_service.jobs.model import (
     ComposeState,
     ComposeSummary,
@@ -58,3 +60,15 @@ def test_text_of_clients_and_workers_is_escaped() -> None:
     page = render_page([(failed, [attrs.evolve(JOB, worker=script, error=JobError(10, script))])], 1)
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 4
+
+
+def test_page_may_load_nothing_and_has_its_style() -> None:
+    page = render_page([(COMPOSE, [JOB])], 1)
+    fields = dict(_FIELDS)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = fields["Content-Security-Policy"].split("; ")
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy)
+    assert not {"style=", "<script", "src="} & set(re.findall(r"style=|<script|src=", page))
+    assert (fields["X-Content-Type-Options"], fields["Referrer-Policy"]) == ("nosniff", "no-referrer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,7 +12,7 @@ import pytest
 from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.common.programs.interruptible import run_interruptibly
 from image_service.common.programs.sandbox import ResourceLimits
-from image_service.core.errors import Unavailable
+from image_service.core.errors import ConversionFailed, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,3 +84,17 @@ def test_program_does_not_start_after_an_interruption() -> None:
     interruption.interrupt()
     with pytest.raises(Interrupted):
         run_interruptibly(["no-such-program"], interruption, descriptors=[])
+
+
+@pytest.mark.parametrize("most", [2**20, 2**30 - 1])
+def test_hard_limit_of_address_space_is_named(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+    with pytest.raises(ConversionFailed, match=rf"{most} bytes of address space .* limit of {2**30}"):
+        LIMITS.words()
+
+
+def test_hard_limit_that_is_enough_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2**30, 2**30))
+    assert f"--as={2**30}" in LIMITS.words()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))
+    assert ResourceLimits().words()

@@ -108,7 +108,7 @@ def test_mutated_manifest_is_a_format_error_or_a_manifest(data: st.DataObject) -
         (b"<key>key 1</key>", b"<key><b/></key>", "elements in key"),
         (b"</manifest>", b"<import/></manifest>", "2 elements import"),
         (b'"UTF-8"', b'"UTF-99"', "not well-formed"),
-        (b"<manifest>", b"<manifest " + b"a" * 2000 + b'="">', "tag of more than 1024 bytes"),
+        (b"<manifest>", b"<manifest " + b"a" * 2000 + b'="">', "tag of more than 1024 characters"),
     ],
 )
 def test_invalid_manifest_is_refused_with_the_reason(before: bytes, after: bytes, told: str) -> None:
@@ -117,6 +117,23 @@ def test_invalid_manifest_is_refused_with_the_reason(before: bytes, after: bytes
         parse_import_manifest(TEXT.replace(before, after))
     assert told in caught.value.detail
     assert SECRET not in caught.value.detail
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8-sig"])
+def test_manifest_is_checked_in_the_characters_of_its_encoding(encoding: str) -> None:
+    declared = "UTF-16" if "16" in encoding else encoding.removesuffix("-sig")
+    text = TEXT.decode().replace("UTF-8", declared)
+    assert parse_import_manifest(text.encode(encoding)) == parse_import_manifest(TEXT)
+    letter = "a" if encoding == "iso-8859-1" else "\u3c3e"  # its bytes in UTF-16 are those of < and >
+    long_tag = text.replace("<manifest>", f'<manifest {letter * 1100}="">', 1)
+    with pytest.raises(FormatError, match="tag of more than 1024 characters"):
+        parse_import_manifest(long_tag.encode(encoding))
+
+
+@pytest.mark.parametrize("encoding", ["cp037", "utf-7", "idna", "rot13"])
+def test_other_encodings_are_refused(encoding: str) -> None:
+    with pytest.raises(FormatError, match="unknown encoding"):
+        parse_import_manifest(TEXT.replace(b"UTF-8", encoding.encode()))
 
 
 LAUGHS = b"".join(b'<!ENTITY l%d "%s">' % (depth + 1, (b"&l%d;" % depth) * 10) for depth in range(9))

@@ -105,6 +105,12 @@ def hmac_token() -> str:
         pytest.param(RSA.token(header={"kid": "other"}), "unknown key", id="unknown-key"),
         pytest.param(RSA.token(header={"kid": "ec"}), "unknown key", id="key-of-another-type"),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=time.time() - 60), "expired", id="expired"),
+        pytest.param(RSA.token(iss=SSO, aud="images", exp=str(2**33)), "exp", id="exp-is-text"),
+        pytest.param(RSA.token(iss=SSO, aud="images", exp=10**30), "exp", id="exp-is-too-late"),
+        pytest.param(RSA.token(iss=SSO, aud="images", exp=True), "exp", id="exp-is-true"),
+        pytest.param(RSA.token(iss=SSO, aud="images", nbf="1"), "nbf", id="nbf-is-text"),
+        pytest.param(RSA.token(iss=SSO, aud="images", nbf=-1), "nbf", id="nbf-is-negative"),
+        pytest.param(RSA.token(iss=SSO, aud="images", iat="1"), "malformed|iat", id="iat-is-text"),
         pytest.param(RSA.token(exp=None), "no exp", id="eternal"),
         pytest.param(RSA.token(iss=SSO, aud="images", nbf=time.time() + 43200), "not valid yet", id="early"),
         pytest.param(RSA.token(iss="https://sso.example.org", aud="images"), "another issuer", id="issuer"),
@@ -151,7 +157,9 @@ def test_one_rule_is_enough() -> None:
     assert authenticate(authenticator(RULES), RSA.token()) == Principal("org-42")
 
 
-@pytest.mark.parametrize("value", ["5", None, 42], ids=["other", "absent", "number"])
+@pytest.mark.parametrize(
+    "value", ["5", None, 42, "42\n", "42\0"], ids=["other", "absent", "number", "line-end", "zero"]
+)
 def test_others_are_forbidden(value: object) -> None:
     with pytest.raises(Forbidden):
         authenticate(authenticator(RULES), without_tenant(**{"rh-org-id": value}))

@@ -231,3 +231,14 @@ def test_requests_without_content_need_no_content_type() -> None:
 
 def test_streamed_content_may_be_of_any_type() -> None:
     OPEN.check_head("PUT", "/", Headers({"Host": ["localhost"], "Content-Length": ["9"]}), is_streamed=True)
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/events", "/api/v1/links", "/health"])
+def test_pages_of_other_sites_embed_nothing(path: str) -> None:
+    embedded = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}
+    assert status(OPEN, "GET", path, **embedded) == 403
+    assert status(CLOSED, "GET", path, Authorization=f"Bearer {TOKEN}", **embedded) == 403
+    assert status(OPEN, "POST", path, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate") == 403
+    assert status(OPEN, "GET", path, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate") == 200
+    for site in ("same-origin", "same-site", "none"):
+        assert status(OPEN, "GET", path, Sec_Fetch_Site=site, Sec_Fetch_Mode="cors") == 200
