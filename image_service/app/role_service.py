@@ -20,7 +20,7 @@ from image_service.app.shutdown import ShutdownHandler, stop_with_failure
 from image_service.common.concurrency.process_parts import PartsStack
 from image_service.common.concurrency.signals import UNUSED, handle_signal, ignore_signals
 from image_service.common.files.exposure import describe_denial
-from image_service.common.files.private_files import share_files
+from image_service.common.files.modes import share_files
 from image_service.core.errors import ConfigurationError, ImageServiceError
 from image_service.core.images.layouts import newest_layout
 

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service.common.concurrency.supervised_process import SupervisedProcess
-from image_service.common.files.private_files import create_private, make_private_directory
+from image_service.common.files.modes import make_private_directory
+from image_service.common.files.private_files import create_private
 from image_service.common.programs.environment import OBJECT_STORE, environment_of
 from image_service.common.programs.isolation import MAKE_ISOLATED, find_isolation
 from image_service.core.errors import ConfigurationError

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING, BinaryIO
 
-from image_service.common.files.private_files import private_mode
+from image_service.common.files.modes import private_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

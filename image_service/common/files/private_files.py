@@ -1,8 +1,7 @@
 """Opening files without following symbolic links, and files that only their owner may read.
 
-A container's user belongs to group 0, and the next container may have another uid and the same volume: files
-of group 0 are for the group too. Others may be able to write to ``DATA_DIR``. A link that they put at the
-name of one of our files must not lead a write, or a change of mode, to a file elsewhere.
+Others may be able to write to ``DATA_DIR``. A link that they put at the name of one of our files must not
+lead a write, or a change of mode, to a file elsewhere.
 """
 
 from __future__ import annotations
@@ -16,37 +15,12 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from image_service.common.files.exposure import describe_owner
+from image_service.common.files.modes import private_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_GROUP_UMASK = 0o007
 _log = Logger()
-
-
-def shares_files() -> bool:
-    """Return True if the files of this process are for its group as for itself: a user's of group 0."""
-    return os.getegid() == 0 != os.geteuid()
-
-
-def share_files() -> None:
-    """Let the group of this process write the files that it makes from now on, if `shares_files`."""
-    if shares_files():
-        os.umask(_GROUP_UMASK)
-
-
-def private_mode(mode: int) -> int:
-    """Return the mode of a private file or directory: its owner's, and the group's if that shares files."""
-    return mode | (mode & stat.S_IRWXU) >> 3 if shares_files() else mode
-
-
-def make_private_directory(path: Path) -> None:
-    """Make a private directory and those above it, unless it exists.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    path.mkdir(mode=private_mode(stat.S_IRWXU), parents=True, exist_ok=True)
 
 
 def open_no_follow(path: Path, flags: int, mode: int = 0o600) -> int:

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from image_service.common.files.atomic import publish_file
-from image_service.common.files.private_files import make_private_directory, open_no_follow
+from image_service.common.files.modes import make_private_directory
+from image_service.common.files.private_files import open_no_follow
 from image_service.common.objects.store import StoredObject, check_key
 from image_service.core.errors import NotFound, StoreFailed, StoreFull
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from twisted.internet.task import deferLater
 
 from image_service.common.concurrency.supervised_process import SupervisedProcess
+from image_service.common.files.modes import make_private_directory
 from image_service.common.files.ofd_locks import EXCLUSIVE, try_lock
-from image_service.common.files.private_files import make_private, make_private_directory, open_no_follow
+from image_service.common.files.private_files import make_private, open_no_follow
 from image_service.core.errors import ConfigurationError, EngineUnavailable, MissingDependency
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from image_service.common.files.private_files import make_private_directory, private_mode
+from image_service.common.files.modes import make_private_directory, private_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from image_service.common.files.private_files import make_private_directory
+from image_service.common.files.modes import make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

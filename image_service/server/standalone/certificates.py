@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from image_service.common.files.atomic import atomic_target
-from image_service.common.files.private_files import private_mode, restrict_to_owner
+from image_service.common.files.modes import private_mode
+from image_service.common.files.private_files import restrict_to_owner
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,8 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.threads import deferToThreadPool
 
-from image_service.common.files.private_files import make_private_directory, restrict_to_owner
+from image_service.common.files.modes import make_private_directory
+from image_service.common.files.private_files import restrict_to_owner
 from image_service.core.errors import ConfigurationError
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.server.standalone.assisted_api import InfraEnvApi

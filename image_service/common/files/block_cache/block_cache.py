@@ -26,7 +26,7 @@ from image_service.common.files.block_cache.version_files import (
     read_boot_id,
 )
 from image_service.common.files.local_file import LocalFile
-from image_service.common.files.private_files import make_private_directory
+from image_service.common.files.modes import make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -16,8 +16,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from image_service.common.files.modes import private_mode
 from image_service.common.files.ofd_locks import EXCLUSIVE, is_locked, lock, reopen, try_lock
-from image_service.common.files.private_files import private_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from image_service.common.files.block_cache.source import GRANULE_BYTES
+from image_service.common.files.modes import private_mode
 from image_service.common.files.ofd_locks import EXCLUSIVE, SHARED, reopen, try_lock
-from image_service.common.files.private_files import private_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
