@@ -92,8 +92,8 @@ class Bases:
         )
 
     def disk_bytes(self, base: ComposeBase) -> int:
-        """Return the virtual size of a disk image; before it was fetched, that of most."""
-        return self._disk_bytes.get(base, base.virtual_size)
+        """Return the virtual size of a disk image; 0 before it was fetched."""
+        return self._disk_bytes.get(base, 0)
 
     def set_disk_bytes(self, base: ComposeBase, disk_bytes: int) -> None:
         """Set the virtual size of a disk image that was fetched."""
