@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.jobs.database.statements import utc_now
+from image_service.core.errors import Unavailable
+from image_service.jobs.database.statements import lock_tenant, utc_now
 from image_service.jobs.database.tables import UNKNOWN_ISOLATION, WORKERS
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.database.database import Database
+
+
+MAX_WORKERS_OF_TENANT = 1000
+_RETRY_AFTER_SECONDS = 60
 
 
 class WorkerRepository:
@@ -32,7 +37,11 @@ class WorkerRepository:
         self._now = now
 
     def add(self, worker_id: str, tenant: str, architecture: str, isolation: str = UNKNOWN_ISOLATION) -> None:
-        """Record a worker."""
+        """Record a worker.
+
+        Raises:
+            Unavailable: its tenant has `MAX_WORKERS_OF_TENANT`, some of which may be lost.
+        """
         row = {
             "id": worker_id,
             "tenant": tenant,
@@ -40,7 +49,16 @@ class WorkerRepository:
             "isolation": isolation,
             "seen_at": self._now(),
         }
-        self._change(sa.insert(WORKERS).values(row))
+        of_tenant = sa.select(sa.func.count()).select_from(WORKERS).where(WORKERS.c.tenant == tenant)
+
+        def work(connection: sa.Connection) -> None:
+            lock_tenant(self._database, connection, tenant)
+            if connection.execute(of_tenant).scalar_one() >= MAX_WORKERS_OF_TENANT:
+                detail = f"this tenant has {MAX_WORKERS_OF_TENANT} workers, counting lost ones"
+                raise Unavailable(detail, retry_after_seconds=_RETRY_AFTER_SECONDS)
+            connection.execute(sa.insert(WORKERS), row)
+
+        self._database.transact(work)
 
     def see(self, worker_id: str, tenant: str) -> bool:
         """Record that a worker is alive; False: it is not known, or of another tenant."""

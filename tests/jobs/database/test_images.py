@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import attrs
+import pytest
 
+from image_service.core.errors import Unavailable
 from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.database.workers import WorkerRepository
 from tests.jobs.database.composing import NOW, make_image
@@ -56,3 +58,18 @@ def test_workers_are_known_until_they_are_silent(rows: Rows) -> None:
     workers.remove(NOW + timedelta(seconds=1))
     assert not workers.see("w2", "org-1")
     assert workers.see("w1", "org-1")
+
+
+def test_tenant_registers_a_limited_number_of_workers(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("image_service.jobs.database.workers.MAX_WORKERS_OF_TENANT", 2)
+    workers = WorkerRepository(rows.database, rows.clock)
+    for name in ("w1", "w2"):
+        workers.add(name, "org-1", "x86_64")
+    with pytest.raises(Unavailable, match="2 workers"):
+        workers.add("w3", "org-1", "aarch64")
+    assert not workers.see("w3", "org-1")
+    workers.add("w3", "org-2", "x86_64")
+    rows.clock.advance(10)
+    workers.see("w2", "org-1")
+    workers.remove(NOW + timedelta(seconds=1))
+    workers.add("w4", "org-1", "x86_64")
