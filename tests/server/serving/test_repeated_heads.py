@@ -191,13 +191,16 @@ async def test_digest_shows_once_it_is_known(reactor: EPollReactor, asked: Asked
 
 
 @ensure_deferred
-async def test_head_during_shutdown_closes_the_connection(reactor: EPollReactor, asked: Asked) -> None:
+async def test_get_that_follows_heads_during_shutdown_closes_the_connection(
+    reactor: EPollReactor, asked: Asked
+) -> None:
     async with serving(reactor, asked) as server:
         client = await server.client()
-        for expected in (None, None, "close"):
-            assert (await head(client))[1].get("connection") == expected
-            if len(server.recorded.requests) == 2:
+        for number in range(4):
+            if number == 2:
                 server.factory.announce_shutdown()
+            assert "connection" not in (await head(client))[1]
+        assert (await client.ask(f"{TARGET}.sha256")).fields["connection"] == "close"
         assert await client.read_until_close() == b""
 
 
