@@ -38,6 +38,7 @@ def check_names(connection: SSL.Connection, host: str) -> None:
 
     Args:
         connection: that of `UnverifiedTls` may have any certificate.
+        host: the dot of the root at its end is not in certificates.
 
     Raises:
         service_identity.CertificateError: the certificate has no subjectAltName.
@@ -45,5 +46,6 @@ def check_names(connection: SSL.Connection, host: str) -> None:
     """
     if connection.get_verify_mode() == SSL.VERIFY_NONE:
         return
+    host = host.removesuffix(".")
     is_address = isIPAddress(host) or isIPv6Address(host)
     (verify_ip_address if is_address else verify_hostname)(connection, host)
