@@ -94,7 +94,7 @@ def is_web_url(value: str) -> bool:
 
 
 def host_fault(url: str) -> str:
-    """Return what is wrong with the host name of a URL, for messages; "": nothing, or it has none."""
+    """Return the fault of a URL's host name, as a sentence for messages; "" if it is valid or absent."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:

@@ -81,7 +81,7 @@ def _to_value(document: dict[str, Any]) -> ComposeSecrets:
 
 
 def _context(tenant: str, compose_id: str) -> bytes:
-    """Return what is authenticated with the secrets: their purpose, and to whom they belong."""
+    """Return the additional authenticated data of a compose's secrets: purpose, tenant and id."""
     return json.dumps(["compose secrets", tenant, compose_id]).encode()
 
 

@@ -1,4 +1,4 @@
-"""The slots of uploads: who may send next, and who has sent too slowly while others waited."""
+"""Upload slots: grants them to tenants in turn, and aborts slow uploads while other tenants wait."""
 
 from __future__ import annotations
 

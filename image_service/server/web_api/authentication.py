@@ -51,7 +51,7 @@ class RequestGuard:
             nothing, because it does not have the token.
         public_paths: of resources that never need the token.
         unchecked_paths: of resources whose requests have signatures, which are verified elsewhere.
-        is_last: False: whoever responds authenticates the clients.
+        is_last: False if the resource that responds authenticates the clients itself.
     """
 
     _token: Callable[[], str] | None = None

@@ -237,7 +237,7 @@ def load_or_create_secret(
 ) -> bytes:
     """Return the secret of a `SnapshotCipher`; the first process creates it. Waits for the disk.
 
-    A file of another size is not a secret: it is replaced, and what was sealed with it is lost.
+    A file of another size is replaced by a new secret, which opens nothing that an earlier secret sealed.
 
     Args:
         data_dir: an existing directory; the file in it is for its owner alone.
