@@ -17,7 +17,7 @@ Json: TypeAlias = "Mapping[str, object]"
 """A JSON object."""
 
 DEFAULT_DISK_BYTES = 16 * 1024**3
-"""The virtual size of a base disk that was not fetched yet: that of RHCOS."""
+"""The virtual size of RHCOS, for the export of a base disk that was not fetched yet."""
 _NOTHING: Json = MappingProxyType({})
 _BASE_IMAGES = UUID("6f0cbe4c-8c5c-4e0b-9b0c-3d0f3c7c5b8e")  # the namespace of their ids
 
@@ -197,7 +197,7 @@ class ComposeBase:
 
     @property
     def virtual_size(self) -> int:
-        """The size of most base disks; the step that fetches this one finds its own."""
+        """The size of most base disks; `fetch-base` finds the size of this one."""
         return DEFAULT_DISK_BYTES
 
     @property

@@ -30,7 +30,8 @@ class JobsState:
     async def unready_reason(self) -> str:
         """Return the reason for which requests fail: without the database all do.
 
-        Without an engine of its own this process does not do its work; one for several may serve others yet.
+        An engine of its own that does not answer makes it unready. An engine that processes share does not:
+        composes can still be listed and downloaded.
         """
         try:
             await self._rows.in_thread(self._rows.composes.count_by_state)

@@ -46,7 +46,7 @@ def describe_denial(error: PermissionError) -> str:
         return (
             f"{path}: permission denied: {found} belongs to uid {status.st_uid} and gid {status.st_gid}"
             f" with mode {stat.S_IMODE(status.st_mode):04o}; this service runs as uid {os.geteuid()}, gid"
-            f" {os.getegid()}; run it as the user of before, or change the owner of the whole directory"
+            f" {os.getegid()}; run it as the owner, or change the owner of the whole directory"
             " (chown -R)"
         )
     return f"{path}: permission denied"

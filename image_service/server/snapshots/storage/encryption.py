@@ -240,7 +240,7 @@ def load_or_create_secret(
     A file of another size is replaced by a new secret, which opens nothing that an earlier secret sealed.
 
     Args:
-        data_dir: an existing directory; the file in it is for its owner alone.
+        data_dir: an existing directory; the file in it is private (see `private_mode`).
         instance_secrets: the file is encrypted with the first of them; none: it is in clear.
 
     Raises:
