@@ -9,35 +9,23 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from image_service.jobs.database.statements import IMAGES_IN_USE, delete_image, utc_now
+from image_service.jobs.database.repository import Repository
+from image_service.jobs.database.statements import IMAGES_IN_USE, delete_image
 from image_service.jobs.database.tables import ARTIFACTS, IMAGES
 from image_service.jobs.database.values import IMAGE_COLUMNS, row_of, to_image
 from image_service.jobs.image_ids import IMAGE, INSTANCE, SNAPSHOT, VOLUME, alias_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime
 
-    from image_service.common.database.database import Database
     from image_service.jobs.catalog_image import CatalogImage
 
 _IS_IMPORTED = IMAGES.c.source.startswith("import:")
 _SELECT = sa.select(*IMAGE_COLUMNS).order_by(IMAGES.c.created_at, IMAGES.c.id)
 
 
-class ImageRepository:
-    """Finished disk images. The image of a compose is deleted with it; an imported one has no compose.
-
-    Args:
-        now: in UTC.
-
-    Raises:
-        StoreFailed: of each method: the database does not answer.
-    """
-
-    def __init__(self, database: Database, now: Callable[[], datetime] = utc_now) -> None:
-        self._database = database
-        self._now = now
+class ImageRepository(Repository):
+    """Finished disk images. The image of a compose is deleted with it; an imported one has no compose."""
 
     def add(self, image: CatalogImage) -> None:
         """Add an image, unless there is one with its source."""

@@ -8,21 +8,20 @@ from uuid import uuid4
 import attrs
 import sqlalchemy as sa
 
+from image_service.jobs.database.repository import Repository
 from image_service.jobs.database.statements import (
     find_job,
     lock_tenant,
     unfinished_job,
     unless_set,
-    utc_now,
 )
 from image_service.jobs.database.tables import JOBS, PERMITS, TENANTS
 from image_service.jobs.model import JobState, JobType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from datetime import datetime
 
-    from image_service.common.database.database import Database
     from image_service.jobs.model import Job
 
 
@@ -44,19 +43,8 @@ class ReadyQueue:
     served_at: datetime | None
 
 
-class JobQueues:
-    """The queues to poll in the engine, in a fair order, within the limits of tenants.
-
-    Args:
-        now: in UTC.
-
-    Raises:
-        StoreFailed: of each method: the database does not answer.
-    """
-
-    def __init__(self, database: Database, now: Callable[[], datetime] = utc_now) -> None:
-        self._database = database
-        self._now = now
+class JobQueues(Repository):
+    """The queues to poll in the engine, in a fair order, within the limits of tenants."""
 
     def mark_queued(self, job_id: str, attempt: int) -> bool:
         """Record that the engine queues an attempt, unless that has started; False: no job, or it has ended.

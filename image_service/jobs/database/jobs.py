@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
+from image_service.jobs.database.repository import Repository
 from image_service.jobs.database.statements import (
     discard,
     find_job,
     running_attempt,
     undiscard,
     unfinished_job,
-    utc_now,
 )
 from image_service.jobs.database.tables import ARTIFACTS, JOBS
 from image_service.jobs.database.values import JOB_COLUMNS, JOB_SUMMARY_COLUMNS, to_job, to_job_summary
 from image_service.jobs.model import JobState, JobType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Collection, Mapping, Sequence
 
-    from image_service.common.database.database import Database
     from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobSummary, Json
 
 
@@ -41,19 +39,8 @@ class JobCount:
     count: int
 
 
-class JobRepository:
-    """Jobs, and the reports of their workers.
-
-    Args:
-        now: in UTC.
-
-    Raises:
-        StoreFailed: of each method: the database does not answer.
-    """
-
-    def __init__(self, database: Database, now: Callable[[], datetime] = utc_now) -> None:
-        self._database = database
-        self._now = now
+class JobRepository(Repository):
+    """Jobs, and the reports of their workers."""
 
     def find(self, job_id: str) -> Job | None:
         """Return a job; None: there is none."""

@@ -8,33 +8,21 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from image_service.core.errors import Unavailable
-from image_service.jobs.database.statements import lock_tenant, utc_now
+from image_service.jobs.database.repository import Repository
+from image_service.jobs.database.statements import lock_tenant
 from image_service.jobs.database.tables import UNKNOWN_ISOLATION, WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
-
-    from image_service.common.database.database import Database
 
 
 MAX_WORKERS_OF_TENANT = 1000
 _RETRY_AFTER_SECONDS = 60
 
 
-class WorkerRepository:
-    """Workers that have registered.
-
-    Args:
-        now: in UTC.
-
-    Raises:
-        StoreFailed: of each method: the database does not answer.
-    """
-
-    def __init__(self, database: Database, now: Callable[[], datetime] = utc_now) -> None:
-        self._database = database
-        self._now = now
+class WorkerRepository(Repository):
+    """Workers that have registered."""
 
     def add(self, worker_id: str, tenant: str, architecture: str, isolation: str = UNKNOWN_ISOLATION) -> None:
         """Record a worker.
