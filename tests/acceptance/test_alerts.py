@@ -177,6 +177,7 @@ def test_failing_upstream_raises_alerts(tmp_path: Path, healthy: Minute, failing
     check_alerts(tmp_path, [(30, healthy), (10, failing)], firing=expected)
 
 
+@pytest.mark.soak
 def test_refusing_upstream_raises_an_alert(tmp_path: Path, upstream: Upstream, healthy: Minute) -> None:
     upstream.unknown = Reply(status=401)
     with serving(tmp_path, upstream) as service:
@@ -255,6 +256,7 @@ def test_base_image_that_shrinks_raises_alerts(tmp_path: Path, upstream: Upstrea
     )
 
 
+@pytest.mark.soak
 def test_full_queue_for_slots_raises_alerts(tmp_path: Path, upstream: Upstream, healthy: Minute) -> None:
     iso = tmp_path / "base.iso"
     write_sparse_iso(iso, live_files(rootfs=bytes(16 * MIB)), {})
@@ -277,6 +279,7 @@ def test_full_queue_for_slots_raises_alerts(tmp_path: Path, upstream: Upstream, 
     )
 
 
+@pytest.mark.soak
 def test_slow_upstream_raises_a_warning(tmp_path: Path, upstream: Upstream) -> None:
     about = r"http_time_to_first_byte_seconds_(count|bucket)"
     with serving(tmp_path, upstream) as service:
@@ -287,6 +290,7 @@ def test_slow_upstream_raises_a_warning(tmp_path: Path, upstream: Upstream) -> N
     check_alerts(tmp_path, [(30, fault)], firing={warning("Slow")}, among="ImageServiceSlow")
 
 
+@pytest.mark.soak
 def test_stopped_process_raises_an_alert_about_late_responses(tmp_path: Path, upstream: Upstream) -> None:
     """The process is stopped for more than the 3 s of the objective, while a request waits."""
     about = r"http_time_to_first_byte_seconds_(count|bucket)"
@@ -319,6 +323,7 @@ def test_unreachable_origin_raises_alerts(tmp_path: Path) -> None:
     check_alerts(tmp_path, [(20, minute(page, page))], firing=expected)
 
 
+@pytest.mark.soak
 def test_wrong_digest_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     other = tmp_path / "other.iso"
     other.write_bytes(build_live_iso())
@@ -329,6 +334,7 @@ def test_wrong_digest_raises_an_alert(tmp_path: Path, upstream: Upstream) -> Non
     check_alerts(tmp_path, [(20, minute(page, page))], firing={warning("BaseImageRefused")})
 
 
+@pytest.mark.soak
 def test_missing_xorriso_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     (tmp_path / "base.iso").write_bytes(build_live_iso())  # has no recipe of its minimal ISO
     (tmp_path / "programs").mkdir()
@@ -367,6 +373,7 @@ def test_full_file_system_raises_alerts(tmp_path: Path, upstream: Upstream) -> N
     check_alerts(tmp_path, [(20, minute(page, page))], firing=expected, among="ImageServiceDisk.*")
 
 
+@pytest.mark.soak
 def test_nearly_reached_limit_of_the_data_directory_raises_an_alert(
     tmp_path: Path, upstream: Upstream
 ) -> None:
@@ -378,6 +385,7 @@ def test_nearly_reached_limit_of_the_data_directory_raises_an_alert(
     check_alerts(tmp_path, [(20, minute(page, page))], firing={warning("DataDirLimit")})
 
 
+@pytest.mark.soak
 def test_locked_store_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     with serving(tmp_path, upstream) as service:
         mount(service, upstream.register(version=VERSION))
@@ -448,6 +456,7 @@ def test_pooler_that_passes_no_notifications_on_raises_an_alert(
 # Remote base images.
 
 
+@pytest.mark.soak
 def test_origin_that_fails_raises_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     body = dense_base(24)
     with origin_running() as origin:
@@ -473,6 +482,7 @@ def test_origin_that_fails_raises_an_alert(tmp_path: Path, upstream: Upstream) -
 # TLS.
 
 
+@pytest.mark.soak
 def test_clients_that_do_not_trust_the_certificate_raise_an_alert(
     tmp_path: Path, upstream: Upstream, certificate: Certificate, healthy: Minute
 ) -> None:
@@ -535,6 +545,7 @@ def test_replicas_of_different_releases_raise_an_alert(
     check_alerts(tmp_path, *replicas, firing={warning("ReplicasDiffer")})
 
 
+@pytest.mark.soak
 def test_used_descriptors_raise_an_alert(tmp_path: Path, upstream: Upstream) -> None:
     with serving(tmp_path, upstream) as service, ExitStack() as stack:
         for _ in range(50):

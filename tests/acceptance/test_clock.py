@@ -52,6 +52,7 @@ ENVIRONMENT = {
 }
 
 
+@pytest.mark.soak
 @WORKERS
 def test_credential_used_while_the_clock_was_ahead_is_validated_after_a_restart(
     certificate: Certificate, tmp_path: Path, workers: int

@@ -216,7 +216,7 @@ class Readers:
 
 TWO = Readers(("?api_key=one", "?api_key=two"), OTHER_CONFIG)
 CASES = [
-    pytest.param(Readers(("",), CONFIG), id="one"),
+    soaked(Readers(("",), CONFIG), id="one"),
     soaked(TWO, id="two whose infra-env changes"),
     pytest.param(attrs.evolve(TWO, workers=2), id="two whose infra-env changes, of two workers"),
 ]

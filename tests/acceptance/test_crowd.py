@@ -98,6 +98,7 @@ def probe(site: Site, path: str) -> tuple[int, float]:
     return timed(ask)
 
 
+@pytest.mark.soak
 def test_idle_and_silent_connections_leave_probes_and_tenants_their_places(site: Site) -> None:
     infra_env_id = site.tenants.register(OWNER)
     site.mount(OWNER, infra_env_id)
@@ -119,6 +120,7 @@ def test_silent_connections_in_every_place_leave_probes_theirs(site: Site) -> No
         check_probes(site)
 
 
+@pytest.mark.soak
 def test_more_idle_connections_than_places_leave_probes_theirs(site: Site) -> None:
     infra_env_id = site.tenants.register(OWNER)
     site.mount(OWNER, infra_env_id)

@@ -20,6 +20,7 @@ from image_service import __version__
 from tests.acceptance.service import INFRA_ENVS, Service, os_image, run_service
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.tools.loadtest.wrong_server import Reply, serving
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, certificate: Certificate) 
         yield running
 
 
-@pytest.mark.parametrize("profile", ["mount", "boot", "download"])
+@pytest.mark.parametrize("profile", ["mount", soaked("boot"), "download"])
 def test_load_test_of_the_service_passes(load_test: LoadTest, service: Service, profile: str) -> None:
     ran = load_test.run(
         f"{service.url}{TEMPLATE}",
@@ -193,6 +194,7 @@ def bytes_of_the_connection(reply: Reply) -> Reply:
     return attrs.evolve(reply, status=status, fields=fields, body=other)
 
 
+@pytest.mark.soak
 def test_mounts_without_etags_are_verified_one_by_one(load_test: LoadTest) -> None:
     with serving(bytes_of_the_connection) as server:
         ran = load_test.run_enough(server.url, "--profile=boot")
@@ -381,6 +383,7 @@ def test_signal_ends_the_load_test_with_a_report(load_test: LoadTest, number: si
     assert "It was ended early" in ran.output
 
 
+@pytest.mark.soak
 def test_terminal_shows_progress_each_second() -> None:
     ours, theirs = os.openpty()
     shown = b""

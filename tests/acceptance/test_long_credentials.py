@@ -49,6 +49,7 @@ def test_credential_of_more_than_8192_bytes_is_431_and_in_a_url_414(site: Site) 
     assert site.tenants.upstream.count(infra_env_id) == 2
 
 
+@pytest.mark.soak
 def test_long_credentials_cost_no_memory(site: Site) -> None:
     infra_env_id = site.tenants.register(None)
     pids = [site.service.process.pid, *children(site.service.process.pid)]

@@ -134,6 +134,7 @@ def test_refusal_serves_nothing_until_it_is_taken_back(site: Site) -> None:
     check_taken_back(mounts)
 
 
+@pytest.mark.soak
 def test_failure_is_bridged_for_the_grace_and_no_longer(
     workers: int, certificate: Certificate, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ def test_reloads_lose_no_connection_and_no_byte_of_50_downloads(
     assert "Traceback" not in service.output.decode()
 
 
+@pytest.mark.soak
 def test_worker_that_restarts_after_a_reload_has_the_new_configuration(tmp_path: Path) -> None:
     files = Files(tmp_path)
     first, second = files.make_iso("first"), files.make_iso("second")

@@ -66,6 +66,7 @@ def boot_seconds(service: Service, version: str, directory: Path) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.soak
 def test_uefi_boots_from_a_remote_base(entries: list[Mapping[str, object]], tmp_path: Path) -> None:
     with run_service(tmp_path, entries) as service:
         until(service, "remote", "ready")

@@ -25,7 +25,9 @@ TTL_SECONDS = 600
 PATIENCE_SECONDS = 30
 
 
-@pytest.mark.parametrize(("workers", "is_notified"), [(1, False), (2, True)])
+@pytest.mark.parametrize(
+    ("workers", "is_notified"), [pytest.param(1, False, marks=pytest.mark.soak), (2, True)]
+)
 def test_refusal_to_one_replica_ends_the_mounts_of_others(
     certificate: Certificate, postgres: PostgresServer, tmp_path: Path, workers: int, *, is_notified: bool
 ) -> None:

@@ -212,6 +212,7 @@ def test_killed_worker_is_replaced_and_other_clients_are_served(tmp_path: Path) 
         served.read_of_each(stack)
 
 
+@pytest.mark.soak
 def test_worker_whose_start_fails_is_restarted_while_the_other_serves(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         lock = tmp_path / "data" / "image-service.lock"
@@ -247,6 +248,7 @@ def test_slots_are_shared_and_those_of_a_killed_worker_are_released(tmp_path: Pa
         assert served.service.get(served.path).status == 503
 
 
+@pytest.mark.soak
 def test_waiting_download_gets_the_slot_that_another_worker_releases(tmp_path: Path) -> None:
     with serving(tmp_path, MAX_CONCURRENT_REQUESTS="1") as served, ExitStack() as stack:
         for _ in range(6):
@@ -260,6 +262,7 @@ def test_waiting_download_gets_the_slot_that_another_worker_releases(tmp_path: P
             assert (waiter.status, waiter.read_to_the_end()) == (200, served.content)
 
 
+@pytest.mark.soak
 def test_max_connections_is_the_sum_over_all_workers(tmp_path: Path) -> None:
     with serving(tmp_path, MAX_CONNECTIONS="4") as served, ExitStack() as stack:
         for _ in range(4):
@@ -288,6 +291,7 @@ def test_metrics_are_summed_over_workers_and_never_decrease(tmp_path: Path) -> N
         assert later[f"assisted_image_service_{count}"] == before + 20
 
 
+@pytest.mark.soak
 def test_metrics_do_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         earlier = served.metrics()
@@ -324,6 +328,7 @@ def test_late_metrics_of_a_killed_worker_do_not_affect_its_successor(tmp_path: P
         assert b"Traceback" not in served.service.output
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("receivers", [soaked("supervisor"), "all"])
 def test_sigterm_while_a_worker_starts_exits_with_0(receivers: str, tmp_path: Path) -> None:
     with serving(tmp_path) as served:
@@ -363,6 +368,7 @@ def test_shutdown_finishes_downloads_in_all_workers(
         served.check_ended_well()
 
 
+@pytest.mark.soak
 def test_sigint_to_the_process_group_finishes_responses(tmp_path: Path) -> None:
     with serving(tmp_path, DRAIN_DELAY=FOR_EVER, DRAIN_TIMEOUT=FOR_EVER) as served, ExitStack() as stack:
         readers = served.read_of_each(stack)
@@ -386,6 +392,7 @@ def test_second_signal_ends_all_workers_at_once(tmp_path: Path) -> None:
                 reader.read_to_the_end()
 
 
+@pytest.mark.soak
 def test_second_signal_exits_although_a_worker_is_stuck(tmp_path: Path) -> None:
     with serving(tmp_path, DRAIN_TIMEOUT=FOR_EVER) as served:
         os.kill(next(iter(served.workers())), signal.SIGSTOP)
@@ -406,6 +413,7 @@ def test_stuck_worker_is_replaced_by_the_watchdog(tmp_path: Path) -> None:
         assert served.service.get(served.path).body == served.content
 
 
+@pytest.mark.soak
 def test_shutdown_does_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
     with serving(tmp_path, _soon_stuck(), DRAIN_TIMEOUT=FOR_EVER) as served:
         os.kill(next(iter(served.workers())), signal.SIGSTOP)
@@ -423,6 +431,7 @@ def _serve_after(*lines: str) -> Sequence[str]:
     return sys.executable, "-c", "\n".join(code), "serve", "--standalone"
 
 
+@pytest.mark.soak
 def test_metrics_that_cannot_be_rendered_are_refused_with_503(tmp_path: Path) -> None:
     broken = "supervisor.render = lambda _: 1 / 0"
     with serving(
@@ -471,6 +480,7 @@ def test_port_in_use_by_another_service_fails_the_start(workers: int, tmp_path: 
         assert f"port {port} is in use by another process" in other.stdout
 
 
+@pytest.mark.soak
 def test_error_at_start_of_every_worker_ends_the_service(tmp_path: Path) -> None:
     (tmp_path / "image-service.lock").mkdir()
     variables = {"LISTEN_PORT": "0", "WORKERS": "2", "DATA_DIR": str(tmp_path)}

@@ -32,6 +32,7 @@ def wait_until_building(role: RunningRole, compose_id: str) -> None:
     wait_until(is_building, lambda: role.log)
 
 
+@pytest.mark.soak
 def test_lost_rows_or_plans_harm_no_new_compose(tmp_path: Path) -> None:
     with running_role(tmp_path, JOBS_WORKER_SLOTS="0") as role:
         without_plan = role.start("minimal-raw", config=CONFIG)

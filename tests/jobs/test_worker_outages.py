@@ -78,6 +78,7 @@ def test_result_of_a_worker_that_was_stopped_for_too_long_is_refused(
         check_image(role, compose_id)
 
 
+@pytest.mark.soak
 def test_job_survives_a_kill_of_the_service(held: HeldToolkit, tmp_path: Path) -> None:
     with running_role(tmp_path, **_WITHOUT_WORKER) as role:
         compose_id = role.start("minimal-raw")

@@ -53,6 +53,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+@pytest.mark.soak
 def test_distributions_are_equal_wherever_they_are_built(
     distributions: Path, tracked: list[str], tmp_path: Path
 ) -> None:

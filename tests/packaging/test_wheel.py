@@ -98,6 +98,7 @@ def test_jobs_role_without_its_extra_names_it(installed: Path, tmp_path: Path) -
     assert "needs temporalio, jwt, jsonschema; install image-service[jobs]" in done.stderr
 
 
+@pytest.mark.soak
 def test_requirements_of_the_jobs_role_are_declared(wheel: Path, contents: set[str], tmp_path: Path) -> None:
     programs = install_wheel(wheel, tmp_path / "environment", "[jobs]")
     modules = [name.removesuffix(".py").replace("/", ".") for name in contents if name.endswith(".py")]

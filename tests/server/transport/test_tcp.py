@@ -6,6 +6,7 @@ from ipaddress import ip_address
 import pytest
 
 from image_service.server.transport.sending.tcp import UNSENT_BYTES, bind, bind_together
+from tests.ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -21,9 +22,9 @@ from image_service.server.transport.sending.tcp import UNSENT_BYTES, bind, bind_
 def test_listening_socket_is_reached_by_its_address_only(
     address: str | None, reached: list[str], unreached: list[str]
 ) -> None:
-    first, second = bind_together(0, 2, ip_address(address) if address else None)
+    port = free_port()  # of all addresses: another process may listen on a port that is free on one
+    first, second = bind_together(port, 2, ip_address(address) if address else None)
     with first, second:
-        port = first.getsockname()[1]
         for host in reached:
             socket.create_connection((host, port)).close()
         for host in unreached:

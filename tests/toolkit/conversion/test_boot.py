@@ -22,6 +22,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_disk(tmp_path_factory.mktemp("coreos"), boots=True)
 
 
+@pytest.mark.soak
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
     "form",

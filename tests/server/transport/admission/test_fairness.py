@@ -13,6 +13,7 @@ from image_service.server.transport.admission.rate import DownloadRate
 from image_service.server.transport.admission.slot_queue import Slot
 from image_service.server.transport.sending.observer import AbortReason
 from tests.server.transport.admission.waiting import make_slots
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +152,7 @@ ATTACKS = pytest.mark.parametrize("attackers", [one_address, many_addresses])
 
 
 @ATTACKS
-@pytest.mark.parametrize("count", [LIMIT, 2 * LIMIT])
+@pytest.mark.parametrize("count", [LIMIT, soaked(2 * LIMIT)])
 def test_others_are_served_soon_although_the_slow_come_back(
     attackers: Callable[[int], str], count: int
 ) -> None:

@@ -141,6 +141,7 @@ def test_slots_are_granted_like_a_naive_queue(
     assert (slots.acquired, slots.waiting, clock.getDelayedCalls()) == (0, 0, [])
 
 
+@pytest.mark.soak
 def test_short_downloads_do_not_recurse() -> None:
     """Otherwise a long queue would nest as many calls."""
     slots = make_slots(1, 5000)
