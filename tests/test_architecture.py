@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "tap": {"core", "common", "settings", "server", "app"},
     "__main__": {"cli"},
 }
-COMMON_MAY_IMPORT = ("core.errors", "core.formats")
+COMMON_MAY_IMPORT = ("core.errors", "core.base_file", "core.formats")
 # These, and what they import, import no Twisted.
 PURE = ("core", "settings", "toolkit", "tools.doctor", "server.http", "server.boot_progress")
 REACTOR_USERS = {"app", "cli"}

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from image_service.core.extents import ExtentMap, Zeros
 from image_service.core.images.boot_image import BootImage
-from image_service.core.images.extents import ExtentMap, Zeros
 from image_service.server.http.respond import Representation
 from tests.acceptance.clients import needs_client
 from tests.ports import free_port, wait_for_port

@@ -16,7 +16,7 @@ from image_service.cli.shared import output
 from image_service.cli.shared.output import choose_output, write_output
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
-from image_service.core.images.extents import ExtentMap, FileExtent, Literal
+from image_service.core.extents import ExtentMap, FileExtent, Literal
 from tests.common.files.partly_absent import PartlyAbsent
 from tests.core.images.building import base_file, maps_over, read
 

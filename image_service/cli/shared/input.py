@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 STANDARD_INPUT = "-"
 _STANDARD_INPUTS = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")

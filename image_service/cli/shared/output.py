@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from image_service.common.command_line.progress_bar import ProgressBar
 from image_service.common.files.atomic import atomic_target
 from image_service.core.errors import BaseImageError
-from image_service.core.images.extents import FileExtent, Literal
+from image_service.core.extents import FileExtent, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from image_service.core.formats.base_file import BaseFile
-    from image_service.core.images.extents import Extent, ExtentMap
+    from image_service.core.base_file import BaseFile
+    from image_service.core.extents import Extent, ExtentMap
 
 STANDARD_OUTPUT = "-"
 _STANDARD_OUTPUTS = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")

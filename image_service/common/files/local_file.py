@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from image_service.core.formats.base_file import Residency
+    from image_service.core.base_file import Residency
 
 BLOCK_BYTES = 1024 * 1024
 

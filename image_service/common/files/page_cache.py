@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
     from twisted.python.threadpool import ThreadPool
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 PROBE_BYTES = 64 * 1024

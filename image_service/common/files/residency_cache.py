@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 REGION_BYTES = 4 * 1024 * 1024
 VALID_SECONDS = 1.0

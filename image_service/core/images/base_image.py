@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from image_service.core.base_file import BaseFile  # noqa: TC001 - same
 from image_service.core.families.coreos.live_iso import LiveIso  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.core.formats.base_file import BaseFile  # noqa: TC001 - same
 
 
 @attrs.frozen

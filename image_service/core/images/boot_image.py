@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.core.extents import ExtentMap, Literal
 from image_service.core.images.boot_areas import BootArea  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.core.images.extents import ExtentMap, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.core.images.extents import Overlay
+    from image_service.core.extents import Overlay
 
 PLAIN = 2
 """In place of a layout's version in the ETags of images that need none. It never changes: replicas of two

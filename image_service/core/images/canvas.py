@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import BaseImageError, Unprocessable
-from image_service.core.families.coreos.family import LIVEISO, ROOTFS_URL
-from image_service.core.families.coreos.kargs import KernelArgument, Operation, edit_arguments
-from image_service.core.families.coreos.kargs_areas import KargsAreas, rewrite_kargs_json
-from image_service.core.families.coreos.minimal_iso import CopiedFile
-from image_service.core.formats.reading import Span  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.core.images.boot_areas import BootArea, find_boot_areas
-from image_service.core.images.extents import (
+from image_service.core.extents import (
     Extent,
     ExtentMap,
     FileExtent,
@@ -31,6 +25,12 @@ from image_service.core.images.extents import (
     Zeros,
     apply_overlays,
 )
+from image_service.core.families.coreos.family import LIVEISO, ROOTFS_URL
+from image_service.core.families.coreos.kargs import KernelArgument, Operation, edit_arguments
+from image_service.core.families.coreos.kargs_areas import KargsAreas, rewrite_kargs_json
+from image_service.core.families.coreos.minimal_iso import CopiedFile
+from image_service.core.formats.reading import Span  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.core.images.boot_areas import BootArea, find_boot_areas
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.core.errors import IgnitionTooLarge, KernelArgumentsTooLarge, RamdiskTooLarge
+from image_service.core.extents import Literal, Overlay, Zeros, apply_overlays
 from image_service.core.families.coreos.kargs import edit_arguments
 from image_service.core.formats.initrd import compress_archive
 from image_service.core.formats.newc import Member, write_archive
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
-from image_service.core.images.extents import Literal, Overlay, Zeros, apply_overlays
 from image_service.core.images.layouts import newest_layout
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from image_service.core.errors import BaseImageError, NotFound
+from image_service.core.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
 from image_service.core.images.compose import ALIGNMENT, ignition_archive
-from image_service.core.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.images.layouts import newest_layout
 from image_service.core.images.reference import BootArtifact
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import tarfile
 from typing import TYPE_CHECKING
 
+from image_service.core.extents import Extent, ExtentMap, Literal, Overlay, Zeros
 from image_service.core.families.coreos.family import LIVEISO
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.core.formats.stored_xz import store_in_xz
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
-from image_service.core.images.extents import Extent, ExtentMap, Literal, Overlay, Zeros
 from image_service.core.images.layouts import newest_layout
 from image_service.core.images.netboot import compose_artifact, compose_pxe_initrd
 from image_service.core.images.reference import BootArtifact

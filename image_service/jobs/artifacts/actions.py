@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from image_service.core.formats.reading import ReadAt
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.composed_images import ComposedImages

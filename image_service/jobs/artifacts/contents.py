@@ -11,8 +11,8 @@ import attrs
 
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import NotFound
+from image_service.core.extents import ExtentMap, FileExtent, Literal
 from image_service.core.images.boot_image import BootImage
-from image_service.core.images.extents import ExtentMap, FileExtent, Literal
 from image_service.jobs.model import ComposeBase
 from image_service.jobs.plans.import_plan import MANIFEST, MANIFEST_URL
 from image_service.jobs.plans.plan import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
-    from image_service.core.images.extents import Extent
+    from image_service.core.extents import Extent
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.composed_images import ComposedImages
     from image_service.jobs.artifacts.disk_images import DiskImages

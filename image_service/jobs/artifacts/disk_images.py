@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.concurrency.process_parts import InThread
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
     from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.settings.os_images import OsImage

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from image_service.core import errors
-from image_service.core.images.extents import Literal
+from image_service.core.extents import Literal
 from image_service.server.http.request_id import new_request_id, valid_request_id
 from image_service.server.http.response import Problem, Response, render_fields
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import PreconditionFailed, RangeNotSatisfiable
+from image_service.core.extents import Extent, Literal
 from image_service.core.images.boot_image import BootImage  # noqa: TC001 - attrs resolves annotations
-from image_service.core.images.extents import Extent, Literal
 from image_service.server.http.dates import format_http_date
 from image_service.server.http.preconditions import Outcome, evaluate, range_applies
 from image_service.server.http.problem import problem

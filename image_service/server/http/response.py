@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import attrs
 
-from image_service.core.images.extents import Extent  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.core.extents import Extent  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.server.http.ranges import ByteRange  # noqa: TC001 - attrs resolves annotations at run time
 
 

@@ -18,15 +18,15 @@ from twisted.internet.defer import Deferred, DeferredLock, fail, succeed
 from image_service.common.concurrency.lru import LruCache
 from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.core.errors import BaseImageError, NotFound, Unavailable
-from image_service.core.images.extents import FileExtent, Literal
+from image_service.core.extents import FileExtent, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from twisted.internet.interfaces import IReactorTime
 
+    from image_service.core.extents import Extent
     from image_service.core.images.boot_image import BootImage
-    from image_service.core.images.extents import Extent
 
 TIMEOUT_SECONDS = 2.5
 """How long a request waits for its digest, its image included: clients get a response within 3 s."""

@@ -9,7 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from image_service.core.errors import NotFound, Unavailable
-from image_service.core.images.extents import Literal
+from image_service.core.extents import Literal
 from image_service.server.http.response import Response, render_fields
 from image_service.server.http.routes import Probe, PublicDocument
 from image_service.server.serving.landing_page import PAGE_FIELDS, render_landing_page

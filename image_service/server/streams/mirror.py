@@ -16,13 +16,13 @@ from twisted.logger import Logger
 
 from image_service.common.concurrency.interruption import Interrupted
 from image_service.core.errors import ImageServiceError, NotFound, Unavailable
+from image_service.core.extents import ExtentMap, FileExtent, Literal
 from image_service.core.families.coreos.stream_mirror import (
     SIGNATURE_SUFFIX,
     render_config_map,
     render_stream,
 )
 from image_service.core.images.boot_image import BootImage, make_etag
-from image_service.core.images.extents import ExtentMap, FileExtent, Literal
 from image_service.core.images.reference import Kind, StreamConfigMapRef, StreamDocumentRef
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.common.files.block_cache.source import OriginFailed
 from image_service.core.errors import Unavailable
-from image_service.core.images.extents import FileExtent
+from image_service.core.extents import FileExtent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorTime
 
-    from image_service.core.images.extents import Extent
+    from image_service.core.extents import Extent
 
 BEGINNING_BYTES = 1024 * 1024
 WAIT_SECONDS = 2.5

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 CONTENT = hashlib.shake_256(b"base file").digest(2 * BLOCK_BYTES + 100_001)
 SIZE = len(CONTENT)

@@ -10,7 +10,7 @@ from image_service.common.files.open_files import OpenFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 
 def opened(path: Path) -> BaseFile:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 SIZE = 16 * 2**20
 PAGE = mmap.PAGESIZE

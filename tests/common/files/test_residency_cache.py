@@ -17,7 +17,7 @@ from image_service.common.files.residency_cache import (
 )
 
 if TYPE_CHECKING:
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 SIZE = 3 * REGION_BYTES - 1000
 KIB = 1024

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from image_service.common.files.local_file import LocalFile
+from image_service.core.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.images.base_image import BaseImage
-from image_service.core.images.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from image_service.core.images.boot_image import BootImage
 
 CONFIG = b'{"ignition": {"version": "3.2.0"}, "passwd": {"users": [{"name": "core"}]}}'

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.common.files.local_file import LocalFile
+from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.images.boot_image import BootImage, make_etag
-from image_service.core.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros
 
 EXTENTS = ExtentMap((FileExtent(LocalFile(-1, 2**33, "base.iso"), 0, 2**33), Literal(b"s3cr3t"), Zeros(4)))
 IMAGE = BootImage(EXTENTS, '"e"', datetime(2026, 1, 2, tzinfo=UTC), "x.iso")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import BaseImageError, NotFound
+from image_service.core.extents import ExtentMap, FileExtent, Zeros
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.formats.initrd import read_members
 from image_service.core.formats.newc import Member, write_archive
@@ -22,7 +23,6 @@ from image_service.core.images.boot_image import BootImage
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
-from image_service.core.images.extents import ExtentMap, FileExtent, Zeros
 from image_service.core.images.netboot import compose_artifact, compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import BootArtifact
 from image_service.server.http.problem import status_of

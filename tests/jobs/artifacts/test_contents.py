@@ -16,9 +16,9 @@ from twisted.internet.threads import deferToThread
 from twisted.web.client import ResponseFailed
 
 from image_service.core.errors import IgnitionTooLarge, NotFound, StoreFailed, Unavailable
+from image_service.core.extents import Literal, Zeros
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_archives
-from image_service.core.images.extents import Literal, Zeros
 from image_service.jobs.artifacts.contents import ExtentStream, _read_blocks
 from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
 from image_service.server.serving.digests import BLOCK_BYTES

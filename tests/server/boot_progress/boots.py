@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.core.extents import ExtentMap, Zeros
 from image_service.core.images.boot_areas import BootArea, BootPart
 from image_service.core.images.boot_image import BootImage
-from image_service.core.images.extents import ExtentMap, Zeros
 from image_service.server.boot_progress.board import ProgressBoard
 from image_service.server.boot_progress.recording import ContentReads, ReadKey, ReadRecorder
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 CONTENT = bytes(range(251)) * 10_000  # three blocks, the last one short
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from tests.server.catalog.lines import Lines
 
 CONTENT = b"an image " * 100_000

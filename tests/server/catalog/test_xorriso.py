@@ -22,7 +22,7 @@ from tests.server.catalog.spies import SEEN, WARNING, spying
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from tests.server.catalog.lines import Lines
 
 MIB = 2**20

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.common.files.local_file import LocalFile
+from image_service.core.extents import ExtentMap, FileExtent, Literal, Zeros, apply_overlays
 from image_service.core.images.boot_image import BootImage
-from image_service.core.images.extents import ExtentMap, FileExtent, Literal, Zeros, apply_overlays
 from image_service.server.http.respond import Representation
 from tests.core.images.building import base_file, build, contents, maps_over, overlays_for, read
 from tests.server.http.reading import body_of, fields_of, parts_of, problem_of, span_of

@@ -20,8 +20,8 @@ from twisted.python.threadpool import ThreadPool
 from image_service.common.concurrency.process_parts import run_at_low_priority
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError, ImageServiceError, NotFound, Unavailable
+from image_service.core.extents import Extent, ExtentMap, FileExtent, Literal, Zeros
 from image_service.core.images.boot_image import BootImage
-from image_service.core.images.extents import Extent, ExtentMap, FileExtent, Literal, Zeros
 from image_service.server.serving import digests
 from image_service.server.serving.digests import (
     BLOCK_BYTES,

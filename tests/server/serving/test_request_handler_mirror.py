@@ -9,8 +9,8 @@ import pytest
 from twisted.internet.defer import succeed
 
 from image_service.core.errors import NotFound, Unavailable
+from image_service.core.extents import ExtentMap, Literal
 from image_service.core.images.boot_image import BootImage
-from image_service.core.images.extents import ExtentMap, Literal
 from image_service.core.images.reference import ISOS, StreamDocumentRef
 from image_service.server.boot_progress.recording import ReadRecorder
 from image_service.server.serving.digests import Digests

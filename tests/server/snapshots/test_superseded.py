@@ -21,7 +21,7 @@ from tests.server.snapshots.mounting import Client, bytes_of, etag_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from image_service.core.images.base_image import BaseImage
 
 KEY = (VERSION, "x86_64", FULL)

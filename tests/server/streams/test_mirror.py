@@ -12,9 +12,9 @@ from twisted.internet.defer import Deferred, execute
 from image_service.common.concurrency.interruption import Interrupted
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import ImageServiceError, NotFound, Unavailable, UnknownBaseImage
+from image_service.core.extents import FileExtent, Literal
 from image_service.core.families.coreos.stream_metadata import select_releases
 from image_service.core.images.base_image import BaseImage
-from image_service.core.images.extents import FileExtent, Literal
 from image_service.core.images.reference import Kind, StreamConfigMapRef, StreamDocumentRef, StreamFileRef
 from image_service.server.streams.mirror import Mirror
 from image_service.server.streams.release_preparer import MirroredFile, MirroredRelease

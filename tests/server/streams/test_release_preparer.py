@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
+from image_service.core.base_file import BaseFile
 from image_service.core.errors import Unavailable
 from image_service.core.families.coreos.stream_metadata import StreamArtifact, select_releases
-from image_service.core.formats.base_file import BaseFile
 from image_service.server.catalog.download.origin_client import OriginClient
 from image_service.server.catalog.lifecycle.opening import open_base_image
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES

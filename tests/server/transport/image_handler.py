@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import NotFound, Unavailable
-from image_service.core.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
+from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from image_service.server.http.problem import problem
 from image_service.server.http.response import Response, render_fields
 from image_service.server.transport.exchanges.exchange import PreparedResponse, Subject
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from image_service.core.formats.base_file import BaseFile
-    from image_service.core.images.extents import Extent
+    from image_service.core.base_file import BaseFile
+    from image_service.core.extents import Extent
     from image_service.server.http.head import Request
 
 MIB = 1024 * 1024

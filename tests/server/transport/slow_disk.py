@@ -13,7 +13,7 @@ from image_service.common.files.page_cache import PageCache
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.core.errors import Unavailable
-from image_service.core.images.extents import Zeros
+from image_service.core.extents import Zeros
 from image_service.server.http.head import Request
 from image_service.server.http.problem import problem
 from image_service.server.http.response import Response

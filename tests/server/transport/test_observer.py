@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred
 
-from image_service.core.images.extents import FileExtent
+from image_service.core.extents import FileExtent
 from image_service.server.transport.admission import connection_limit
 from image_service.server.transport.sending.observer import AbortReason, RefusalReason
 from image_service.settings.network import LimitSettings

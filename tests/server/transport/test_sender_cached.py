@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.threads import deferToThread
 
 from image_service.common.files.block_cache.block_cache import BlockCache
-from image_service.core.images.extents import ExtentMap, FileExtent
+from image_service.core.extents import ExtentMap, FileExtent
 from tests.common.files.block_cache.caches import MIB, SMALLEST
 from tests.common.files.block_cache.origin import Origin, content, identity_of
 from tests.pytwisted import async_fixture, ensure_deferred

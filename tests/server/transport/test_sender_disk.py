@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.common.files.cachestat import is_cached
 from image_service.common.files.local_file import LocalFile
-from image_service.core.images.extents import ExtentMap, FileExtent
+from image_service.core.extents import ExtentMap, FileExtent
 from tests.pytwisted import ensure_deferred
 from tests.server.transport.client import request
 from tests.server.transport.image_handler import FILE_BYTES, MIB, Image, ImageHandler, make_image
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from tests.server.transport.conftest import Serve
     from tests.server.transport.server import Server
 

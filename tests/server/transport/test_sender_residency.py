@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
 from image_service.common.files.block_cache.source import OriginFailed
-from image_service.core.images.extents import ExtentMap, FileExtent
+from image_service.core.extents import ExtentMap, FileExtent
 from image_service.server.transport import absent_content
 from tests.common.files.partly_absent import PartlyAbsent
 from tests.pytwisted import ensure_deferred
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from tests.server.transport.image_handler import ImageHandler
     from tests.server.transport.server import Server
 

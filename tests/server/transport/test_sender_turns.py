@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.threadpool import ThreadPool
 
 from image_service.common.files.page_cache import PageCache
-from image_service.core.images.extents import Literal, Zeros
+from image_service.core.extents import Literal, Zeros
 from image_service.server.transport.sending import tls_sender
 from image_service.server.transport.sending.observer import SentBytes
 from image_service.server.transport.sending.sendfile_sender import TURN_BYTES, SendfileSender
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from tests.server.transport.client import Client
     from tests.server.transport.conftest import Serve
     from tests.server.transport.image_handler import Image, ImageHandler

@@ -17,7 +17,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.common.files.local_file import LocalFile
-from image_service.core.images.extents import ExtentMap, FileExtent
+from image_service.core.extents import ExtentMap, FileExtent
 from image_service.server.transport.sending import sendfile_sender, sendfile_threads
 from image_service.server.transport.sending.sendfile_sender import TURN_BYTES
 from image_service.server.transport.sending.tcp import accepted_bytes, bind

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.files.block_cache.source import CacheIdentity, GranuleDigests, RangeSource
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 EPOCH_SECONDS = 0.02
 """How often the reactor reports that no sender is about to send bytes that it found present."""

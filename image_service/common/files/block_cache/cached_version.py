@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from image_service.common.files.block_cache.counters import CacheCounters
     from image_service.common.files.block_cache.fetcher import Flight
     from image_service.common.files.block_cache.version_files import VersionFiles
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 _SHIFT = GRANULE_BYTES.bit_length() - 1
 _POLL_SECONDS = 0.005

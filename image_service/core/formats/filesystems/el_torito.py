@@ -55,12 +55,14 @@ class BootImageEntry:
         bootable: False: firmware must not boot it.
         offset: bytes from the start of the image.
         length: bytes that firmware loads; for EFI, of the whole FAT file system.
+        block_at: where the image has its first block (4 bytes), in bytes.
     """
 
     platform: int
     bootable: bool
     offset: int
     length: int
+    block_at: int
 
 
 def read_boot_images(read_at: ReadAt, size: int) -> tuple[BootImageEntry, ...]:
@@ -78,15 +80,15 @@ def read_boot_images(read_at: ReadAt, size: int) -> tuple[BootImageEntry, ...]:
     words = struct.unpack_from(f"<{_ENTRY_BYTES // 2}H", catalog)
     if identifier != _VALIDATION_ID or key != _VALIDATION_KEY or sum(words) & 0xFFFF:
         raise FormatError(f"the boot catalog at offset {at} has no valid first entry")
-    found = tuple(_read_entries(catalog, platform, size))
+    found = tuple(_read_entries(catalog, at, platform, size))
     for image in found:
         if image.offset >= size:
             raise FormatError(f"a boot image of the ISO of {size} bytes is at offset {image.offset}")
     return found
 
 
-def _read_entries(catalog: bytes, platform: int, size: int) -> Iterator[BootImageEntry]:
-    yield _parse_entry(catalog, _ENTRY_BYTES, platform, size)
+def _read_entries(catalog: bytes, at: int, platform: int, size: int) -> Iterator[BootImageEntry]:
+    yield _parse_entry(catalog, at, _ENTRY_BYTES, platform, size)
     position, more = 2 * _ENTRY_BYTES, True
     while more and position < len(catalog):
         header, platform, count = _HEADER.unpack_from(catalog, position)
@@ -97,11 +99,11 @@ def _read_entries(catalog: bytes, platform: int, size: int) -> Iterator[BootImag
         while count and position < len(catalog):
             if catalog[position] != _EXTENSION:
                 count -= 1
-                yield _parse_entry(catalog, position, platform, size)
+                yield _parse_entry(catalog, at, position, platform, size)
             position += _ENTRY_BYTES
 
 
-def _parse_entry(catalog: bytes, position: int, platform: int, size: int) -> BootImageEntry:
+def _parse_entry(catalog: bytes, at: int, position: int, platform: int, size: int) -> BootImageEntry:
     indicator, sectors, first = _ENTRY.unpack_from(catalog, position)
     offset = first * SECTOR
     to_end = platform == EFI and sectors < _MIN_SECTORS
@@ -110,4 +112,5 @@ def _parse_entry(catalog: bytes, position: int, platform: int, size: int) -> Boo
         bootable=indicator == _BOOTABLE,
         offset=offset,
         length=max(0, size - offset) if to_end else sectors * _SECTOR_BYTES,
+        block_at=at + position + 8,
     )

@@ -28,7 +28,7 @@ from image_service.server.catalog.storage.digest import Sidecar, get_sha256
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 
 def derived_names(version: str, architecture: str) -> tuple[str, str]:

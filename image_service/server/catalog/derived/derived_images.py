@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from image_service.server.catalog.storage.data_dir import DataDir
 
 T = TypeVar("T", BaseImage, NmstateImage)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 MAX_SECONDS = 600.0  # a minimal ISO of 100 MiB takes half a second on a fast disk
 MAX_CPU_SECONDS = 60  # a directory that contains itself would be read endlessly

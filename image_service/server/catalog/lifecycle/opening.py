@@ -24,9 +24,9 @@ from image_service.settings.os_images import precedence
 
 if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
+    from image_service.core.base_file import BaseFile
     from image_service.core.families.coreos.live_iso import LiveIso
     from image_service.core.families.coreos.minimal_iso import MinimalIso
-    from image_service.core.formats.base_file import BaseFile
     from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.settings.os_images import OsImage
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 MAX_SIGNATURE_BYTES = 64 * 1024  # signatures by a dozen keys take some KiB
 _MAX_STATUS_BYTES = 64 * 1024

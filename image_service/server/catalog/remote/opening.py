@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.files.block_cache.block_cache import BlockCache
     from image_service.common.http.client import HttpClient
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.catalog.lifecycle.signature import KeyRing

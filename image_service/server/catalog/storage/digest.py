@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
     from image_service.core.formats.reading import Span
 
 _SAMPLES = 16

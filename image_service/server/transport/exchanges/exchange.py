@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.core.images.extents import Extent
+    from image_service.core.extents import Extent
     from image_service.server.http.head import Request
     from image_service.server.transport.admission.slot_queue import Slot
 

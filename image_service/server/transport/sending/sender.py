@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from image_service.common.files.block_cache.source import OriginFailed
 from image_service.common.files.local_file import ShortReadError
-from image_service.core.images.extents import Literal
+from image_service.core.extents import Literal
 from image_service.server.transport.sending.observer import AbortReason
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from image_service.common.files.page_cache import PageCache
-    from image_service.core.images.extents import Extent, FileExtent, Zeros
+    from image_service.core.extents import Extent, FileExtent, Zeros
     from image_service.server.transport.sending.observer import SentBytes
 
 PREFETCH_BYTES = 1024 * 1024

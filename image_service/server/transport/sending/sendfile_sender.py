@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
 from image_service.common.files.local_file import ShortReadError
-from image_service.core.images.extents import FileExtent
+from image_service.core.extents import FileExtent
 from image_service.server.transport.sending.sender import NotResidentError, Sender, data_of
 from image_service.server.transport.sending.sendfile_threads import MAX_BYTES, MIN_BYTES
 from image_service.server.transport.sending.tcp import UNSENT_BYTES, is_connected, set_unsent_limit
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twisted.internet.tcp import Server
 
     from image_service.common.files.page_cache import PageCache
-    from image_service.core.images.extents import Extent
+    from image_service.core.extents import Extent
     from image_service.server.transport.sending.observer import SentBytes
     from image_service.server.transport.sending.sender import SenderCallbacks
     from image_service.server.transport.sending.sendfile_threads import SendfileThreads

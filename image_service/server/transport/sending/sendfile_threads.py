@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorFromThreads
     from twisted.python.threadpool import ThreadPool
 
-    from image_service.core.images.extents import FileExtent
+    from image_service.core.extents import FileExtent
 
 THREADS = 16
 MAX_BYTES = 128 * 1024 * 1024

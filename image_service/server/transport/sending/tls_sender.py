@@ -8,7 +8,7 @@ from OpenSSL import SSL
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-from image_service.core.images.extents import FileExtent
+from image_service.core.extents import FileExtent
 from image_service.server.transport.sending.sender import NotResidentError, Sender, data_of
 from image_service.server.transport.sending.tcp import UNSENT_BYTES, set_unsent_limit, unsent_bytes
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twisted.protocols.tls import TLSMemoryBIOProtocol
 
     from image_service.common.files.page_cache import PageCache
-    from image_service.core.images.extents import Extent
+    from image_service.core.extents import Extent
     from image_service.server.transport.sending.observer import SentBytes
     from image_service.server.transport.sending.sender import SenderCallbacks
 

@@ -16,7 +16,7 @@ from image_service.common.files.block_cache.version_files import VersionFiles
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 MIB = 1024 * 1024
 SMALLEST = 128 * MIB

@@ -25,7 +25,7 @@ from tests.common.files.block_cache.origin import POISON, Origin, content, diges
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from image_service.core.formats.base_file import BaseFile
+    from image_service.core.base_file import BaseFile
 
 RANGES = st.tuples(st.integers(0, 400 * MIB), st.sampled_from([1, 4096, 65536, 2 * MIB + 5]))
 

@@ -77,9 +77,11 @@ def test_sections_extensions_and_entries_that_cannot_be_booted_are_read() -> Non
         b"\x44".ljust(32, b"\0"),
     )
     assert read(image) == (
-        BootImageEntry(BIOS, bootable=True, offset=20 * SECTOR, length=2048),
-        BootImageEntry(1, bootable=False, offset=21 * SECTOR, length=4096),
-        BootImageEntry(EFI, bootable=True, offset=22 * SECTOR, length=SIZE - 22 * SECTOR),
+        BootImageEntry(BIOS, bootable=True, offset=20 * SECTOR, length=2048, block_at=CATALOG * SECTOR + 40),
+        BootImageEntry(1, bootable=False, offset=21 * SECTOR, length=4096, block_at=CATALOG * SECTOR + 104),
+        BootImageEntry(
+            EFI, bootable=True, offset=22 * SECTOR, length=SIZE - 22 * SECTOR, block_at=CATALOG * SECTOR + 168
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from image_service.core.images.extents import Zeros
+from image_service.core.extents import Zeros
 from image_service.server.http.problem import status_of
 from image_service.server.http.response import Response
 from image_service.server.transport.admission.slots import (

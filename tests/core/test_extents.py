@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.common.files.local_file import LocalFile
-from image_service.core.images.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
+from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from tests.core.images.building import base_file, build, contents, maps_over, overlays_for, read
 
 if TYPE_CHECKING:
-    from image_service.core.images.extents import Extent
+    from image_service.core.extents import Extent
 
 FILE = LocalFile(-1, 10 * 2**30, "never opened")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.core.formats.base_file import BaseFile  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.core.base_file import BaseFile  # noqa: TC001 - attrs resolves annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,6 +91,11 @@ class ExtentMap:
         """Bytes in memory."""
         return sum(extent.length for extent in self.extents if isinstance(extent, Literal))
 
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read bytes; fewer than `length` only at the end. Blocks until those of files are resident."""
+        stop = min(offset + length, self.size)
+        return b"".join(_read(extent) for extent in self.slice(min(offset, stop), stop))
+
     def slice(self, start: int, stop: int) -> tuple[Extent, ...]:
         """Return the extents of the bytes from ``start`` up to ``stop``: 0 <= start <= stop <= size.
 
@@ -110,6 +115,16 @@ class ExtentMap:
                 found.append(extent.slice(start - begin, min(stop, end) - begin))
             start, index = end, index + 1
         return tuple(found)
+
+
+def _read(extent: Extent) -> bytes:
+    match extent:
+        case FileExtent():
+            return extent.file.read_at(extent.offset, extent.length)
+        case Literal():
+            return extent.data
+        case Zeros():
+            return bytes(extent.length)
 
 
 def apply_overlays(below: ExtentMap, overlays: Iterable[Overlay]) -> ExtentMap:

@@ -1,0 +1,281 @@
+"""Edits an ISO that is never written: the new image is the base, some overlays and a tail behind it.
+
+The content of each file that is put, directories without room for one more record, longer path tables,
+partitions that the grown ISO would overlap, and the backup GPT are in the tail; everything else is a patch of
+some bytes. The label, the dates and so the UUID of the volume stay. An HFS+ catalog is not changed.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.core.errors import FormatError, Unprocessable
+from image_service.core.extents import ExtentMap, Literal, Overlay, Zeros, apply_overlays
+from image_service.core.formats.filesystems.el_torito import EFI, read_boot_images
+from image_service.core.formats.filesystems.iso9660 import SECTOR
+from image_service.core.formats.iso_edit.partitions import ALIGNMENT, Growth, HybridTables
+from image_service.core.formats.iso_edit.tree import TreeChange, Tree
+from image_service.core.formats.iso_edit.volumes import Descriptor, Names, read_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from image_service.core.extents import Extent
+    from image_service.core.formats.filesystems.el_torito import BootImageEntry
+    from image_service.core.formats.iso_edit.records import Record
+
+MAX_FILE = (1 << 32) - SECTOR
+"""Bytes: a larger file needs several sections, which GRUB 2.06 does not read."""
+
+_PADDING = 150 * SECTOR  # as mkisofs does: some readers ahead fail in the last sectors of an image
+_COMPARED = 32  # bytes of a block that is compared at once
+
+
+@attrs.frozen
+class IsoPlan:
+    """How an edited ISO differs from its base.
+
+    Args:
+        overlays: by offset, disjoint.
+        tail: what follows the base, and zeros up to the next sector first; empty: the size is the same.
+    """
+
+    overlays: tuple[Overlay, ...]
+    tail: tuple[Extent, ...]
+
+    def apply(self, base: ExtentMap) -> ExtentMap:
+        """Return the edited ISO."""
+        return ExtentMap(apply_overlays(base, self.overlays).extents + self.tail)
+
+
+class IsoEditor:
+    """Collects changes of an ISO.
+
+    Args:
+        base: the ISO; read while the changes are made, at most some MiB of it, which may block.
+
+    Raises:
+        FormatError: it cannot be edited; says why.
+    """
+
+    def __init__(self, base: ExtentMap) -> None:
+        self._base = base
+        self._tables = HybridTables(base.read_at, base.size)
+        found: list[Descriptor] = []
+        for start in (0, *self._tables.volumes):
+            found += read_descriptors(base.read_at, start)
+        for descriptor in found:
+            end = descriptor.start + descriptor.blocks * SECTOR
+            if end > base.size:
+                raise FormatError(f"the ISO is incomplete: it has {base.size} of {end} bytes")
+        key = lambda each: (each.start, each.root.block)  # noqa: E731 - of both functions
+        self._trees = [
+            Tree(list(group), base.read_at) for _, group in groupby(sorted(found, key=key), key=key)
+        ]
+        if not any(tree.start == 0 for tree in self._trees):
+            raise FormatError("not an ISO 9660 image: no primary volume descriptor")
+        self._names = min((tree for tree in self._trees if tree.start == 0), key=_rank)
+        self._puts: dict[str, tuple[Extent, ...]] = {}
+        self._patches: list[Overlay] = []
+
+    def list(self, path: str = "") -> Mapping[str, bool] | None:
+        """Return the names in a directory of the base, with True for directories; None: it is absent.
+
+        Names are those of Rock Ridge, else those of Joliet, else lower-case ones of ISO 9660.
+        """
+        entries = self._names.entries(path)
+        return None if entries is None else {name: each.is_directory for name, each in entries.items()}
+
+    def find(self, path: str) -> ExtentMap | None:
+        """Return the content of a file of the base; None if there is no such file."""
+        records = self._names.find(path)
+        if not records or records[0].is_directory:
+            return None
+        extents = [extent for record in records for extent in self._content(path, record)]
+        return ExtentMap(tuple(extents))
+
+    def put(self, path: str, content: Sequence[Extent]) -> None:
+        """Add or replace a file, and make its directories, in all trees.
+
+        Raises:
+            Unprocessable: no ISO can have such a path, or the file is too large.
+        """
+        names = path.split("/")
+        if any(name in {"", ".", ".."} or "\0" in name for name in names):
+            raise Unprocessable(f"{path!r} is not the path of a file in an ISO: names separated by /")
+        size = sum(extent.length for extent in content)
+        if size > MAX_FILE:
+            raise Unprocessable(f"{path!r} has {size} bytes, more than the {MAX_FILE} of a file in an ISO")
+        self._puts[path] = tuple(extent for extent in content if extent.length)
+
+    def patch(self, offset: int, data: Literal | Zeros) -> None:
+        """Replace bytes of the base; patches must not overlap. Those of a partition that moves go with it."""
+        self._patches.append(Overlay(offset, data))
+
+    def finish(self) -> IsoPlan:
+        """Return the changes as a plan, which does not depend on the order in which they were made.
+
+        Raises:
+            FormatError: the ISO is damaged where it must be changed.
+            Unprocessable: a path is of a directory, passes through a file, or cannot be stored in the ISO.
+        """
+        if not self._puts:
+            return IsoPlan(_sorted(self._patches), ())
+        replaced = {path: self._names.find(path) for path in sorted(self._puts)}
+        tail = _Tail(self._base.size)
+        places = {path: tail.append(self._puts[path]) for path in replaced}
+        overlays = [*self._patches]
+        for change in self._change_trees(replaced, places, tail):
+            if change.was:
+                overlays += _differences(change.at, change.was, change.data)
+            else:
+                tail.fill(change.at, change.data)
+        end = tail.end + _PADDING
+        if self._tables.are_there:
+            end += -end % ALIGNMENT
+            growth = self._tables.grow(end)
+        else:
+            growth = Growth((), (), b"", end)
+        tail.append((Zeros(end - tail.end),))
+        for extent in self._moved_partitions(growth, end):
+            tail.append((extent,), 1)
+        overlays += self._grow_volumes(end)
+        overlays += self._move_boot_images(replaced, places, growth)
+        for at, data in growth.patches:
+            overlays += _differences(at, self._base.read_at(at, len(data)), data)
+        return IsoPlan(_sorted(overlays), tail.extents)
+
+    def _change_trees(
+        self, replaced: Mapping[str, tuple[Record, ...]], places: Mapping[str, int], tail: _Tail
+    ) -> Iterator[TreeChange]:
+        for tree in self._trees:
+            for path, offset in places.items():
+                length = sum(extent.length for extent in self._puts[path])
+                tree.put(path, offset, length, replaced[path])
+            yield from tree.lay_out(tail.allocate)
+
+    def _content(self, path: str, record: Record) -> tuple[Extent, ...]:
+        start = self._names.start + record.block * SECTOR
+        if start + record.length > self._base.size:
+            raise FormatError(
+                f"{path!r} in the ISO extends beyond the file of {self._base.size} bytes:"
+                f" {record.length} bytes at offset {start}"
+            )
+        return self._base.slice(start, start + record.length)
+
+    def _moved_partitions(self, growth: Growth, end: int) -> Iterator[Extent]:
+        patched = apply_overlays(self._base, self._patches)
+        position = end
+        for move in growth.moves:
+            yield Zeros(move.to - position)
+            yield from patched.slice(move.start, move.start + move.length)
+            position = move.to + move.length
+        yield Zeros(growth.size - len(growth.backup) - position)
+        yield Literal(growth.backup)
+
+    def _grow_volumes(self, end: int) -> Iterator[Overlay]:
+        for tree in self._trees:
+            for descriptor in tree.descriptors:
+                grown = descriptor.with_blocks((end - descriptor.start) // SECTOR)
+                was = self._base.read_at(descriptor.at, SECTOR)
+                yield from _differences(descriptor.at, was, grown.data)
+
+    def _move_boot_images(
+        self, replaced: Mapping[str, tuple[Record, ...]], places: Mapping[str, int], growth: Growth
+    ) -> Iterator[Overlay]:
+        """Let firmware find boot images that moved: in a partition, or because their file is replaced."""
+        files = {
+            self._names.start + records[0].block * SECTOR: path
+            for path, records in replaced.items()
+            if records
+        }
+        for image in read_boot_images(self._base.read_at, self._base.size):
+            to = _new_offset(image, growth)
+            if path := files.get(image.offset):
+                if image.platform != EFI:
+                    raise Unprocessable(
+                        f"{path!r} is a boot image for BIOS, which has its own place written in it"
+                    )
+                to = places[path]
+            if to is not None:
+                yield from _differences(
+                    image.block_at,
+                    self._base.read_at(image.block_at, 4),
+                    (to // SECTOR).to_bytes(4, "little"),
+                )
+
+
+class _Tail:
+    """What follows the base; offsets are those of the new image."""
+
+    def __init__(self, base_size: int) -> None:
+        self.end = base_size
+        self._extents: list[Extent] = []
+        self._allocated: dict[int, int] = {}
+        self._add(Zeros(-base_size % SECTOR))
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        return tuple(extent for extent in self._extents if extent.length)
+
+    def append(self, content: Sequence[Extent], alignment: int = SECTOR) -> int:
+        """Add a file; return its offset."""
+        begin = self.end
+        for extent in content:
+            self._add(extent)
+        self._add(Zeros(-self.end % alignment))
+        return begin
+
+    def allocate(self, length: int) -> int:
+        """Return the offset of some bytes that `fill` will know."""
+        begin = self.end
+        self._allocated[begin] = len(self._extents)
+        self._add(Zeros(length))
+        return begin
+
+    def fill(self, at: int, data: bytes) -> None:
+        """Set the bytes of what was allocated at an offset."""
+        self._extents[self._allocated[at]] = Literal(data)
+
+    def _add(self, extent: Extent) -> None:
+        self._extents.append(extent)
+        self.end += extent.length
+
+
+def _rank(tree: Tree) -> int:
+    """Order trees by how well they keep names."""
+    if tree.has_rock_ridge:
+        return 0
+    return {Names.JOLIET: 1, Names.ENHANCED: 2, Names.ISO: 3}[tree.spelling]
+
+
+def _new_offset(image: BootImageEntry, growth: Growth) -> int | None:
+    for move in growth.moves:
+        if move.start <= image.offset < move.start + move.length:
+            return image.offset - move.start + move.to
+    return None
+
+
+def _differences(at: int, was: bytes, data: bytes) -> Iterator[Overlay]:
+    """Yield what differs; equal bytes between two differences count if they are few."""
+    size = len(data)
+    begin = None
+    for position in range(0, size + _COMPARED, _COMPARED):
+        stop = position + _COMPARED
+        if position < size and was[position:stop] != data[position:stop]:
+            begin = position if begin is None else begin
+        elif begin is not None:
+            end = min(position, size)
+            while was[begin] == data[begin]:
+                begin += 1
+            while was[end - 1] == data[end - 1]:
+                end -= 1
+            yield Overlay(at + begin, Literal(data[begin:end]))
+            begin = None
+
+
+def _sorted(overlays: Iterable[Overlay]) -> tuple[Overlay, ...]:
+    return tuple(sorted((each for each in overlays if each.data.length), key=lambda each: each.offset))

@@ -1,0 +1,125 @@
+"""ISOs of the layouts that boot media have, by xorriso and genisoimage, and what foreign tools read of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from image_service.core.extents import ExtentMap, FileExtent, Literal
+from image_service.core.formats.iso_edit.editor import IsoEditor
+from tests.acceptance.clients import needs_client
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from image_service.core.formats.iso_edit.editor import IsoPlan
+
+FILES: Mapping[str, bytes] = {
+    "boot/grub/grub.cfg": b"set timeout=-1\nmenuentry live { linux /boot/vmlinuz quiet --- splash }\n",
+    "boot/vmlinuz": bytes(range(256)) * 40,
+    "boot/initrd.img": b"\x1f\x8b" + b"initrd" * 9000,
+    "EFI/BOOT/grub.cfg": b"source /boot/grub/grub.cfg\n",
+    "isolinux/isolinux.cfg": b"default live\nprompt 0\n",
+    "a file with blanks.txt": b"blanks",
+    "empty": b"",
+    **{f"pool/p{n:02}/package-with-a-long-name_{n}.0-1_amd64.deb": b"deb %d" % n for n in range(40)},
+}
+_XORRISO = ("xorriso", "-as", "mkisofs", "-quiet", "-V", "EDITED", "--modification-date=2025052312345600")
+_GENISOIMAGE = ("genisoimage", "-quiet", "-V", "EDITED")
+_ESP = ("-append_partition", "2", "0xef", "{esp}")
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "rock-ridge-and-joliet": (*_XORRISO, "-r", "-J"),
+    "hybrid-gpt": (*_XORRISO, "-r", "-J", "-partition_offset", "16", *_ESP, "-appended_part_as_gpt"),
+    "appended-esp-in-mbr": (
+        *(*_XORRISO, "-r", "-partition_offset", "16", *_ESP),
+        *("-e", "--interval:appended_partition_2:all::", "-no-emul-boot"),
+    ),
+    "isohybrid": (*_XORRISO, "-r", "--protective-msdos-label", "-part_like_isohybrid"),
+    "level-4": (*_GENISOIMAGE, "-r", "-J", "-iso-level", "4"),
+    "joliet-alone": (*_GENISOIMAGE, "-J", "-joliet-long"),
+}
+
+
+class MemoryFile:
+    """A base file in memory."""
+
+    path = "memory"
+    residency = None
+    descriptor = -1
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.size = len(data)
+        self.reads: list[int] = []
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        self.reads.append(length)
+        return self.data[offset : offset + length]
+
+
+def base_of(data: bytes) -> ExtentMap:
+    return ExtentMap((FileExtent(MemoryFile(data), 0, len(data)),))  # type: ignore[arg-type] - no more is called
+
+
+@cache
+def make_iso(layout: str) -> bytes:
+    """Return an ISO with `FILES`."""
+    command = COMMANDS[layout]
+    needs_client(command[0])
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        tree = directory / "tree"
+        for path, content in FILES.items():
+            file = tree / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        esp = directory / "esp"
+        esp.write_bytes(b"ESP." * (256 << 10))
+        out = directory / "out.iso"
+        words = [word.format(esp=esp) for word in command]
+        subprocess.run([*words, "-o", str(out), str(tree)], check=True, capture_output=True)
+        return out.read_bytes()
+
+
+def edit(data: bytes, puts: Mapping[str, bytes]) -> tuple[bytes, IsoPlan]:
+    """Return an edited ISO, and its plan."""
+    base = base_of(data)
+    editor = IsoEditor(base)
+    for path, content in puts.items():
+        editor.put(path, (Literal(content),))
+    plan = editor.finish()
+    edited = plan.apply(base)
+    return edited.read_at(0, edited.size), plan
+
+
+def extract(data: bytes, directory: Path, *options: str) -> dict[str, bytes]:
+    """Return the files of an ISO as xorriso reads them."""
+    image, tree = directory / "read.iso", directory / "files"
+    image.write_bytes(data)
+    subprocess.run(["rm", "-rf", tree], check=True)
+    command = [needs_client("xorriso"), *options, "-indev", image, "-osirrox", "on", "-extract", "/", tree]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"FAILURE|SORRY|FATAL", done.stderr), done.stderr
+    found = {str(file.relative_to(tree)): file.read_bytes() for file in tree.rglob("*") if file.is_file()}
+    found.pop("boot.catalog", None)  # which xorriso adds
+    return found
+
+
+def faults_by_isovfy(data: bytes, directory: Path) -> int:
+    image = directory / "verified.iso"
+    image.write_bytes(data)
+    done = subprocess.run([needs_client("isovfy"), image], capture_output=True, text=True, check=False)
+    return len([line for line in done.stdout.splitlines() if "****" in line])
+
+
+def problems_by_sgdisk(data: bytes, directory: Path) -> int:
+    image = directory / "partitioned.iso"
+    image.write_bytes(data)
+    done = subprocess.run([needs_client("sgdisk"), "-v", image], capture_output=True, text=True, check=False)
+    found = re.search(r"Identified (\d+) problems", done.stdout)
+    return int(found[1]) if found else 0

@@ -1,0 +1,239 @@
+"""Edited ISOs as foreign tools read them: xorriso, isoinfo, isovfy and sgdisk."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from image_service.core.errors import FormatError, FormatUnread, Unprocessable
+from image_service.core.extents import Literal, Zeros
+from image_service.core.formats.filesystems.iso9660 import SECTOR
+from image_service.core.formats.iso_edit.editor import MAX_FILE, IsoEditor
+from image_service.core.formats.iso_edit.partitions import HybridTables
+from tests.acceptance.clients import run_client
+from tests.core.formats.iso_edit.isos import (
+    COMMANDS,
+    FILES,
+    MemoryFile,
+    base_of,
+    edit,
+    extract,
+    faults_by_isovfy,
+    make_iso,
+    problems_by_sgdisk,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+pytestmark = pytest.mark.slow
+LAYOUTS = list(COMMANDS)
+
+NAMES = st.sampled_from(
+    [
+        *("boot", "EFI", "pool", "nocloud", "x", "y", "a-directory-with-a-long-name"),
+        *("user-data", "meta-data", "preseed.cfg", "Case", "case.d", "ümlaut.txt", "1.2.3.4", "empty"),
+    ]
+)
+PATHS = st.one_of(
+    st.lists(NAMES, min_size=1, max_size=4).map("/".join),
+    st.sampled_from(sorted(FILES)),
+    st.integers(0, 400).map("many/file-{0}.with-a-rather-long-name-that-fills-sectors".format),
+)
+PUTS = st.dictionaries(PATHS, st.binary(max_size=5000), min_size=1, max_size=60)
+
+
+def is_possible(puts: Mapping[str, bytes]) -> bool:
+    """Return False if a path is a directory of another, or two differ in their case alone."""
+    paths = [*FILES, *puts]
+    folders = {path[:i].casefold() for path in paths for i, mark in enumerate(path) if mark == "/"}
+    folded = {path.casefold() for path in {*paths}}
+    spelled = {path[:i] for path in paths for i, mark in enumerate(path) if mark == "/"}
+    return not folders & folded and len(folded) == len({*paths}) and len(spelled) == len(folders)
+
+
+def check(layout: str, puts: Mapping[str, bytes], directory: Path) -> None:
+    base = make_iso(layout)
+    edited, plan = edit(base, puts)
+    expected = {**FILES, **puts}
+    assert extract(edited, directory) == expected
+    if "-J" in COMMANDS[layout]:
+        assert extract(edited, directory, "-read_fs", "norock").keys() == expected.keys()
+    for start in HybridTables(base_of(base).read_at, len(base)).volumes:
+        assert extract(edited[start:], directory) == expected
+    assert faults_by_isovfy(edited, directory) <= faults_by_isovfy(base, directory)
+    assert problems_by_sgdisk(edited, directory) <= problems_by_sgdisk(base, directory)
+    changed = set()
+    for overlay in plan.overlays:
+        changed.update(range(overlay.offset, overlay.stop))
+    assert all(edited[i] == base[i] for i in range(0, len(base), 7) if i not in changed)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_are_added_and_replaced_in_all_trees(layout: str, tmp_path: Path) -> None:
+    puts = {
+        "boot/grub/grub.cfg": b"set timeout=1\n",
+        "boot/initrd.img": b"longer than before" * 9000,
+        "nocloud/user-data": b"#cloud-config\n",
+        "nocloud/meta-data": b"",
+        "preseed.cfg": b"d-i debian-installer/locale string en_US\n" * 100,
+        "deep/er/than/all/of/them/file": b"deep",
+        **{f"many/a-name-long-enough-to-fill-some-sectors-{n:03}": b"%d" % n for n in range(300)},
+    }
+    check(layout, puts, tmp_path)
+
+
+@given(layout=st.sampled_from(LAYOUTS), puts=PUTS.filter(is_possible))
+@settings(max_examples=40, deadline=None)
+def test_any_edits_are_read_by_foreign_tools(layout: str, puts: Mapping[str, bytes]) -> None:
+    with TemporaryDirectory() as name:
+        check(layout, puts, Path(name))
+
+
+@pytest.mark.soak
+@given(layout=st.sampled_from(LAYOUTS), puts=PUTS.filter(is_possible))
+@settings(max_examples=1000, deadline=None)
+def test_many_edits_are_read_by_foreign_tools(layout: str, puts: Mapping[str, bytes]) -> None:
+    with TemporaryDirectory() as name:
+        check(layout, puts, Path(name))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_order_of_puts_changes_no_byte(layout: str) -> None:
+    base = make_iso(layout)
+    puts = [(f"d{n % 5}/file{n}", b"%d" % n * n) for n in range(60)]
+    expected, _ = edit(base, dict(puts))
+    for seed in range(3):
+        random.Random(seed).shuffle(puts)  # noqa: S311 - an order
+        assert edit(base, dict(puts))[0] == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_edited_iso_is_edited_again(layout: str, tmp_path: Path) -> None:
+    edited = make_iso(layout)
+    puts = {}
+    for number in range(3):
+        puts[f"again/file{number}"] = b"%d" % number
+        puts["boot/grub/grub.cfg"] = b"# %d\n" % number
+        edited, _ = edit(edited, {**puts})
+    assert extract(edited, tmp_path) == {**FILES, **puts}
+    assert problems_by_sgdisk(edited, tmp_path) <= problems_by_sgdisk(make_iso(layout), tmp_path)
+
+
+def test_patches_alone_keep_the_size() -> None:
+    base = base_of(make_iso("hybrid-gpt"))
+    editor = IsoEditor(base)
+    editor.patch(5, Literal(b"later"))
+    editor.patch(0, Literal(b"first"))
+    editor.patch(10, Zeros(0))
+    plan = editor.finish()
+    assert [overlay.offset for overlay in plan.overlays] == [0, 5]
+    assert plan.tail == ()
+    assert plan.apply(base).size == base.size
+
+
+@pytest.mark.parametrize("layout", ["hybrid-gpt", "appended-esp-in-mbr"])
+def test_patches_of_a_partition_move_with_it(layout: str) -> None:
+    data = make_iso(layout)
+    base, at = base_of(data), data.index(b"ESP." * 4)
+    editor = IsoEditor(base)
+    editor.patch(at + 4, Literal(b"HERE"))
+    editor.put("file", (Literal(b"1"),))
+    edited = editor.finish().apply(base)
+    read = edited.read_at(0, edited.size)
+    moved = read.index(b"ESP.HEREESP.", at + 12)
+    assert moved % (1 << 20) == 0
+    assert read[moved + 8 :].startswith(b"ESP." * 1000)
+
+
+def test_el_torito_follows_the_moved_partition(tmp_path: Path) -> None:
+    edited, _ = edit(make_iso("appended-esp-in-mbr"), {"file": b"1"})
+    image = tmp_path / "image.iso"
+    image.write_bytes(edited)
+    report = run_client("xorriso", "-indev", image, "-report_el_torito", "plain").decode()
+    (line,) = [line for line in report.splitlines() if "boot img" in line]
+    assert int(line.split()[-1]) * SECTOR == edited.index(b"ESP." * 4, len(make_iso("appended-esp-in-mbr")))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_are_found_and_listed(layout: str) -> None:
+    editor = IsoEditor(base_of(make_iso(layout)))
+    for path, content in FILES.items():
+        found = editor.find(path)
+        assert found is not None
+        assert found.read_at(0, found.size) == content
+    assert editor.list("boot") == {"grub": True, "vmlinuz": False, "initrd.img": False}
+    assert editor.list("absent") is editor.find("absent/file") is editor.find("boot") is None
+
+
+@pytest.mark.parametrize("path", ["", "/", "/etc", "a//b", "a/", ".", "../x", "a/../b", "a/./b", "a\0b"])
+def test_paths_that_no_iso_has_are_refused(path: str) -> None:
+    with pytest.raises(Unprocessable, match="not the path of a file"):
+        IsoEditor(base_of(make_iso("rock-ridge-and-joliet"))).put(path, ())
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("boot/vmlinuz/file", "'boot/vmlinuz' in the ISO is not a directory"),
+        ("boot/grub", "'boot/grub' in the ISO is a directory"),
+        ("n" * 151, "151 bytes, more than 150"),
+        ("a:b", "not of Joliet"),
+        ("/".join("d" * 40), "more than 32 levels"),
+    ],
+)
+def test_paths_that_this_iso_cannot_have_are_refused(path: str, reason: str) -> None:
+    with pytest.raises(Unprocessable, match=reason):
+        edit(make_iso("rock-ridge-and-joliet"), {path: b""})
+
+
+def test_file_of_4_gib_is_refused() -> None:
+    editor = IsoEditor(base_of(make_iso("rock-ridge-and-joliet")))
+    with pytest.raises(Unprocessable, match=r"4294967296 bytes, more than the 4294965248"):
+        editor.put("file", (Zeros(MAX_FILE), Zeros(SECTOR)))
+
+
+def test_iso_with_udf_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    image = tmp_path / "udf.iso"
+    run_client("genisoimage", "-quiet", "-udf", "-o", image, tmp_path / "tree")
+    with pytest.raises(FormatUnread, match="UDF"):
+        IsoEditor(base_of(image.read_bytes()))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_edit_reads_little(layout: str) -> None:
+    data = make_iso(layout)
+    base = base_of(data)
+    file = base.extents[0].file  # type: ignore[union-attr] - of the base
+    assert isinstance(file, MemoryFile)
+    editor = IsoEditor(base)
+    editor.put("nocloud/user-data", (Literal(b"x"),))
+    editor.put("boot/grub/grub.cfg", (Literal(b"x"),))
+    editor.finish()
+    assert len(file.reads) <= 150
+    assert sum(file.reads) <= 1 << 20
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.soak)])
+def test_damaged_isos_are_edited_or_refused(layout: str, count: int) -> None:
+    data = make_iso(layout)
+    metadata = min(400 * SECTOR, len(data))
+    for seed in range(count):
+        numbers = random.Random(seed)  # noqa: S311 - of the test
+        damaged = bytearray(data)
+        for _ in range(numbers.choice([1, 3, 10])):
+            damaged[numbers.choice([numbers.randrange(2048), numbers.randrange(32768, metadata)])] = (
+                numbers.randrange(256)
+            )
+        try:
+            edit(bytes(damaged), {"new/file": b"1", "boot/grub/grub.cfg": b"2", "pool/p01/new": b"3"})
+        except (FormatError, Unprocessable):
+            continue
