@@ -45,6 +45,8 @@ from bench.servers import NGINX, SERVICE, Server, stop_on_sigterm
 from bench.stage import QUICK, Effort, Selection, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bench.study import Study
 
 DEFAULT_PEER = "peer"
@@ -76,10 +78,14 @@ def main() -> None:
         if options.list:
             print("\n".join(scenario.name for scenario in selected))
             return
-        document = measure(stage, selected)
+
+        def keep(document: Document) -> None:
+            if options.json:
+                options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+        document = measure(stage, selected, keep)
+        keep(document)
     print("\n".join(report.lines(document)))
-    if options.json:
-        options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -157,8 +163,12 @@ def running_peers(peers: list[Peer], pids: list[tuple[str, str]]) -> tuple[Serve
     return tuple(Server(name, urls, pid_of.get(name)) for name, urls in by_name.items())
 
 
-def measure(stage: Stage, selected: list[Comparison | Study]) -> Document:
-    """Run the scenarios; the name of each is printed to standard error."""
+def measure(stage: Stage, selected: list[Comparison | Study], keep: Callable[[Document], object]) -> Document:
+    """Run the scenarios; the name of each is printed to standard error.
+
+    Args:
+        keep: is called with what is measured so far, after each.
+    """
     document = Document(machine=machine.describe(stage.directory), comparisons=[], findings=[])
     for scenario in selected:
         print(scenario.name, file=sys.stderr, flush=True)
@@ -168,6 +178,7 @@ def measure(stage: Stage, selected: list[Comparison | Study]) -> Document:
             document["comparisons"].append(result)
         else:
             document["findings"] += [figure.of(scenario.name) for figure in scenario.run(stage)]
+        keep(document)
     if document["comparisons"]:
         document["machine"]["TLS"] = machine.negotiated(stage.servers)
     return document

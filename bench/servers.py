@@ -40,7 +40,7 @@ INFRA_ENV = "5a3b1e00-0000-4000-8000-000000000001"
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 _CONFIGURATION = Path(__file__).with_name("nginx.conf")
-_START_SECONDS = 180
+_START_SECONDS = 600
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 20
 _LOG_TAIL = 2000
