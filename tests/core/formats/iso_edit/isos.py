@@ -1,4 +1,4 @@
-"""ISOs of the layouts that boot media have, by xorriso and genisoimage, and what foreign tools read of them."""
+"""ISOs of the layouts that boot media have, by xorriso and genisoimage, and what other tools read of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from image_service.core.extents import ExtentMap, FileExtent, Literal
 from image_service.core.formats.iso_edit.editor import IsoEditor
@@ -16,6 +16,7 @@ from tests.acceptance.clients import needs_client
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from image_service.core.base_file import BaseFile
     from image_service.core.formats.iso_edit.editor import IsoPlan
 
 FILES: Mapping[str, bytes] = {
@@ -61,8 +62,9 @@ class MemoryFile:
         return self.data[offset : offset + length]
 
 
-def base_of(data: bytes) -> ExtentMap:
-    return ExtentMap((FileExtent(MemoryFile(data), 0, len(data)),))  # type: ignore[arg-type] - no more is called
+def base_of(content: bytes | MemoryFile) -> ExtentMap:
+    file = MemoryFile(content) if isinstance(content, bytes) else content
+    return ExtentMap((FileExtent(cast("BaseFile", file), 0, file.size),))
 
 
 @cache
@@ -101,7 +103,8 @@ def extract(data: bytes, directory: Path, *options: str) -> dict[str, bytes]:
     image, tree = directory / "read.iso", directory / "files"
     image.write_bytes(data)
     subprocess.run(["rm", "-rf", tree], check=True)
-    command = [needs_client("xorriso"), *options, "-indev", image, "-osirrox", "on", "-extract", "/", tree]
+    program = needs_client("xorriso")
+    command = [program, *options, "-indev", str(image), "-osirrox", "on", "-extract", "/", str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not re.search(r"FAILURE|SORRY|FATAL", done.stderr), done.stderr
