@@ -45,6 +45,7 @@ def connect_assisted_service(
         proxies=NO_PROXIES if stand_in else settings.proxies,
         upstream_timeout_seconds=upstream.timeout_seconds,
         concurrency=upstream.concurrency,
+        ignition_bytes=upstream.ignition_bytes,
         record=metrics.record_upstream_call,
         record_refusal=partial(metrics.record_refusal, RefusalReason.UPSTREAM_QUEUE),
     )

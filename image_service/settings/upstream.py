@@ -13,6 +13,8 @@ from image_service.settings.variables import setting
 if TYPE_CHECKING:
     from pathlib import Path
 
+MAX_IGNITION_BYTES = 64 * 1024 * 1024
+
 
 @attrs.frozen(kw_only=True)
 class UpstreamSettings:
@@ -38,6 +40,11 @@ class UpstreamSettings:
     address as many as another of its kind. A call that has waited until 1.5 s after its request is refused
     with 503. An image takes two or three calls. If each takes 0.5 s, the 6 slots reserved for accepted
     credentials serve at least 4 new images a second, also during a flood without credentials."""
+    ignition_bytes: int = setting(
+        "IGNITION_MAX_BYTES", parse=parsers.whole_number(262144, MAX_IGNITION_BYTES), default="67108864"
+    )
+    """Largest Ignition config, in bytes, from 256 KiB to 64 MiB. One that does not fit its area in the ISO is
+    put behind the end of the ISO; such an image takes as much of `SNAPSHOT_CACHE_BYTES` as its config has."""
     insecure: bool = setting("ASSISTED_SERVICE_INSECURE_SKIP_VERIFY", parse=parsers.flag, default="false")
     """`true`: do not verify the certificate of assisted-service. Anybody between it and this service can then
     read tokens and replace Ignition configs. For trials only."""

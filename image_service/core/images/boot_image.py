@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.extents import ExtentMap, Literal
+from image_service.core.extents import ExtentMap, FileExtent, Literal
 from image_service.core.images.boot_areas import BootArea  # noqa: TC001 - attrs resolves annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.core.extents import Overlay
+    from image_service.core.extents import Extent, Overlay
 
 PLAIN = 2
 """In place of a layout's version in the ETags of images that need none. It never changes: replicas of two
@@ -41,18 +41,26 @@ class BootImage:
         return self.extents.size
 
 
-def make_etag(identity: str, overlays: Iterable[Overlay], layout_version: int = PLAIN) -> str:
+def make_etag(
+    identity: str, overlays: Iterable[Overlay], layout_version: int = PLAIN, tail: Iterable[Extent] = ()
+) -> str:
     """Return a strong validator, quotes included, the same in every process and every replica.
 
     Args:
         identity: of the bytes below: digests of files, and how they are combined.
         overlays: the bytes above, in a fixed order.
+        tail: the bytes behind; those of files are the base's own.
     """
     digest = sha256(f"{layout_version} {identity}".encode())
     for overlay in overlays:
         digest.update(f"\n{overlay.offset} {overlay.data.length} ".encode())
         if isinstance(overlay.data, Literal):
             digest.update(overlay.data.data)
+    for extent in tail:
+        start = extent.offset if isinstance(extent, FileExtent) else ""
+        digest.update(f"\n{start}+{extent.length} ".encode())
+        if isinstance(extent, Literal):
+            digest.update(extent.data)
     return f'"{digest.hexdigest()[:40]}"'
 
 

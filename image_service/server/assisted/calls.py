@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from image_service.core.errors import ImageServiceError
     from image_service.core.images.reference import Credentials
 
-IGNITION_LIMIT_BYTES = 8 * 1024 * 1024
-INFRA_ENV_LIMIT_BYTES = 16 * 1024 * 1024  # it repeats the config's override, as an escaped string
+IGNITION_LIMIT_BYTES = 64 * 1024 * 1024
 RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+def infra_env_limit(ignition_bytes: int) -> int:
+    """Return the limit in bytes of an infra-env, which repeats the config's override as an escaped string."""
+    return 2 * ignition_bytes + 1024 * 1024
+
+
 API_KEY_PARAMETER = "api_key"
 CREDENTIAL_FIELDS = {
     CredentialScheme.IMAGE_TOKEN: "Image-Token",

@@ -8,7 +8,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 
 from image_service.core.errors import ImageServiceError
-from image_service.server.assisted.calls import INFRA_ENV_LIMIT_BYTES, ApiCall, Attempt, CallKind
+from image_service.server.assisted.calls import IGNITION_LIMIT_BYTES, ApiCall, Attempt, CallKind
 from image_service.server.assisted.connections import ApiConnections, raise_timeout
 from image_service.server.assisted.server import Server
 from image_service.settings.proxies import NO_PROXIES
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 5.0
 _NO_INFRA_ENV = str(UUID(int=0))
-_CALL = ApiCall(CallKind.INFRA_ENV, "a test request", (_NO_INFRA_ENV,), INFRA_ENV_LIMIT_BYTES)
+_CALL = ApiCall(CallKind.INFRA_ENV, "a test request", (_NO_INFRA_ENV,), IGNITION_LIMIT_BYTES)
 
 
 async def check_upstream(

@@ -21,12 +21,12 @@ from image_service.server.assisted.call_slots import CallClass, CallSlots
 from image_service.server.assisted.caller import CALLER, Caller
 from image_service.server.assisted.calls import (
     IGNITION_LIMIT_BYTES,
-    INFRA_ENV_LIMIT_BYTES,
     RAMDISK_LIMIT_BYTES,
     ApiCall,
     Attempt,
     CallKind,
     CallOutcome,
+    infra_env_limit,
     outcome_of,
 )
 from image_service.server.assisted.connections import (
@@ -102,12 +102,14 @@ class AssistedService:
         connect_timeout_seconds: float = CONNECT_SECONDS,
         silence_timeout_seconds: float = SILENCE_SECONDS,
         concurrency: int = 32,
+        ignition_bytes: int = IGNITION_LIMIT_BYTES,
         record: Callable[[str, str, float], None] = lambda *_: None,
         record_refusal: Callable[[], None] = lambda: None,
     ) -> None:
         self._reactor = reactor
         self._timeout_seconds = upstream_timeout_seconds
         self._record = record
+        self._ignition_bytes = ignition_bytes
         self.slots = CallSlots(concurrency, reactor, record_refusal)
         self._accepted: LruCache[bytes, bool] = LruCache(MAX_ACCEPTED)
         self._in_flight: set[Deferred[Any]] = set()
@@ -130,7 +132,7 @@ class AssistedService:
             CallKind.IGNITION,
             f"the Ignition config of infra-env {infra_env_id}",
             (infra_env_id, "downloads", "files"),
-            IGNITION_LIMIT_BYTES,
+            self._ignition_bytes,
             (("file_name", "discovery.ign"), *iso_type),
             is_revalidation=is_revalidation,
         )
@@ -145,7 +147,7 @@ class AssistedService:
             CallKind.INFRA_ENV,
             resource,
             (infra_env_id,),
-            INFRA_ENV_LIMIT_BYTES,
+            infra_env_limit(self._ignition_bytes),
             is_revalidation=is_revalidation,
         )
         return await self._call(call, parse_infra_env, credentials)

@@ -13,13 +13,14 @@ from image_service.core.errors import FormatError, NotFound, RamdiskTooLarge
 from image_service.core.families.coreos.family import WITHOUT_MINIMAL_ISO
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
-from image_service.core.images.compose import compose
+from image_service.core.images.compose import TOO_LARGE, compose
 from image_service.core.images.netboot import compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import ImageRef, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from image_service.core.errors import Unprocessable
     from image_service.core.images.base_image import BaseImage, NmstateImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
@@ -123,17 +124,24 @@ class ImageBuilder:
         if base.iso.minimal and not lacks_nmstate:
             with suppress(RamdiskTooLarge):  # the derived one has more room
                 canvas = spliced_minimal_canvas(base, rootfs_url)
-                return await self._compose(canvas, customization, file_name, layout)
+                return await self._compose(canvas, customization, file_name, layout, (RamdiskTooLarge,))
         template = self.derived.get_minimal_iso(base)
         return await self._compose(
             derived_minimal_canvas(base, template, rootfs_url), customization, file_name, layout
         )
 
     async def _compose(
-        self, canvas: Canvas, customization: Customization, file_name: str, layout: ByteLayout
+        self,
+        canvas: Canvas,
+        customization: Customization,
+        file_name: str,
+        layout: ByteLayout,
+        fixed: tuple[type[Unprocessable], ...] = (),
     ) -> BootImage:
-        work = partial(compose, canvas, customization, file_name, layout)
-        return await self.in_thread(work) if len(customization.ignition) > THREAD_BYTES else work()
+        if len(customization.ignition) <= THREAD_BYTES:
+            with suppress(*(kind for kind in TOO_LARGE if kind not in fixed)):
+                return compose(canvas, customization, file_name, layout, fixed=TOO_LARGE)
+        return await self.in_thread(partial(compose, canvas, customization, file_name, layout, fixed=fixed))
 
 
 def _add_doubts(image: BootImage, ramdisk: bytes) -> BootImage:

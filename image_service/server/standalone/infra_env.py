@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from image_service.common.openapi.bodies import Json, Schemas
 
-MAX_OVERRIDE_BYTES = 4 * 1024 * 1024
+MAX_OVERRIDE_BYTES = 64 * 1024 * 1024
 MAX_RAMDISK_BYTES = 8 * 1024 * 1024
 _MAX_KERNEL_ARGUMENTS = 64
 _MAX_ARGUMENT_CHARACTERS = 4096

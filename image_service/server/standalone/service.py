@@ -49,7 +49,7 @@ _SAMPLE_IGNITION = (
     '"contents":{"source":"data:,A%20sample%20of%20image-service%0A"}}]}}'
 )
 _LOOPBACK = "127.0.0.1"
-MAX_BODY_BYTES = 20 * 1024 * 1024
+MAX_BODY_BYTES = 144 * 1024 * 1024  # an Ignition config as an escaped string, and a ramdisk
 MAX_CONNECTIONS = 1024
 
 

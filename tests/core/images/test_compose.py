@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from image_service.core.errors import (
     KernelArgumentsTooLarge,
 )
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.core.families.coreos.kargs_areas import MAX_AREA
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_members
 from image_service.core.images.base_image import BaseImage
@@ -36,6 +36,7 @@ from tests.core.formats.filesystems.iso_builder import (
     live_files,
     write_sparse_live_iso,
 )
+from tests.core.formats.reading import reader
 from tests.core.images.building import CONFIG, base_image, bytes_of, read
 
 if TYPE_CHECKING:
@@ -255,34 +256,51 @@ def test_large_incompressible_config_fits_a_large_area() -> None:
         assert read_members(area)["config.ign"].data == config
 
 
-def test_oversized_config_is_refused_with_the_sizes(base: BaseImage) -> None:
-    config = big_config(1_000_000)
-    with pytest.raises(IgnitionTooLarge) as caught:
+@pytest.mark.parametrize("length", [1_000_000, 3 << 20])
+def test_oversized_config_moves_behind_the_iso(base: BaseImage, length: int) -> None:
+    config = big_config(length)
+    image = composed(base, config, "quiet")
+    content = bytes_of(image)
+    moved = read_live_iso(reader(content), len(content))
+    assert moved.ignition.offset >= base.file.size
+    area = content[moved.ignition.offset : moved.ignition.offset + moved.ignition.length]
+    assert read_members(area)["config.ign"].data == config
+    assert ignition_area(base, content) == bytes(IGNITION_LENGTH)
+    assert image.areas[-1].start == moved.ignition.offset
+    assert image.etag not in {composed(base, config).etag, composed(base, config + b" ", "quiet").etag}
+    assert image.etag == composed(base, config, "quiet").etag
+    assert moved.kernel_arguments is not None
+    assert moved.kernel_arguments.read(reader(content)) == f"{KERNEL_ARGUMENTS} quiet"
+
+
+@pytest.mark.parametrize("length", [1_000_000, 3 << 20])
+def test_oversized_config_is_refused_if_its_area_is_a_part_of_a_file(length: int) -> None:
+    files = {**live_files(), "images/cdboot.img": bytes(2 * IGNITION_LENGTH)}
+    info = {"file": "images/cdboot.img", "offset": 1000, "length": IGNITION_LENGTH}
+    files["coreos/igninfo.json"] = json.dumps(info).encode()
+    config = big_config(length)
+    with base_image(build_live_iso(files)) as base, pytest.raises(IgnitionTooLarge) as caught:
         composed(base, config)
+    assert "cannot move" in caught.value.detail
+    assert "is not the whole of images/ignition.img" in caught.value.detail
     sizes = [int(size) for size in re.findall(r"([0-9]+) bytes", caught.value.detail)]
     assert sizes[0] == len(config)
-    assert 450_000 < sizes[1] < 550_000, "hexadecimal digits pack to half of their length"
-    assert sizes[2] == IGNITION_LENGTH
+    assert sizes[-1] == IGNITION_LENGTH
     assert status_of(caught.value) == 422
 
 
 def test_config_may_fill_its_area() -> None:
-    """A config has a smallest area that it fits; one byte less is too small."""
+    """A config has a smallest area that it fits; with one byte less it moves."""
     smallest = next(length for length in range(100, 400) if _fits(length))
     assert all(_fits(length) for length in range(smallest, smallest + 200, 7))
     with base_image(_iso_with_area(smallest)) as base:
         area = ignition_area(base, bytes_of(composed(base)))
         assert read_members(area)["config.ign"].data == CONFIG
-    with base_image(_iso_with_area(smallest - 1)) as base, pytest.raises(IgnitionTooLarge) as caught:
-        composed(base)
-    assert f"{smallest} bytes, does not fit the embed area of {smallest - 1} bytes" in caught.value.detail
 
 
 def _fits(length: int) -> bool:
-    with base_image(_iso_with_area(length)) as base, suppress(IgnitionTooLarge):
-        composed(base)
-        return True
-    return False
+    with base_image(_iso_with_area(length)) as base:
+        return composed(base).size == base.file.size
 
 
 def _iso_with_area(length: int) -> bytes:
@@ -296,13 +314,31 @@ def test_argument_that_a_boot_loader_would_change_is_refused(base: BaseImage, ar
     assert status_of(caught.value) == 422
 
 
-def test_arguments_may_fill_their_area_but_not_exceed_it(base: BaseImage) -> None:
+def test_arguments_may_fill_their_area_and_then_its_file_moves(base: BaseImage) -> None:
     areas = base.iso.kernel_arguments
     assert areas is not None
     room = areas.size - len(KERNEL_ARGUMENTS) - len(" ") - len("\n")
     assert kargs_areas(base, bytes_of(composed(base, CONFIG, "x" * room)))[0].endswith(b"x\n")
-    with pytest.raises(KernelArgumentsTooLarge, match=f"take {areas.size} bytes.* hold {areas.size - 1}"):
-        composed(base, CONFIG, "x" * (room + 1))
+    for length in (room + 1, MAX_AREA - len(KERNEL_ARGUMENTS) - 2):
+        content = bytes_of(composed(base, CONFIG, "x" * length))
+        moved = read_live_iso(reader(content), len(content)).kernel_arguments
+        assert moved is not None
+        assert (moved.size, moved.default) == (MAX_AREA, KERNEL_ARGUMENTS)
+        assert moved.read(reader(content)) == f"{KERNEL_ARGUMENTS} {'x' * length}"
+        assert min(area.offset for area in moved.areas) >= base.file.size
+        assert ignition_area(base, content) == ignition_area(base, bytes_of(composed(base)))
+
+
+def test_arguments_longer_than_a_kernel_reads_are_refused(base: BaseImage) -> None:
+    areas = base.iso.kernel_arguments
+    assert areas is not None
+    with pytest.raises(KernelArgumentsTooLarge) as caught:
+        composed(base, CONFIG, "x" * (MAX_AREA - len(KERNEL_ARGUMENTS) - 1))
+    assert (
+        f"take {MAX_AREA} bytes, their embed areas hold {areas.size - 1}, and cannot move"
+        in caught.value.detail
+    )
+    assert f"hold {MAX_AREA - 1}" in caught.value.detail
 
 
 def test_arguments_without_an_area_are_refused() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import IgnitionTooLarge, RamdiskTooLarge, Unprocessable
+from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_members
 from image_service.core.formats.newc import Member, write_archive
 from image_service.core.formats.reading import Span
@@ -20,6 +21,7 @@ from image_service.core.images.customization import Customization
 from image_service.server.http.problem import status_of
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.core.formats.filesystems.iso_builder import CREATED, IGNITION_LENGTH
+from tests.core.formats.reading import reader
 from tests.core.images.building import CONFIG, base_image, bytes_of, read
 from tests.core.images.expected_isos import (
     DEFAULT,
@@ -66,7 +68,7 @@ def derived(base: BaseImage) -> Iterator[Canvas]:
 
 
 def composed(canvas: Canvas, ramdisk: bytes | None, config: bytes = CONFIG) -> BootImage:
-    return compose(canvas, Customization(config, (), CREATED, ramdisk), "x.iso")
+    return compose(canvas, Customization(config, (), CREATED, ramdisk), "x.iso", fixed=(RamdiskTooLarge,))
 
 
 def area_of(image: BootImage, area: Span) -> bytes:
@@ -151,7 +153,7 @@ def test_ramdisk_larger_than_the_area_is_refused(spliced: Canvas) -> None:
 
 def test_oversized_config_is_not_reported_as_the_ramdisk(spliced: Canvas) -> None:
     canvas = attrs.evolve(spliced, ignition=attrs.evolve(spliced.ignition, length=SMALLEST - 1))
-    with pytest.raises(IgnitionTooLarge) as caught:
+    with pytest.raises(IgnitionTooLarge) as caught:  # whose area is a part of its file here
         composed(canvas, RAMDISK)
     assert sizes_in(caught.value) == [len(CONFIG), SMALLEST, SMALLEST - 1]
 
@@ -165,6 +167,16 @@ def test_ramdisk_starts_its_own_area(derived: Canvas, length: int) -> None:
     image = bytes_of(composed(derived, ramdisk[:length]))
     filled = ramdisk[:length].ljust(RAMDISK_LENGTH, b"\0")
     assert image == expected_derived_minimal(ARGUMENTS, archive(CONFIG), filled)
+
+
+def test_ramdisk_larger_than_its_own_area_moves_behind_the_config(derived: Canvas) -> None:
+    ramdisk = bytes(range(1, 256)) * (RAMDISK_LENGTH // 255 + 1)
+    image = compose(derived, Customization(CONFIG, (), CREATED, ramdisk), "x.iso")
+    moved = read_live_iso(reader(bytes_of(image)), image.size)
+    stored = archive(CONFIG, moved.ignition.length)
+    assert area_of(image, moved.ignition) == stored + bytes(-len(stored) % 4) + ramdisk
+    assert moved.ramdisk is not None
+    assert not any(area_of(image, moved.ramdisk))
 
 
 def test_ramdisk_larger_than_its_own_area_is_refused_with_the_sizes(derived: Canvas) -> None:

@@ -22,8 +22,8 @@ from image_service.core.formats.newc import Member, write_archive
 from image_service.core.images.reference import Credentials, CredentialScheme, Kind
 from image_service.server.assisted.calls import (
     IGNITION_LIMIT_BYTES,
-    INFRA_ENV_LIMIT_BYTES,
     RAMDISK_LIMIT_BYTES,
+    infra_env_limit,
 )
 from image_service.server.assisted.client import AssistedService
 from image_service.server.http.problem import status_of
@@ -441,9 +441,9 @@ async def test_config_is_limited_in_size(standalone: FaultyStandalone, assisted:
 @ensure_deferred
 async def test_infra_env_is_limited_in_size(standalone: FaultyStandalone, assisted: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
-    standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * INFRA_ENV_LIMIT_BYTES)
+    standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * infra_env_limit(IGNITION_LIMIT_BYTES))
     error = await error_of(assisted.fetch_infra_env(infra_env_id, None))
-    assert f"larger than {INFRA_ENV_LIMIT_BYTES} bytes" in error.detail
+    assert f"larger than {infra_env_limit(IGNITION_LIMIT_BYTES)} bytes" in error.detail
 
 
 @ensure_deferred
@@ -461,7 +461,7 @@ async def test_ramdisk_is_limited_in_size(standalone: FaultyStandalone, assisted
 @ensure_deferred
 async def test_endless_body_is_502(reactor: EPollReactor) -> None:
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-    async with upstream(reactor) as server, client_of(reactor, server) as assisted:
+    async with upstream(reactor) as server, client_of(reactor, server, ignition_bytes=1 << 20) as assisted:
         server.answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 9
         error = await error_of(assisted.fetch_ignition(ID, None, None))
     assert "larger than" in error.detail

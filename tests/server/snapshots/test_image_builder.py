@@ -14,10 +14,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.core.errors import (
-    IgnitionTooLarge,
     KernelArgumentsTooLarge,
     NotFound,
-    RamdiskTooLarge,
     Unavailable,
     UnknownBaseImage,
 )
@@ -239,20 +237,31 @@ def test_ramdisk_too_large_to_splice_uses_a_derived_iso(
     assert length * b"r" in bytes_of(image)
 
 
-def test_ramdisk_too_large_for_the_derived_iso_is_refused(bench: Workbench) -> None:
+def test_ramdisk_too_large_for_the_derived_iso_moves_behind_it(bench: Workbench) -> None:
     bench.has_templates()
+    ramdisk = gzip.compress(b"") + bytes(RAMDISK_LENGTH)
     for version in (WITH_RECIPE, WITHOUT_RECIPE, NEEDS_NMSTATE):
-        with pytest.raises(RamdiskTooLarge, match=f"{RAMDISK_LENGTH + 1} bytes .* {RAMDISK_LENGTH} bytes"):
-            bench.build(ref_of(MINIMAL, version), customization(bytes(RAMDISK_LENGTH + 1)))
+        made = bench.build(ref_of(MINIMAL, version), customization(ramdisk))
+        assert made.extents.read_at(made.areas[-1].start, 2).startswith(b"\x1f\x8b")
+        assert made.size > bench.template.file.size + RAMDISK_LENGTH
 
 
-def test_other_oversized_content_does_not_use_a_derived_iso(bench: Workbench) -> None:
-    """It would not fit there either; and so it is said at once, not after the template was made."""
-    with pytest.raises(KernelArgumentsTooLarge):
-        bench.build(ref_of(MINIMAL), customization(RAMDISK, "x" * 1500))
-    made = bench.compose(ref_of(MINIMAL), customization(RAMDISK, config=incompressible(IGNITION_LENGTH)))
-    bench.threads.work()
-    assert [type(error) for error in made] == [IgnitionTooLarge]
+def test_other_oversized_content_moves_in_a_thread_and_needs_no_derived_iso(bench: Workbench) -> None:
+    for content in (
+        customization(RAMDISK, "x" * 1500),
+        customization(RAMDISK, config=incompressible(IGNITION_LENGTH)),
+    ):
+        composed = bench.compose(ref_of(MINIMAL), content)
+        assert composed == []
+        bench.threads.work()
+        (made,) = composed
+        assert not isinstance(made, BaseException)
+        assert made.size > IGNITION_LENGTH
+
+
+def test_more_arguments_than_a_kernel_reads_are_refused(bench: Workbench) -> None:
+    with pytest.raises(KernelArgumentsTooLarge, match="cannot move in the base image"):
+        bench.build(ref_of(MINIMAL), customization(RAMDISK, "x" * 2048))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import traceback
 from functools import partial
@@ -15,7 +14,6 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from image_service.core.errors import (
-    IgnitionTooLarge,
     KernelArgumentInvalid,
 )
 from image_service.server.snapshots import image_cache, retention
@@ -65,10 +63,11 @@ def test_large_config_is_composed_in_a_thread(world: World, client: Client) -> N
 
 
 def test_error_in_a_thread_is_raised(world: World, client: Client) -> None:
-    say(world, random.Random(7).randbytes(2**19).hex())  # noqa: S311 - text that packs to half of its length
+    say(world, "x" * THREAD_BYTES)
+    world.assisted.reported = infra_env_of(("a;b",))
     asked = client.ask()
     world.threads.work()
-    assert isinstance(asked.error, IgnitionTooLarge)
+    assert isinstance(asked.error, KernelArgumentInvalid)
 
 
 @ensure_deferred

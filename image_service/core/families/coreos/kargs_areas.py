@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import struct
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from image_service.core.formats.filesystems.iso9660 import Iso9660
     from image_service.core.formats.reading import ReadAt
 
-_MAX_AREA = 2048  # bytes; the kernel's and coreos-installer's limit
+MAX_AREA: Final = 2048
+"""Bytes of an area: the limit of the kernel of x86_64 and of coreos-installer."""
+
 _MAX_FILES = 16  # real images have one or two
 _HEADER_OFFSET = 32672
 _HEADER = struct.Struct("<8xQQ6Q")
@@ -156,5 +158,5 @@ def _read_header(read_at: ReadAt, image_size: int) -> KargsAreas | None:
 
 
 def _check_size(name: str, size: int) -> None:
-    if not 0 < size <= _MAX_AREA:
-        raise FormatError(f"{name}: areas of kernel arguments must have 1 to {_MAX_AREA} bytes, not {size}")
+    if not 0 < size <= MAX_AREA:
+        raise FormatError(f"{name}: areas of kernel arguments must have 1 to {MAX_AREA} bytes, not {size}")

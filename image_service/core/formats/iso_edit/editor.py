@@ -17,8 +17,9 @@ from image_service.core.extents import ExtentMap, Literal, Overlay, Zeros, apply
 from image_service.core.formats.filesystems.el_torito import EFI, read_boot_images
 from image_service.core.formats.filesystems.iso9660 import SECTOR
 from image_service.core.formats.iso_edit.partitions import ALIGNMENT, Growth, HybridTables
-from image_service.core.formats.iso_edit.tree import TreeChange, Tree
+from image_service.core.formats.iso_edit.tree import Tree, TreeChange
 from image_service.core.formats.iso_edit.volumes import Descriptor, Names, read_descriptors
+from image_service.core.formats.reading import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,10 +42,12 @@ class IsoPlan:
     Args:
         overlays: by offset, disjoint.
         tail: what follows the base, and zeros up to the next sector first; empty: the size is the same.
+        places: where the files are that were put.
     """
 
     overlays: tuple[Overlay, ...]
-    tail: tuple[Extent, ...]
+    tail: tuple[Extent, ...] = ()
+    places: tuple[Span, ...] = ()
 
     def apply(self, base: ExtentMap) -> ExtentMap:
         """Return the edited ISO."""
@@ -97,6 +100,13 @@ class IsoEditor:
         extents = [extent for record in records for extent in self._content(path, record)]
         return ExtentMap(tuple(extents))
 
+    def locate(self, path: str) -> Span | None:
+        """Return where a file of the base lies; None if it is absent or in several runs."""
+        found = self._names.find(path)
+        if len(found) != 1 or found[0].is_directory:
+            return None
+        return Span(path, self._names.start + found[0].block * SECTOR, found[0].length)
+
     def put(self, path: str, content: Sequence[Extent]) -> None:
         """Add or replace a file, and make its directories, in all trees.
 
@@ -106,7 +116,7 @@ class IsoEditor:
         names = path.split("/")
         if any(name in {"", ".", ".."} or "\0" in name for name in names):
             raise Unprocessable(f"{path!r} is not the path of a file in an ISO: names separated by /")
-        size = sum(extent.length for extent in content)
+        size = _length(content)
         if size > MAX_FILE:
             raise Unprocessable(f"{path!r} has {size} bytes, more than the {MAX_FILE} of a file in an ISO")
         self._puts[path] = tuple(extent for extent in content if extent.length)
@@ -123,7 +133,7 @@ class IsoEditor:
             Unprocessable: a path is of a directory, passes through a file, or cannot be stored in the ISO.
         """
         if not self._puts:
-            return IsoPlan(_sorted(self._patches), ())
+            return IsoPlan(_sorted(self._patches))
         replaced = {path: self._names.find(path) for path in sorted(self._puts)}
         tail = _Tail(self._base.size)
         places = {path: tail.append(self._puts[path]) for path in replaced}
@@ -146,15 +156,15 @@ class IsoEditor:
         overlays += self._move_boot_images(replaced, places, growth)
         for at, data in growth.patches:
             overlays += _differences(at, self._base.read_at(at, len(data)), data)
-        return IsoPlan(_sorted(overlays), tail.extents)
+        spans = tuple(Span(path, at, _length(self._puts[path])) for path, at in places.items())
+        return IsoPlan(_sorted(overlays), tail.extents, spans)
 
     def _change_trees(
         self, replaced: Mapping[str, tuple[Record, ...]], places: Mapping[str, int], tail: _Tail
     ) -> Iterator[TreeChange]:
         for tree in self._trees:
             for path, offset in places.items():
-                length = sum(extent.length for extent in self._puts[path])
-                tree.put(path, offset, length, replaced[path])
+                tree.put(path, offset, _length(self._puts[path]), replaced[path])
             yield from tree.lay_out(tail.allocate)
 
     def _content(self, path: str, record: Record) -> tuple[Extent, ...]:
@@ -243,6 +253,10 @@ class _Tail:
     def _add(self, extent: Extent) -> None:
         self._extents.append(extent)
         self.end += extent.length
+
+
+def _length(content: Sequence[Extent]) -> int:
+    return sum(extent.length for extent in content)
 
 
 def _rank(tree: Tree) -> int:

@@ -221,7 +221,10 @@ class Tree:
         return directory.children[record.identifier]
 
     def _find(self, directory: Directory, name: str) -> tuple[Record, ...]:
-        index = self._index(directory).get(name if self._is_exact else name.casefold())
+        names = self._index(directory)
+        index = names.get(name if self._is_exact else name.casefold())
+        if index is None and self.spelling is Names.ISO and not self.has_rock_ridge:
+            index = names.get(_level_1(name.casefold()))
         return () if index is None else self._sections(directory, index)
 
     def _sections(self, directory: Directory, index: int) -> tuple[Record, ...]:
@@ -448,3 +451,9 @@ class Tree:
             if listed.name == directory.identifier:
                 return listed
         raise FormatError(f"the ISO's path table lacks a directory: {directory.identifier!r}")
+
+
+def _level_1(name: str) -> str:
+    """Return a name of at most eight characters, a dot and three (ECMA-119 section 10.1)."""
+    stem, dot, extension = name.rpartition(".")
+    return stem[:_STEM] + dot + extension[:_EXTENSION] if dot else name[:_STEM]
