@@ -187,6 +187,30 @@ def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
     assert report.config_digest == hashlib.sha256(config).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ("firmware_name", "medium_name"),
+    [soaked("bios", "cd"), ("bios", "usb"), soaked("uefi", "cd"), ("uefi", "usb")],
+)
+@pytest.mark.parametrize("file", ["full.iso", soaked("minimal.iso")])
+def test_guest_reads_a_config_and_arguments_that_do_not_fit_their_areas(
+    firmware_name: str, medium_name: str, file: str, host: Host, tmp_path: Path
+) -> None:
+    """They are behind the end of the ISO: a stick's partition must have grown to reach them."""
+    noise = base64.b64encode(hashlib.shake_256().digest(12 << 20)).decode()
+    stored = [{"path": "/noise", "contents": {"source": f"data:;base64,{noise}"}}]
+    arguments = [*APPENDED, "long=" + "x" * 1300]
+    infra_env_id = host.service.register(SPLICED, {**CONFIG, "storage": {"files": stored}}, arguments)
+    if file == "full.iso":
+        image = host.service.get_image(f"/byid/{infra_env_id}/{SPLICED}/x86_64/{file}", method="HEAD")
+        assert int(image.headers["Content-Length"]) > host.iso.stat().st_size + (16 << 20)
+    url = host.url(infra_env_id, SPLICED, file)
+    report = boot(*firmware(firmware_name, tmp_path), *NETWORK, *medium(medium_name, url), "-m", "1024")
+    config = host.service.ignition_config(infra_env_id)
+    assert len(config) > 16 << 20
+    assert report.config_digest == hashlib.sha256(config).hexdigest()
+    assert report.arguments.endswith(" ".join(arguments))
+
+
 @pytest.mark.parametrize("is_link", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_ipxe_boots_by_its_script(host: Host, tmp_path: Path, *, is_link: bool) -> None:
     ramdisk = make_ramdisk(RAMDISK_TEXT)
