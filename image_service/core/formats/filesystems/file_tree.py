@@ -41,6 +41,16 @@ class TreeNode(Protocol):
         """Return by name functions that read the nodes; FormatError for more than `MAX_DIRECTORY` bytes."""
 
 
+def fold_case(name: str) -> str:
+    """Return the name in capitals, by which FAT and NTFS compare.
+
+    A letter whose capital is two letters stays, so ``straße`` is not ``STRASSE``.
+    """
+    if name.isascii():
+        return name.upper()
+    return "".join(capital if len(capital := letter.upper()) == 1 else letter for letter in name)
+
+
 @attrs.frozen
 class CaseInsensitiveEntries(Mapping[str, Callable[[], _Node]]):
     """A directory's entries, found in any case and listed as they are spelled."""
@@ -50,10 +60,10 @@ class CaseInsensitiveEntries(Mapping[str, Callable[[], _Node]]):
 
     @_spellings.default
     def _index(self) -> Mapping[str, str]:
-        return {name.casefold(): name for name in self._entries}
+        return {fold_case(name): name for name in self._entries}
 
     def __getitem__(self, name: str) -> Callable[[], _Node]:
-        return self._entries[self._spellings[name.casefold()]]
+        return self._entries[self._spellings[fold_case(name)]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
