@@ -84,6 +84,12 @@ class IsoEditor:
         self._puts: dict[str, tuple[Extent, ...]] = {}
         self._patches: list[Overlay] = []
 
+    @property
+    def volume_id(self) -> str:
+        """The label, without padding."""
+        first = next(tree for tree in self._trees if tree.start == 0 and tree.spelling is Names.ISO)
+        return first.descriptors[0].data[40:72].decode("ascii", "replace").rstrip(" \0")
+
     def list(self, path: str = "") -> Mapping[str, bool] | None:
         """Return the names in a directory of the base, with True for directories; None: it is absent.
 

@@ -1,0 +1,1 @@
+"""Families of live ISOs other than CoreOS: one module each."""

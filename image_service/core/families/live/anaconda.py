@@ -1,0 +1,34 @@
+"""Fedora, RHEL and their kin: Anaconda reads the kickstart file that ``inst.ks`` names, here on the medium.
+
+``hd:LABEL=…`` finds the medium as a CD and as a stick. The medium has a checksum of the image as it was, and
+a failed check halts the machine, so the arguments that start the check are deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from image_service.core.families.live.family import LiveFamily, MediumEdit
+from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+
+if TYPE_CHECKING:
+    from image_service.core.families.live.medium import LiveMedium
+
+_KICKSTART = "ks.cfg"
+_SPECIAL = re.compile(r"[^A-Za-z0-9._+-]")
+CHECKS = ("rd.live.check", "rd.live.check=1", "mediacheck", "mediacheck=1")
+"""Arguments that compare the medium with its implanted checksum."""
+
+
+def _recognizes(medium: LiveMedium) -> bool:
+    return medium.has(".treeinfo") or medium.has("images/install.img") or medium.has(".discinfo")
+
+
+def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
+    label = _SPECIAL.sub(lambda found: f"\\x{ord(found[0]):02x}", medium.volume_id)
+    arguments = (f"inst.ks=hd:LABEL={label}:/{_KICKSTART}",)
+    return MediumEdit(files={_KICKSTART: config}, boot=BootEdit(append=arguments, delete=CHECKS))
+
+
+ANACONDA = LiveFamily("anaconda", "kickstart file", _recognizes, _place)

@@ -1,0 +1,112 @@
+"""Lays an edit over a live ISO: files, one more initrd, boot configurations and lists of checksums."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import attrs
+
+from image_service.core.errors import Unprocessable
+from image_service.core.extents import Literal
+from image_service.core.formats.boot_configuration.boot_edit import BootEdit, Dialect
+from image_service.core.formats.boot_configuration.checksums import LIST_NAME, update_checksums
+from image_service.core.formats.boot_configuration.editing import edit_config
+from image_service.core.formats.boot_configuration.finding import find_configs
+from image_service.core.formats.initrd import store_archive
+from image_service.core.formats.newc import Member, write_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from image_service.core.families.live.family import MediumEdit
+    from image_service.core.families.live.medium import EfiImage, LiveMedium
+    from image_service.core.formats.iso_edit.editor import IsoPlan
+
+INITRD_PATH = "image-service.img"
+"""Of the additional initrd, on the medium. It is gzip: Linux skips a plain archive at an odd offset."""
+
+_ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
+
+
+def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
+    """Return the plan of an edited ISO.
+
+    Raises:
+        FormatError: the ISO is damaged where it must be changed.
+        Unprocessable: a path or an argument cannot be stored, or no boot configuration takes the edit.
+    """
+    files = dict(edit.files)
+    boot = edit.boot
+    initrd = b""
+    if edit.initrd:
+        members = [Member(path, content) for path, content in sorted(edit.initrd.items())]
+        initrd = store_archive(write_archive(members))
+        boot = attrs.evolve(boot, initrds=(*boot.initrds, INITRD_PATH))
+        files[INITRD_PATH] = initrd
+    edited = _edit_configs(medium, boot)
+    files |= edited
+    changes_fat = [_edit_efi_image(image, edit, boot, initrd) for image in medium.efi_images]
+    changes_boot = boot.append or boot.delete or boot.replace or boot.initrds
+    if changes_boot and not (edited or any(changes_fat)):
+        raise Unprocessable(
+            "no boot configuration of the ISO takes arguments or another initrd: a signed unified kernel"
+            " has its own"
+        )
+    files |= dict(_update_lists(medium, files))
+    for path, content in files.items():
+        medium.editor.put(path, (Literal(content),))
+    for image in medium.efi_images:
+        for overlay in image.fat.finish():
+            medium.editor.patch(image.offset + overlay.offset, overlay.data)
+    return medium.editor.finish()
+
+
+def _edit_configs(medium: LiveMedium, boot: BootEdit) -> Mapping[str, bytes]:
+    if boot == BootEdit():
+        return {}
+    found = ((config, edit_config(config, boot)) for config in find_configs(medium).files)
+    return {config.path: edited.content for config, edited in found if edited.content != config.content}
+
+
+def _edit_efi_image(image: EfiImage, edit: MediumEdit, boot: BootEdit, initrd: bytes) -> bool:
+    """Edit a FAT file system; return True if a boot configuration in it is changed."""
+    for path, content in edit.efi_files.items():
+        image.fat.put(path, content)
+    changed = False
+    if boot == BootEdit():
+        return changed
+    for config in find_configs(_FatMedium(image)).files:
+        edited = edit_config(config, boot).content
+        if edited != config.content:
+            image.fat.put(config.path, edited)
+            changed = True
+            if initrd and config.dialect is Dialect.SYSTEMD_BOOT:  # its kernels are in the same file system
+                image.fat.put(INITRD_PATH, initrd)
+    return changed
+
+
+@attrs.frozen
+class _FatMedium:
+    image: EfiImage
+
+    def read(self, path: str) -> bytes | None:
+        return self.image.fat.read(path)
+
+    def list(self, path: str) -> tuple[str, ...]:
+        return tuple(self.image.fat.list(path) or ())
+
+
+def _update_lists(medium: LiveMedium, files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    digests = {
+        path: {name: hashlib.new(name, content, usedforsecurity=False).hexdigest() for name in _ALGORITHMS}
+        for path, content in files.items()
+    }
+    changed = {path: each for path, each in digests.items() if medium.editor.find(path) is not None}
+    added = {path: each for path, each in digests.items() if path not in changed}
+    for path in filter(LIST_NAME.fullmatch, medium.list()):
+        content = medium.read(path)
+        if content is not None:
+            updated = update_checksums(path, content, changed, added)
+            if updated != content:
+                yield path, updated

@@ -1,0 +1,55 @@
+"""What a family of live ISOs is: how one is recognized, and where its config goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping  # noqa: TC003 - attrs resolves annotations at run time
+
+import attrs
+
+from image_service.core.errors import Unprocessable
+from image_service.core.families.live.medium import LiveMedium  # noqa: TC001 - same
+from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+
+
+@attrs.frozen
+class MediumEdit:
+    """What is laid over an ISO.
+
+    Args:
+        files: their content by path.
+        initrd: files of one more initrd, by path in it.
+        efi_files: files in each FAT file system that UEFI boots from, whose size does not change.
+        boot: of every boot entry.
+    """
+
+    files: Mapping[str, bytes] = attrs.field(factory=dict, repr=False)
+    initrd: Mapping[str, bytes] = attrs.field(factory=dict, repr=False)
+    efi_files: Mapping[str, bytes] = attrs.field(factory=dict, repr=False)
+    boot: BootEdit = attrs.field(factory=BootEdit)
+
+
+@attrs.frozen
+class LiveFamily:
+    """A family.
+
+    Args:
+        name: as in ``OS_IMAGES``.
+        config: what its config is called.
+        recognizes: returns True for an ISO of the family.
+        place: returns the edit that makes the installer or the live system use a config.
+    """
+
+    name: str
+    config: str
+    recognizes: Callable[[LiveMedium], bool]
+    place: Callable[[LiveMedium, bytes], MediumEdit]
+
+
+def refuse(why: str) -> Callable[[LiveMedium, bytes], MediumEdit]:
+    """Return a function that refuses a config, and says what would work instead."""
+
+    def place(medium: LiveMedium, config: bytes) -> MediumEdit:
+        del medium, config
+        raise Unprocessable(why)
+
+    return place

@@ -1,0 +1,115 @@
+"""Families whose config is one file, or cannot be on the ISO itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from image_service.core.families.live.family import LiveFamily, MediumEdit, refuse
+from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+
+if TYPE_CHECKING:
+    from image_service.core.families.live.medium import LiveMedium
+
+
+def _is_alpine(medium: LiveMedium) -> bool:
+    return medium.has(".alpine-release")
+
+
+def _apkovl(medium: LiveMedium, config: bytes) -> MediumEdit:
+    """Its initrd unpacks the first ``*.apkovl.tar.gz`` in the root of the boot medium."""
+    del medium
+    return MediumEdit(files={"localhost.apkovl.tar.gz": config})
+
+
+def _is_kairos(medium: LiveMedium) -> bool:
+    return medium.has("rootfs.squashfs") and medium.volume_id.startswith(("COS_LIVE", "KAIROS", "ELEMENTAL"))
+
+
+def _cloud_config(medium: LiveMedium, config: bytes) -> MediumEdit:
+    del medium
+    return MediumEdit(files={"config.yaml": config})
+
+
+def _is_esxi(medium: LiveMedium) -> bool:
+    return b"kernelopt=" in (medium.read("boot.cfg") or b"").lower()
+
+
+def _kickstart_of_esxi(medium: LiveMedium, config: bytes) -> MediumEdit:
+    del medium
+    return MediumEdit(files={"KS.CFG": config}, boot=BootEdit(append=("ks=cdrom:/KS.CFG",)))
+
+
+def _is_flatcar(medium: LiveMedium) -> bool:
+    return medium.has("flatcar/vmlinuz-a") or medium.has("flatcar/vmlinuz")
+
+
+def _ignition_of_flatcar(medium: LiveMedium, config: bytes) -> MediumEdit:
+    del medium
+    return MediumEdit(
+        initrd={"usr/share/oem/config.ign": config}, boot=BootEdit(append=("flatcar.first_boot=1",))
+    )
+
+
+def _is_talos(medium: LiveMedium) -> bool:
+    return medium.volume_id.upper().startswith("TALOS") or medium.has("boot/initramfs.xz", "boot/vmlinuz")
+
+
+def _is_harvester(medium: LiveMedium) -> bool:
+    return medium.has("harvester-release.yaml") or medium.volume_id.upper().startswith("HARVESTER")
+
+
+def _is_nixos(medium: LiveMedium) -> bool:
+    return medium.has("nix-store.squashfs") or medium.volume_id.startswith("nixos")
+
+
+def _has_unified_kernel(medium: LiveMedium) -> bool:
+    return any(
+        name.casefold().endswith(".efi")
+        for image in medium.efi_images
+        for name in image.fat.list("EFI/Linux") or ()
+    )
+
+
+def _credentials(medium: LiveMedium, config: bytes) -> MediumEdit:
+    """systemd-stub passes them on from its file system, although the kernel's arguments are signed."""
+    del medium
+    return MediumEdit(efi_files={"loader/credentials/image-service.cred": config})
+
+
+ALPINE = LiveFamily("alpine", "apkovl archive (tar.gz)", _is_alpine, _apkovl)
+KAIROS = LiveFamily("kairos", "cloud-config", _is_kairos, _cloud_config)
+ESXI = LiveFamily("esxi", "kickstart file", _is_esxi, _kickstart_of_esxi)
+FLATCAR = LiveFamily("flatcar", "Ignition config", _is_flatcar, _ignition_of_flatcar)
+TALOS = LiveFamily(
+    "talos",
+    "machine configuration",
+    _is_talos,
+    refuse(
+        "Talos reads its machine configuration from another medium: attach the config ISO of the layout"
+        " metal-iso, and append the kernel argument talos.config=metal-iso"
+    ),
+)
+HARVESTER = LiveFamily(
+    "harvester",
+    "configuration",
+    _is_harvester,
+    refuse(
+        "Harvester reads its configuration by HTTP: append harvester.install.automatic=true and"
+        " harvester.install.config_url=URL"
+    ),
+)
+NIXOS = LiveFamily(
+    "nixos",
+    "configuration",
+    _is_nixos,
+    refuse("a NixOS ISO reads no configuration of its medium: append arguments, or build it into the ISO"),
+)
+UNIFIED_KERNEL = LiveFamily("unified-kernel", "systemd credential", _has_unified_kernel, _credentials)
+GENERIC = LiveFamily(
+    "generic",
+    "config",
+    lambda _: True,
+    refuse(
+        "no family of this ISO is known, so there is no place for a config: give files, arguments, an initrd"
+    ),
+)

@@ -1,0 +1,24 @@
+"""Proxmox VE, Backup Server and Mail Gateway: GRUB starts the automatic installer if its file is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from image_service.core.families.live.family import LiveFamily, MediumEdit
+
+if TYPE_CHECKING:
+    from image_service.core.families.live.medium import LiveMedium
+
+_PRODUCTS = (".pve-cd-id.txt", ".pbs-cd-id.txt", ".pmg-cd-id.txt", "pve-installer.squashfs")
+
+
+def _recognizes(medium: LiveMedium) -> bool:
+    return any(medium.has(name) for name in _PRODUCTS) or "PRODUCT='p" in medium.text(".cd-info")
+
+
+def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
+    del medium
+    return MediumEdit(files={"auto-installer-mode.toml": b'mode = "iso"\n', "answer.toml": config})
+
+
+PROXMOX = LiveFamily("proxmox", "answer file", _recognizes, _place)

@@ -1,0 +1,22 @@
+"""openSUSE and SLES: linuxrc reads ``/autoinst.xml`` of the medium by itself, and starts AutoYaST with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from image_service.core.families.live.family import LiveFamily, MediumEdit
+
+if TYPE_CHECKING:
+    from image_service.core.families.live.medium import LiveMedium
+
+
+def _recognizes(medium: LiveMedium) -> bool:
+    return medium.has("media.1") or medium.has("boot/x86_64/loader", "boot/x86_64/root")
+
+
+def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
+    del medium
+    return MediumEdit(files={"autoinst.xml": config})
+
+
+SUSE = LiveFamily("suse", "AutoYaST profile", _recognizes, _place)

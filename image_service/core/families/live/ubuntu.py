@@ -1,0 +1,23 @@
+"""Ubuntu: subiquity reads ``/autoinstall.yaml`` of the medium, and asks nothing with ``autoinstall``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from image_service.core.families.live.family import LiveFamily, MediumEdit
+from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+
+if TYPE_CHECKING:
+    from image_service.core.families.live.medium import LiveMedium
+
+
+def _recognizes(medium: LiveMedium) -> bool:
+    return medium.has("casper") and "Ubuntu" in medium.text(".disk/info") + medium.volume_id
+
+
+def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
+    del medium
+    return MediumEdit(files={"autoinstall.yaml": config}, boot=BootEdit(append=("autoinstall",)))
+
+
+UBUNTU = LiveFamily("ubuntu", "autoinstall configuration", _recognizes, _place)
