@@ -15,6 +15,7 @@ from image_service.core.families.coreos.build_names import (
     VERSION,
     VERSION_FAULT,
 )
+from image_service.core.families.live.families import FAMILIES
 from image_service.core.formats.hosts import host_fault, is_web_url
 from image_service.settings import parsers
 
@@ -26,6 +27,9 @@ _REMOTE_MEMBERS = ("remote", "digests", "digests_sha256")
 METAL_DISK = "metal-disk"
 ISO_TYPES = (FULL_ISO, "disconnected-iso")
 TYPES = (*ISO_TYPES, METAL_DISK)
+
+COREOS = "coreos"
+FAMILY_NAMES = (COREOS, *(family.name for family in FAMILIES))
 
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 _S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]+")
@@ -50,6 +54,7 @@ class OsImage:
     remote: bool = False  # it stays at its origin, and is read by ranges
     digests_url: str | None = attrs.field(default=None, repr=False)  # of the list of block digests
     digests_sha256: str | None = None  # of that list, lower-case hex; None: there is none
+    family: str | None = None  # of the live ISO; None: the one that recognizes it
     unknown_members: tuple[str, ...] = ()  # of its entries, which have no effect
 
     @property
@@ -84,7 +89,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
         same_image.setdefault(key, []).append(entry)
     images, faults = [], []
     for key, same in same_image.items():
-        members = {name: _distinct(same, name) for name in ("url", "sha256", *_REMOTE_MEMBERS)}
+        members = {name: _distinct(same, name) for name in ("url", "sha256", "family", *_REMOTE_MEMBERS)}
         first = {name: next(iter(values), None) for name, values in members.items()}
         openshift_versions = {entry["openshift_version"] for entry in same}
         in_order = tuple(sorted(openshift_versions, key=precedence, reverse=True))
@@ -96,6 +101,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
             remote=bool(first["remote"]),
             digests_url=first["digests"],
             digests_sha256=first["digests_sha256"],
+            family=first["family"],
             unknown_members=tuple(sorted({name for entry in same for name in entry} - _KNOWN)),
         )
         images.append(image)
@@ -127,6 +133,8 @@ def _faults(entry: object) -> Iterable[str]:
         if name in entry and not (isinstance(digest, str) and SHA256.fullmatch(digest)):
             yield f"{name} must be 64 hexadecimal digits, or absent"
     yield from _remote_faults(entry)
+    if entry.get("family", COREOS) not in FAMILY_NAMES:
+        yield f"family must be one of {', '.join(FAMILY_NAMES)}, or absent"
     if entry.get("type", FULL_ISO) not in TYPES:
         yield f"type must be one of {', '.join(TYPES)}, or absent"
 
@@ -181,7 +189,7 @@ _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
     "version": (VERSION.fullmatch, VERSION_FAULT),
 }
 # assisted-service has given entries a rootfs_url, which nothing needs.
-_KNOWN = {*_MEMBERS, *_REMOTE_MEMBERS, "sha256", "type", "rootfs_url"}
+_KNOWN = {*_MEMBERS, *_REMOTE_MEMBERS, "sha256", "type", "family", "rootfs_url"}
 
 
 def precedence(version: str) -> tuple[object, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from image_service.core.base_file import BaseFile  # noqa: TC001 - same
-from image_service.core.families.coreos.live_iso import LiveIso  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.core.base_file import BaseFile  # noqa: TC001 - attrs resolves annotations at run time
+from image_service.core.families.coreos.live_iso import LiveIso  # noqa: TC001 - same
+from image_service.core.families.live.family import LiveFamily  # noqa: TC001 - same
 
 
 @attrs.frozen
 class BaseImage:
-    """A pristine CoreOS live ISO, opened and parsed once."""
+    """A pristine live ISO, opened and parsed once."""
 
     file: BaseFile
     iso: LiveIso
@@ -20,6 +21,7 @@ class BaseImage:
     version: str  # the OS build (``OS_IMAGES`` ``version``)
     architecture: str  # RPM architecture name
     disconnected: bool = False  # the ``disconnected-iso``, which may already contain a customization
+    family: LiveFamily | None = None  # None: CoreOS; of another family, `iso` has no areas
     needs_nmstate: bool = False  # its initrd sets up static networks with nmstatectl and does not contain it
 
     @property

@@ -13,7 +13,8 @@ from image_service.core.families.coreos.kargs import KernelArgument  # noqa: TC0
 class Customization:
     """Everything that is laid over a base image."""
 
-    # A valid config, byte for byte as received. Empty: there is none, and the machine must not find one.
+    # A valid config, of Ignition or of another family, byte for byte as received. Empty: there is none, and
+    # the machine must not find one.
     ignition: bytes = attrs.field(repr=False)
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(repr=False)
     modified: datetime | None  # Last-Modified of the config, UTC

@@ -48,10 +48,18 @@ class InfraEnv:
     architecture: str | None  # as in ``OS_IMAGES``; None: the infra-env has none
 
 
+FAMILY_CONFIG_FIELD = "Image-Service-Config"
+"""Says that the stand-in sends a config of another family than CoreOS."""
+
+
 def parse_ignition(response: CompleteResponse) -> IgnitionConfig:
-    """Return the config; raises UpstreamError unless it is JSON, IgnitionInvalid unless it has version 3."""
+    """Return the config; raises UpstreamError unless it is JSON, IgnitionInvalid unless it has version 3.
+
+    One of the stand-in may be of another family, which its header field says.
+    """
     try:
-        check_ignition(response.body)
+        if not response.headers.hasHeader(FAMILY_CONFIG_FIELD):
+            check_ignition(response.body)
     except IgnitionNotJson:
         raise upstream_error(f"{response.resource}, {len(response.body)} bytes, is not JSON") from None
     except IgnitionInvalid as error:

@@ -11,9 +11,11 @@ import attrs
 
 from image_service.core.errors import FormatError, NotFound, RamdiskTooLarge
 from image_service.core.families.coreos.family import WITHOUT_MINIMAL_ISO
+from image_service.core.families.coreos.ignition import check_is_json
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.core.images.compose import TOO_LARGE, compose
+from image_service.core.images.live import compose_live
 from image_service.core.images.netboot import compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import ImageRef, Kind
 
@@ -99,6 +101,15 @@ class ImageBuilder:
     async def _build(
         self, ref: ImageRef, base: BaseImage, customization: Customization, layout: ByteLayout
     ) -> BootImage:
+        if base.family is not None:
+            if ref.kind is not Kind.FULL_ISO:
+                raise NotFound(
+                    f"{base.name} is of the family {base.family.name}, which has {Kind.FULL_ISO.value} only"
+                )
+            name = _file_name(ref, base)
+            return await self.in_thread(partial(compose_live, base, base.family, customization, name, layout))
+        if customization.ignition:
+            check_is_json(customization.ignition, base.name)
         if ref.kind is Kind.MINIMAL_ISO:
             return await self._minimal_iso(base, customization, ref, layout)
         if ref.kind is Kind.PXE_INITRD:

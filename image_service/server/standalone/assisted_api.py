@@ -24,6 +24,7 @@ from image_service import __version__
 from image_service.common.openapi.document import TEXT, ApiDescription, QueryParameter, object_schema
 from image_service.core.errors import InvalidParameter, NotFound
 from image_service.core.images.reference import ISOS, Kind
+from image_service.server.assisted.responses import FAMILY_CONFIG_FIELD
 from image_service.server.standalone.content import discovery_config, ramdisk
 from image_service.server.standalone.infra_env import INFRA_ENV_SCHEMAS, StandaloneInfraEnv, parse_fields
 from image_service.server.web_api.messages import ApiResponse, json_response
@@ -217,7 +218,15 @@ class InfraEnvApi:
         if kind not in {iso.value for iso in ISOS}:
             raise InvalidParameter(f"discovery_iso_type must be {', '.join(iso.value for iso in ISOS)}")
         infra_env = await self._find_infra_env(infra_env_id)
-        return ApiResponse(200, discovery_config(infra_env), modified=infra_env.updated_at)
+        if infra_env.family_config is None:
+            return ApiResponse(200, discovery_config(infra_env), modified=infra_env.updated_at)
+        return ApiResponse(
+            200,
+            infra_env.family_config,
+            "application/octet-stream",
+            modified=infra_env.updated_at,
+            fields=((FAMILY_CONFIG_FIELD, "family"),),
+        )
 
     async def _minimal_initrd(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         del request  # same

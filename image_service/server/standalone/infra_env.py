@@ -54,6 +54,7 @@ class InfraEnvBody:
     type: Annotated[str, Keywords(**_IMAGE_TYPE)]
     ignition_config_override: str | None = attrs.field(repr=False)
     network_keyfiles: Mapping[str, str] = attrs.field(repr=False)
+    family_config_set: bool
     ramdisk_set: bool
     download_url: str
     created_at: Time
@@ -72,6 +73,7 @@ class StandaloneInfraEnv:
         id: lower-case UUID.
         name: for people.
         ignition_config_override: JSON, merged into the discovery config.
+        family_config: the config for a base image of another family than CoreOS; None: there is none.
         kernel_arguments: operations on those of the image.
         network_keyfiles: NetworkManager keyfiles by file name.
         ramdisk: a compressed archive, instead of one of the keyfiles; None: there is none.
@@ -85,6 +87,7 @@ class StandaloneInfraEnv:
     cpu_architecture: str = "x86_64"
     image_type: Kind = Kind.FULL_ISO
     ignition_config_override: str | None = attrs.field(default=None, repr=False)
+    family_config: bytes | None = attrs.field(default=None, repr=False)
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(default=(), repr=False)
     network_keyfiles: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     ramdisk: bytes | None = attrs.field(default=None, repr=False)
@@ -115,6 +118,7 @@ class StandaloneInfraEnv:
             type=self.image_type.value,
             ignition_config_override=self.ignition_config_override,
             network_keyfiles=self.network_keyfiles,
+            family_config_set=self.family_config is not None,
             ramdisk_set=self.ramdisk is not None,
             download_url=download_url,
             created_at=_timestamp(self.created_at),
@@ -184,6 +188,25 @@ def _override(value: object) -> str | None:
     except ImageServiceError:
         raise ValueError("must be an Ignition version 3 config") from None
     return value
+
+
+def _family_config(value: object) -> bytes | None:
+    """Return a config of text, or of ``{"base64": text}``."""
+    match value:
+        case None:
+            return None
+        case str():
+            config = value.encode()
+        case {"base64": str(encoded), **others} if not others:
+            try:
+                config = base64.b64decode(encoded, validate=True)
+            except ValueError:
+                raise ValueError("must have base64 in its member base64") from None
+        case _:
+            raise ValueError("must be a string, or an object with the string base64")
+    if len(config) > MAX_OVERRIDE_BYTES:
+        raise ValueError(f"has {len(config)} bytes, more than {MAX_OVERRIDE_BYTES}")
+    return config
 
 
 def _kernel_arguments(value: object) -> tuple[KernelArgument, ...]:
@@ -269,6 +292,10 @@ _FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
     "cpu_architecture": (_architecture, {"enum": list(ARCHITECTURES)}),
     "image_type": (_image_type, _IMAGE_TYPE),
     "ignition_config_override": (_override, TEXT_OR_NULL),
+    "family_config": (
+        _family_config,
+        {"anyOf": [TEXT_OR_NULL, object_schema(base64={**TEXT, "contentEncoding": "base64"})]},
+    ),
     "kernel_arguments": (_kernel_arguments, {"type": ["array", "null"], "items": _KERNEL_ARGUMENT}),
     "network_keyfiles": (_network_keyfiles, {"type": ["object", "null"], "additionalProperties": TEXT}),
     "ramdisk": (_ramdisk, {**TEXT_OR_NULL, "contentEncoding": "base64"}),

@@ -17,6 +17,8 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
+    inspect,
+    text,
 )
 
 from image_service.common.files.private_files import create_private
@@ -39,6 +41,7 @@ _INFRA_ENVS = Table(
     Column("cpu_architecture", Text, nullable=False),
     Column("image_type", Text, nullable=False),
     Column("ignition_config_override", Text),
+    Column("family_config", LargeBinary),
     Column("kernel_arguments", JSON, nullable=False),  # list of pairs
     Column("network_keyfiles", JSON, nullable=False),  # object
     Column("ramdisk", LargeBinary),
@@ -58,6 +61,10 @@ class InfraEnvStore:
         create_private(path)  # SQLite gives its mode to the files beside it
         self._engine = create_engine(f"sqlite:///{path}")
         _METADATA.create_all(self._engine)
+        with self._engine.begin() as connection:
+            columns = {column["name"] for column in inspect(connection).get_columns(_INFRA_ENVS.name)}
+            if "family_config" not in columns:  # the store of a development version
+                connection.execute(text("ALTER TABLE infra_envs ADD COLUMN family_config BLOB"))
 
     def close(self) -> None:
         """Close the database."""

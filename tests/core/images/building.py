@@ -74,7 +74,9 @@ def base_image(
     with base_file(iso) as file:
         parsed = read_live_iso(lambda offset, length: os.pread(file.descriptor, length, offset), file.size)
         digest = sha256(iso).hexdigest()
-        yield BaseImage(file, parsed, digest, version, architecture, disconnected, needs_nmstate)
+        yield BaseImage(
+            file, parsed, digest, version, architecture, disconnected, needs_nmstate=needs_nmstate
+        )
 
 
 contents = st.binary(min_size=1, max_size=80)

@@ -17,6 +17,12 @@ FIRST_BOOT_FILE = "ignition.firstboot"
 _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", re.ASCII)
 
 
+def check_is_json(config: bytes, name: str) -> None:
+    """Raise IgnitionInvalid for a config of another family: one that is no JSON object."""
+    if not config.lstrip(b" \t\r\n").startswith(b"{"):
+        raise IgnitionInvalid(f"{name} is of CoreOS, whose config is Ignition; the infra-env has another one")
+
+
 def check_ignition(body: bytes) -> None:
     """Raise IgnitionInvalid unless ``body`` is a version 3 config; no detail quotes it, for its secrets."""
     read_ignition_version(body)

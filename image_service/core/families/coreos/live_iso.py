@@ -62,6 +62,14 @@ class LiveIso:
     no_minimal: str = ""  # why there is no usable recipe of a minimal ISO
 
 
+def is_coreos(read_at: ReadAt, size: int) -> bool:
+    """Return True for a file with the label of a CoreOS live ISO, or that is not an ISO at all."""
+    try:
+        return read_iso9660(read_at, size).volume_id.startswith(family.VOLUME_IDS)
+    except FormatError:
+        return True
+
+
 def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
     """Return the layout of a live ISO, in which no area leaves its file or overlaps another.
 

@@ -79,7 +79,7 @@ class DerivedImages:
     def _caches_for(
         self, base: BaseImage
     ) -> Iterator[DerivedFileCache[BaseImage] | DerivedFileCache[NmstateImage]]:
-        if base.disconnected:
+        if base.disconnected or base.family is not None:
             return
         if base.needs_nmstate:
             yield self._nmstate_images

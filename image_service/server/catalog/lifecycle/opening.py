@@ -7,26 +7,32 @@ from typing import TYPE_CHECKING
 
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
+from image_service.core.extents import ExtentMap, FileExtent
 from image_service.core.families.coreos.family import (
     FIRST_WITH_NMSTATE,
     INITRD_FILES,
     KERNEL_FILES,
     ROOTFS_FILE,
 )
-from image_service.core.families.coreos.live_iso import read_live_iso
+from image_service.core.families.coreos.live_iso import LiveIso, is_coreos, read_live_iso
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
+from image_service.core.families.live.families import detect_family, get_family
+from image_service.core.families.live.medium import LiveMedium
+from image_service.core.families.live.others import GENERIC
+from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.reading import Span
 from image_service.core.images.base_image import BaseImage
 from image_service.core.images.canvas import drop_unusable_minimal
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.catalog.storage.digest import Sidecar, get_sha256
-from image_service.settings.os_images import precedence
+from image_service.settings.os_images import COREOS, precedence
 
 if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.core.base_file import BaseFile
-    from image_service.core.families.coreos.live_iso import LiveIso
     from image_service.core.families.coreos.minimal_iso import MinimalIso
+    from image_service.core.families.live.family import LiveFamily
     from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.settings.os_images import OsImage
 
@@ -108,15 +114,46 @@ def make_base_image(entry: OsImage, file: BaseFile, iso: LiveIso, sha256: str) -
         file=file,
         iso=iso,
         sha256=sha256,
+        family=read_family(entry, file),
         version=entry.version,
         architecture=entry.cpu_architecture,
         disconnected=Kind(entry.image_type) is Kind.DISCONNECTED_ISO,
-        needs_nmstate=precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
+        needs_nmstate=entry.family in {None, COREOS}
+        and precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
     )
+
+
+def read_family(entry: OsImage, file: BaseFile) -> LiveFamily | None:
+    """Return the family of a base image: that of its entry, or the one that recognizes it; None: CoreOS.
+
+    Raises:
+        BaseImageError: no family recognizes it, and it cannot be edited.
+    """
+    if entry.family == COREOS or is_coreos(file.read_at, file.size):
+        return None
+    if entry.family is not None:
+        return get_family(entry.family)
+    family = detect_family(LiveMedium(ExtentMap((FileExtent(file, 0, file.size),))))
+    if family is GENERIC:
+        raise BaseImageError(
+            'no family of this ISO is known; give its entry in OS_IMAGES "family": "generic" to serve it with'
+            " kernel arguments alone"
+        )
+    return family
 
 
 def read_layout(entry: OsImage, file: BaseFile) -> LiveIso:
     """Return the layout of a base image; BaseImageError if it is not one of the entry's type."""
+    if read_family(entry, file) is not None:
+        iso9660 = read_iso9660(file.read_at, file.size)
+        return LiveIso(
+            volume_id=iso9660.volume_id,
+            created=iso9660.created,
+            size=file.size,
+            ignition=Span("Ignition", 0, 0),
+            kernel_arguments=None,
+            customized=None,
+        )
     iso = read_live_iso(file.read_at, file.size)
     if Kind(entry.image_type) is not Kind.DISCONNECTED_ISO:
         _check_full_iso(iso)
