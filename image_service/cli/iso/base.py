@@ -13,10 +13,13 @@ from image_service.cli.shared.input import open_input
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import interrupt_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
-from image_service.core.errors import BaseImageError, RamdiskTooLarge
+from image_service.core.errors import BaseImageError, RamdiskTooLarge, Unprocessable
+from image_service.core.extents import ExtentMap, FileExtent
 from image_service.core.families.coreos.kargs import Operation, find_ineffective
-from image_service.core.families.coreos.live_iso import detect_architecture, read_live_iso
+from image_service.core.families.coreos.live_iso import detect_architecture, is_coreos, read_live_iso
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
+from image_service.core.families.live.families import detect_family, get_family
+from image_service.core.families.live.medium import LiveMedium
 from image_service.core.images.base_image import BaseImage
 from image_service.core.images.canvas import (
     derived_minimal_canvas,
@@ -24,10 +27,13 @@ from image_service.core.images.canvas import (
     spliced_minimal_canvas,
 )
 from image_service.core.images.compose import compose
+from image_service.core.images.live import read_other_layout
+from image_service.settings.os_images import COREOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from image_service.core.base_file import BaseFile
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
@@ -37,23 +43,37 @@ UNKNOWN = "unknown"
 
 
 @contextmanager
-def open_base(path: str) -> Iterator[BaseImage]:
+def open_base(path: str, family: str | None = COREOS) -> Iterator[BaseImage]:
     """Open a base image, which may be customized, without its digest, which takes seconds.
 
     Args:
         path: - is standard input.
+        family: None: the one that recognizes it.
 
     Raises:
         BaseImageError: it is not a CoreOS live ISO that can be customized.
         OSError: it cannot be read.
     """
     with open_input(path) as file:
+        if family != COREOS and not (family is None and is_coreos(file.read_at, file.size)):
+            yield _open_other(file, path, family)
+            return
         try:
             layout = read_live_iso(file.read_at, file.size)
             architecture = detect_architecture(file.read_at, layout.files)
         except BaseImageError as error:
             raise BaseImageError(f"{path}: {error.detail}") from None
         yield BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN)
+
+
+def _open_other(file: BaseFile, path: str, family: str | None) -> BaseImage:
+    try:
+        layout = read_other_layout(file.read_at, file.size)
+        medium = LiveMedium(ExtentMap((FileExtent(file, 0, file.size),)))
+    except BaseImageError as error:
+        raise BaseImageError(f"{path}: {error.detail}") from None
+    found = detect_family(medium) if family is None else get_family(family)
+    return BaseImage(file, layout, "", Path(path).name, UNKNOWN, family=found)
 
 
 def with_checked_minimal(base: BaseImage) -> BaseImage:
@@ -63,9 +83,11 @@ def with_checked_minimal(base: BaseImage) -> BaseImage:
     )
 
 
-def compose_with_notes(canvas: Canvas, customization: Customization) -> BootImage:
+def compose_with_notes(
+    canvas: Canvas, customization: Customization, fixed: tuple[type[Unprocessable], ...] = ()
+) -> BootImage:
     """Compose an image; note on standard error which kernel arguments to delete or replace are absent."""
-    image = compose(canvas, customization, "")
+    image = compose(canvas, customization, "", fixed=fixed)
     for argument in find_ineffective(canvas.arguments, customization.kernel_arguments):
         absent = argument.value
         if argument.operation is Operation.REPLACE:
@@ -93,7 +115,8 @@ def minimal_image(
     checked = with_checked_minimal(base)
     if checked.iso.minimal and not base.needs_nmstate:
         try:
-            spliced = compose_with_notes(spliced_minimal_canvas(checked, rootfs_url), customization)
+            canvas = spliced_minimal_canvas(checked, rootfs_url)
+            spliced = compose_with_notes(canvas, customization, (RamdiskTooLarge,))
         except RamdiskTooLarge:
             pass  # a derived one has more room
         else:

@@ -30,16 +30,21 @@ from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.core.families.coreos.live_iso import read_features
 from image_service.core.families.coreos.network_keyfiles import FEATURE, check_keyfile_name, pack_keyfiles
+from image_service.core.families.live.family import MediumEdit
 from image_service.core.formats.hosts import ascii_host
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.customization import Customization
+from image_service.core.images.live import compose_live
+from image_service.settings.os_images import FAMILY_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from image_service.common.command_line.parser import AddParser
+    from image_service.core.families.live.family import LiveFamily
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
 
 _EXAMPLES = """\
@@ -114,6 +119,31 @@ def add(add_parser: AddParser) -> None:
         )
 
     group = parser.add_argument_group(
+        "other families", "ISOs of Debian, Ubuntu, Fedora and others: see docs/families.md"
+    )
+    group.add_argument(
+        "--family",
+        choices=FAMILY_NAMES,
+        metavar="NAME",
+        help="of the base, if it is not recognized: " + ", ".join(FAMILY_NAMES),
+    )
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        type=parse_input_name,
+        help="the config of the family: a preseed, kickstart or autoinstall file, …; - is standard input",
+    )
+    for option, text in (("--put", "on the medium"), ("--initrd-put", "in one more initrd")):
+        group.add_argument(
+            option,
+            metavar="PATH=FILE",
+            action="append",
+            default=[],
+            type=_parse_put,
+            help=f"add FILE {text} as PATH, or replace it; repeatable",
+        )
+
+    group = parser.add_argument_group(
         "minimal ISO", "without the rootfs, which the machine fetches when it boots"
     )
     group.add_argument("--minimal", action="store_true", help="make one; needs --rootfs-url")
@@ -126,6 +156,13 @@ def add(add_parser: AddParser) -> None:
         help="copy nmstatectl from the rootfs into the initrd, for a --ramdisk with static networks from"
         " OpenShift 4.18 on; runs xorriso",
     )
+
+
+def _parse_put(value: str) -> tuple[str, str]:
+    path, equals, file = value.partition("=")
+    if not (path and equals and file):
+        raise argparse.ArgumentTypeError(f"{value!a} must be PATH=FILE")
+    return path.lstrip("/"), file
 
 
 def _parse_kernel_argument(operation: Operation, value: str) -> KernelArgument:
@@ -163,7 +200,14 @@ def run(options: argparse.Namespace) -> int:
     _check_usage(options)
     exit_on_signals()
     customization = _read_customization(options)
-    with open_base(options.base) as base:
+    with open_base(options.base, options.family) as base:
+        if base.family is not None:
+            _write_other(base, base.family, customization, options)
+            return 0
+        if options.config or options.put or options.initrd_put:
+            raise BaseImageError(
+                f"{options.base} is of CoreOS: its config is --ignition, and --put is for other families"
+            )
         features = read_features(base.file.read_at, base.file.size) or {}
         if options.network_keyfile and not features.get(FEATURE):
             raise BaseImageError(f"{options.base} does not support --network-keyfile: it lacks {FEATURE}")
@@ -185,6 +229,25 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _write_other(
+    base: BaseImage, family: LiveFamily, customization: Customization, options: argparse.Namespace
+) -> None:
+    """Write a customized image of another family."""
+    if options.minimal or customization.ramdisk is not None:
+        raise BaseImageError(
+            f"{options.base} is of the family {family.name}: --minimal, --ramdisk and --network-keyfile are"
+            " for CoreOS"
+        )
+    if options.config:
+        customization = attrs.evolve(customization, ignition=read_input(options.config))
+    more = MediumEdit(
+        files={path: Path(file).read_bytes() for path, file in options.put},
+        initrd={path: Path(file).read_bytes() for path, file in options.initrd_put},
+    )
+    output = choose_output(options.output, base.file, force=options.force)
+    write_output(output, compose_live(base, customization, "", more=more).extents)
+
+
 def _check_usage(options: argparse.Namespace) -> None:
     """Refuse combinations of options that ``argparse`` cannot express."""
     if options.minimal != bool(options.rootfs_url):
@@ -195,13 +258,16 @@ def _check_usage(options: argparse.Namespace) -> None:
         options.refuse("--reset cannot be used with --minimal, which requires a pristine ISO")
     if len(options.ignition) > 1:
         options.refuse("one --ignition is possible; a config merges others by ignition.config.merge")
-    if [options.base, *options.ignition, options.ramdisk].count(STANDARD_INPUT) > 1:
+    if options.ignition and options.config:
+        options.refuse("--ignition is for CoreOS, and --config for other families")
+    if [options.base, *options.ignition, options.ramdisk, options.config].count(STANDARD_INPUT) > 1:
         options.refuse("standard input can be read once only")
+    files = (*options.put, *options.initrd_put, options.config)
     initrds = (*options.ignition, *options.network_keyfile, options.ramdisk)
-    if not any((*initrds, options.kernel_arguments, options.minimal, options.reset)):
+    if not any((*files, *initrds, options.kernel_arguments, options.minimal, options.reset)):
         options.refuse(
-            "nothing to customize; use --ignition, --karg-…, --network-keyfile, --ramdisk, --minimal or"
-            " --reset"
+            "nothing to customize; use --ignition, --config, --karg-…, --put, --network-keyfile, --ramdisk,"
+            " --minimal or --reset"
         )
 
 

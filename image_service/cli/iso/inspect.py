@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.cli.iso.base import UNKNOWN, open_base, with_checked_minimal
+from image_service.cli.iso.other_description import describe_other, lines_of_other
 from image_service.cli.shared.command import add_file_command
 from image_service.common.command_line.parser import printable
 from image_service.core.errors import BaseImageError
@@ -123,12 +124,17 @@ def add(add_parser: AddParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Describe a base image on standard output."""
-    with open_base(options.base) as base:
-        description = describe(base)
+    with open_base(options.base, None) as base:
+        if base.family is None:
+            coreos = describe(base)
+            document, lines = attrs.asdict(coreos), list(_lines(coreos))
+        else:
+            other = describe_other(base, base.family)
+            document, lines = attrs.asdict(other), list(lines_of_other(other))
     if options.json:
-        text = json.dumps(attrs.asdict(description), indent=2)
+        text = json.dumps(document, indent=2)
     else:
-        text = "\n".join(f"{name:18}{printable(value)}" for name, value in _lines(description))
+        text = "\n".join(f"{name:18}{printable(value)}" for name, value in lines)
     print(text)  # noqa: T201
     return 0
 

@@ -10,32 +10,61 @@ from image_service.core.errors import IgnitionInvalid, Unprocessable
 from image_service.core.extents import ExtentMap, FileExtent
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import Operation
+from image_service.core.families.coreos.live_iso import LiveIso
 from image_service.core.families.live.editing import edit_medium
 from image_service.core.families.live.family import MediumEdit
 from image_service.core.families.live.medium import LiveMedium
 from image_service.core.families.live.others import FLATCAR
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.reading import Span
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
+from image_service.core.images.layouts import newest_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from image_service.core.families.coreos.kargs import KernelArgument
     from image_service.core.families.live.family import LiveFamily
+    from image_service.core.formats.reading import ReadAt
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.customization import Customization
     from image_service.core.images.layouts import ByteLayout
 
 
+def read_other_layout(read_at: ReadAt, size: int) -> LiveIso:
+    """Return what is known of an ISO of another family than CoreOS; FormatError if it is not one."""
+    iso = read_iso9660(read_at, size)
+    return LiveIso(
+        volume_id=iso.volume_id,
+        created=iso.created,
+        size=size,
+        ignition=Span("Ignition", 0, 0),
+        kernel_arguments=None,
+        customized=None,
+    )
+
+
 def compose_live(
-    base: BaseImage, family: LiveFamily, customization: Customization, file_name: str, layout: ByteLayout
+    base: BaseImage,
+    customization: Customization,
+    file_name: str,
+    layout: ByteLayout | None = None,
+    *,
+    more: MediumEdit | None = None,
 ) -> BootImage:
     """Lay a config and kernel arguments over an ISO. It reads the ISO's directories, which may block.
+
+    Args:
+        more: files that are laid over it, too.
 
     Raises:
         Unprocessable: the family has no place for the config, or an argument cannot be passed on.
         FormatError: the ISO cannot be edited.
     """
+    family = base.family
+    if family is None:
+        raise TypeError(f"{base.name} is of CoreOS")
     medium = LiveMedium(ExtentMap((FileExtent(base.file, 0, base.file.size),)))
     edit = MediumEdit()
     if customization.ignition:
@@ -48,7 +77,11 @@ def compose_live(
         delete=edit.boot.delete + arguments.delete,
         replace=arguments.replace,
     )
-    plan = edit_medium(medium, attrs.evolve(edit, boot=boot))
+    edit = attrs.evolve(edit, boot=boot)
+    if more is not None:
+        edit = attrs.evolve(edit, files={**edit.files, **more.files}, initrd={**edit.initrd, **more.initrd})
+    plan = edit_medium(medium, edit)
+    layout = layout or newest_layout()
     return BootImage(
         extents=plan.apply(medium.base),
         etag=make_etag(f"{family.name} {base.sha256}", plan.overlays, layout.version, plan.tail),

@@ -107,7 +107,7 @@ class ImageBuilder:
                     f"{base.name} is of the family {base.family.name}, which has {Kind.FULL_ISO.value} only"
                 )
             name = _file_name(ref, base)
-            return await self.in_thread(partial(compose_live, base, base.family, customization, name, layout))
+            return await self.in_thread(partial(compose_live, base, customization, name, layout))
         if customization.ignition:
             check_is_json(customization.ignition, base.name)
         if ref.kind is Kind.MINIMAL_ISO:

@@ -76,7 +76,7 @@ def _edit_efi_image(image: EfiImage, edit: MediumEdit, boot: BootEdit, initrd: b
     changed = False
     if boot == BootEdit():
         return changed
-    for config in find_configs(_FatMedium(image)).files:
+    for config in find_configs(FatMedium(image)).files:
         edited = edit_config(config, boot).content
         if edited != config.content:
             image.fat.put(config.path, edited)
@@ -87,13 +87,17 @@ def _edit_efi_image(image: EfiImage, edit: MediumEdit, boot: BootEdit, initrd: b
 
 
 @attrs.frozen
-class _FatMedium:
+class FatMedium:
+    """The files of a FAT file system."""
+
     image: EfiImage
 
     def read(self, path: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
         return self.image.fat.read(path)
 
     def list(self, path: str) -> tuple[str, ...]:
+        """Return the names in a directory, which may be absent."""
         return tuple(self.image.fat.list(path) or ())
 
 

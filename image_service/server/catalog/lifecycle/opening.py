@@ -14,15 +14,14 @@ from image_service.core.families.coreos.family import (
     KERNEL_FILES,
     ROOTFS_FILE,
 )
-from image_service.core.families.coreos.live_iso import LiveIso, is_coreos, read_live_iso
+from image_service.core.families.coreos.live_iso import is_coreos, read_live_iso
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
 from image_service.core.families.live.families import detect_family, get_family
 from image_service.core.families.live.medium import LiveMedium
 from image_service.core.families.live.others import GENERIC
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
-from image_service.core.formats.reading import Span
 from image_service.core.images.base_image import BaseImage
 from image_service.core.images.canvas import drop_unusable_minimal
+from image_service.core.images.live import read_other_layout
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.catalog.storage.digest import Sidecar, get_sha256
@@ -31,6 +30,7 @@ from image_service.settings.os_images import COREOS, precedence
 if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.core.base_file import BaseFile
+    from image_service.core.families.coreos.live_iso import LiveIso
     from image_service.core.families.coreos.minimal_iso import MinimalIso
     from image_service.core.families.live.family import LiveFamily
     from image_service.server.catalog.lifecycle.signature import KeyRing
@@ -145,15 +145,7 @@ def read_family(entry: OsImage, file: BaseFile) -> LiveFamily | None:
 def read_layout(entry: OsImage, file: BaseFile) -> LiveIso:
     """Return the layout of a base image; BaseImageError if it is not one of the entry's type."""
     if read_family(entry, file) is not None:
-        iso9660 = read_iso9660(file.read_at, file.size)
-        return LiveIso(
-            volume_id=iso9660.volume_id,
-            created=iso9660.created,
-            size=file.size,
-            ignition=Span("Ignition", 0, 0),
-            kernel_arguments=None,
-            customized=None,
-        )
+        return read_other_layout(file.read_at, file.size)
     iso = read_live_iso(file.read_at, file.size)
     if Kind(entry.image_type) is not Kind.DISCONNECTED_ISO:
         _check_full_iso(iso)
