@@ -94,6 +94,20 @@ menuentry 'a' {\r
 
 
 @pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"linux /v qui\\\r\net x", b"linux /v x y"),
+        (b"linux /v\\\n quiet\\\r\n x\\\n", b"linux /v\\\r\n x y\\\n"),
+        (b"linux /v 'qui'\"e\"\\t{x}", b"linux /v y{x}"),
+        (b'linux /v "qui\\\net"', b"linux /v y"),
+        (b"linux /v 'quiet", b"linux /v ' y"),
+    ],
+)
+def test_words_that_continue(content: bytes, expected: bytes) -> None:
+    assert grub.edit(content, BootEdit(("y",), ("quiet",)), "grub.cfg") == expected
+
+
+@pytest.mark.parametrize(
     ("command", "expected"),
     [
         ("linux /v quiet", "linux /v quiet; initrd /a /b"),
@@ -124,6 +138,8 @@ def test_initrds_follow_those_of_the_entry(command: str, expected: str | None) -
         ("if x; then set timeout=\nfi\n", "if x; then set timeout=7\nfi\n"),
         ("set timeout=0\nmenuentry a {\n}\n", None),
         ("set timeout=$later\nmenuentry a {\n}\n", None),
+        ("menuentry a {\n}\nset timeout=9\n", None),
+        ("menuentry a {\nset timeout=9\n}\n", "set timeout=7\nmenuentry a {\nset timeout=9\n}\n"),
         ("menuentry a {\r\n}\r\n", "set timeout=7\r\nmenuentry a {\r\n}\r\n"),
         (
             "if x; then timeout=10; fi\nmenuentry a {\n}\n",
@@ -267,7 +283,7 @@ MIB = 1024 * 1024
         b"set timeout=" + b"\\\n" * (MIB // 2),
         b" " * MIB + b"\\",
         b"#" * MIB,
-        b"linux /v a\n" * (MIB // 11),
+        b"linux /v a\n" * 20_000,
     ],
     ids=range(16),
 )

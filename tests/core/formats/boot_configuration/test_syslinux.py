@@ -117,6 +117,10 @@ def test_text_of_help_stays() -> None:
             "label a\nkernel v\ninitrd /a.img\nappend q\n",
             "label a\nkernel v\ninitrd /a.img\nappend q x=1 y\n",
         ),
+        (
+            "label a\nkernel v\nappend q\ntext help\nappend r\nendtext\ninitrd /i\n",
+            "label a\nkernel v\nappend q x=1 y\ntext help\nappend r\nendtext\ninitrd /i,/a.img\n",
+        ),
         ("label a\nkernel chain.c32\nappend hd0\n", None),
         ("label a\nkernel memdisk\ninitrd x.img\nappend iso raw\n", None),
         ("label a\nlocalboot 0\n", None),
@@ -189,7 +193,7 @@ MIB = 1024 * 1024
     "content",
     [
         b"append " + b" quiet" * (MIB // 6),
-        b"label a\nkernel v\n" * (MIB // 17),
+        b"label a\nkernel v\n" * 10_000,
         b"label a\nkernel v\nappend " + b" " * MIB,
         b"label a\nkernel v\nappend initrd=" + b"a," * (MIB // 2),
         b" " * MIB,
