@@ -30,6 +30,7 @@ _PACKAGES = {
     "apt-cache": "apt",
     "apt-get": "apt",
     "aria2c": "aria2",
+    "blkid": "util-linux",
     "bwrap": "bubblewrap",
     "chromedriver": "chromium-driver",
     "debugfs": "e2fsprogs",
