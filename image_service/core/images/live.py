@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
 
 from image_service.core.errors import IgnitionInvalid, Unprocessable
-from image_service.core.extents import ExtentMap, FileExtent
+from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import Operation
 from image_service.core.families.coreos.live_iso import LiveIso
@@ -19,7 +20,14 @@ from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from image_service.core.formats.reading import Span
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
+from image_service.core.images.config_medium import MEDIA, write_config_medium
 from image_service.core.images.layouts import newest_layout
+
+CONFIG_DRIVE = ("config-2", "openstack/latest/user_data")
+"""Of CoreOS: Ignition reads it with ``ignition.platform.id=openstack``."""
+
+_NO_DATE = datetime(2000, 1, 1, tzinfo=UTC)
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +95,30 @@ def compose_live(
         etag=make_etag(f"{family.name} {base.sha256}", plan.overlays, layout.version, plan.tail),
         modified=last_modified(base.iso.created, customization.modified),
         file_name=file_name,
+    )
+
+
+def compose_config_medium(
+    base: BaseImage, customization: Customization, file_name: str, layout: ByteLayout
+) -> BootImage:
+    """Return a small ISO with the config, for a second medium beside the image that boots.
+
+    Raises:
+        Unprocessable: the family looks for no such medium, or there is no config.
+    """
+    found = CONFIG_DRIVE if base.family is None else base.family.medium
+    if found is None or (base.family is None and not customization.ignition):
+        name = "CoreOS" if base.family is None else f"the family {base.family.name}"
+        raise Unprocessable(f"{base.name} is of {name}, which reads no config from another medium")
+    label, path = found
+    created = customization.modified or base.iso.created or _NO_DATE
+    content = write_config_medium(label, MEDIA[label].complete({path: customization.ignition}), created)
+    return BootImage(
+        extents=ExtentMap((Literal(content),)),
+        etag=make_etag(f"config {label}", [Overlay(0, Literal(content))], layout.version),
+        modified=last_modified(None, customization.modified),
+        file_name=file_name,
+        is_iso=False,
     )
 
 

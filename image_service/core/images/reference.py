@@ -22,6 +22,7 @@ class Kind(enum.Enum):
     PXE_INITRD = "pxe-initrd"
     INITRD_ADDRSIZE = "s390x-initrd-addrsize"
     IPXE_SCRIPT = "ipxe-script"
+    CONFIG_ISO = "config-iso"
 
     @property
     def is_iso(self) -> bool:

@@ -41,6 +41,7 @@ _KIND_BY_FILE = {
     "full.iso": Kind.FULL_ISO,
     "minimal.iso": Kind.MINIMAL_ISO,
     "disconnected.iso": Kind.DISCONNECTED_ISO,
+    "config.iso": Kind.CONFIG_ISO,
 }
 _ARTIFACT_BY_NAME = {
     "kernel": BootArtifact.KERNEL,

@@ -31,4 +31,4 @@ def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(files={_KICKSTART: config}, boot=BootEdit(append=arguments, delete=CHECKS))
 
 
-ANACONDA = LiveFamily("anaconda", "kickstart file", _recognizes, _place)
+ANACONDA = LiveFamily("anaconda", "kickstart file", _recognizes, _place, ("OEMDRV", _KICKSTART))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import LiveFamily, MediumEdit
+from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -48,4 +48,5 @@ DEBIAN_LIVE = LiveFamily(
     "user-data of cloud-init",
     lambda medium: medium.has("live/filesystem.squashfs"),
     _user_data,
+    CLOUD_INIT,
 )

@@ -37,12 +37,18 @@ class LiveFamily:
         config: what its config is called.
         recognizes: returns True for an ISO of the family.
         place: returns the edit that makes the installer or the live system use a config.
+        medium: label and path by which it finds a config on a second medium; None: it looks for none.
     """
 
     name: str
     config: str
     recognizes: Callable[[LiveMedium], bool]
     place: Callable[[LiveMedium, bytes], MediumEdit]
+    medium: tuple[str, str] | None = None
+
+
+CLOUD_INIT = ("cidata", "user-data")
+"""The medium that cloud-init reads by itself."""
 
 
 def refuse(why: str) -> Callable[[LiveMedium, bytes], MediumEdit]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import LiveFamily, MediumEdit, refuse
+from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit, refuse
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -54,6 +54,12 @@ def _is_talos(medium: LiveMedium) -> bool:
     return medium.volume_id.upper().startswith("TALOS") or medium.has("boot/initramfs.xz", "boot/vmlinuz")
 
 
+def _second_medium(medium: LiveMedium, config: bytes) -> MediumEdit:
+    """Talos reads its configuration from the config ISO, which the argument tells it to look for."""
+    del medium, config
+    return MediumEdit(boot=BootEdit(append=("talos.config=metal-iso",)))
+
+
 def _is_harvester(medium: LiveMedium) -> bool:
     return medium.has("harvester-release.yaml") or medium.volume_id.upper().startswith("HARVESTER")
 
@@ -77,18 +83,10 @@ def _credentials(medium: LiveMedium, config: bytes) -> MediumEdit:
 
 
 ALPINE = LiveFamily("alpine", "apkovl archive (tar.gz)", _is_alpine, _apkovl)
-KAIROS = LiveFamily("kairos", "cloud-config", _is_kairos, _cloud_config)
+KAIROS = LiveFamily("kairos", "cloud-config", _is_kairos, _cloud_config, CLOUD_INIT)
 ESXI = LiveFamily("esxi", "kickstart file", _is_esxi, _kickstart_of_esxi)
 FLATCAR = LiveFamily("flatcar", "Ignition config", _is_flatcar, _ignition_of_flatcar)
-TALOS = LiveFamily(
-    "talos",
-    "machine configuration",
-    _is_talos,
-    refuse(
-        "Talos reads its machine configuration from another medium: attach the config ISO of the layout"
-        " metal-iso, and append the kernel argument talos.config=metal-iso"
-    ),
-)
+TALOS = LiveFamily("talos", "machine configuration", _is_talos, _second_medium, ("metal-iso", "config.yaml"))
 HARVESTER = LiveFamily(
     "harvester",
     "configuration",

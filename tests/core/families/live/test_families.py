@@ -89,6 +89,7 @@ CASES = [
     ),
     Case("alpine", {".alpine-release": b"3.20"}, {"localhost.apkovl.tar.gz": CONFIG}),
     Case("kairos", {"rootfs.squashfs": b"hsqs"}, {"config.yaml": CONFIG}, label="COS_LIVE"),
+    Case("talos", {"boot/vmlinuz": b"", "boot/initramfs.xz": b""}, arguments="quiet talos.config=metal-iso"),
     Case(
         "flatcar",
         {"flatcar/vmlinuz-a": b"k"},
@@ -97,7 +98,6 @@ CASES = [
     ),
 ]
 REFUSING = {
-    "talos": ({"boot/vmlinuz": b"", "boot/initramfs.xz": b""}, "metal-iso"),
     "harvester": ({"harvester-release.yaml": b""}, "config_url"),
     "nixos": ({"nix-store.squashfs": b""}, "append arguments"),
     "generic": ({"readme": b""}, "give files"),
