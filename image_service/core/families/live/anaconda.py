@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
 
 _KICKSTART = "ks.cfg"
-_SPECIAL = re.compile(r"[^A-Za-z0-9._+-]")
+_SPECIAL = re.compile(r"[^\w.+-]", re.ASCII)
 CHECKS = ("rd.live.check", "rd.live.check=1", "mediacheck", "mediacheck=1")
 """Arguments that compare the medium with its implanted checksum."""
 
