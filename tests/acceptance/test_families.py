@@ -37,7 +37,7 @@ def make_iso(directory: Path, version: str) -> Path:
         file.write_text(text)
     image = directory / f"{version}.iso"
     run_client(
-        "xorriso", "-as", "mkisofs", "-r", "-J", "-V", f"V {version}", "-o", image, directory / version
+        "xorriso", "-as", "mkisofs", "-r", "-J", "-V", f"V-{version}", "-o", image, directory / version
     )
     return image
 
