@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.core.formats.initrd import read_members
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import INFRA_ENVS, Answer, Service, os_image, run_service
 
@@ -19,7 +20,11 @@ pytestmark = pytest.mark.acceptance
 DEBIAN, FEDORA, OTHER = "12.5", "40", "1.0"
 GRUB = "menuentry x {\n  linux /vmlinuz vga=788 rd.live.check --- quiet\n  initrd /initrd.gz\n}\n"
 FILES: Mapping[str, Mapping[str, str]] = {
-    DEBIAN: {".disk/info": "Debian GNU/Linux 12.5.0", "install.amd/x": ""},
+    DEBIAN: {
+        ".disk/info": "Debian GNU/Linux 12.5.0",
+        "install.amd/vmlinuz": "the kernel",
+        "install.amd/initrd.gz": "the initrd",
+    },
     FEDORA: {".treeinfo": "[general]", "images/install.img": "x"},
     OTHER: {"readme": "of no family"},
 }
@@ -152,6 +157,30 @@ def test_config_iso_has_the_label_and_the_path_of_its_family(service: Service, t
     refused = service.get_image(url(register(service, DEBIAN, family_config="x"), DEBIAN, "config.iso"))
     assert refused.status == 422
     assert "reads no config from another medium" in refused.body.decode()
+
+
+def test_debians_installer_boots_without_its_iso(service: Service) -> None:
+    infra_env = register(
+        service, DEBIAN, family_config="d-i x", kernel_arguments=edits(append="console=ttyS0")
+    )
+    query = f"?version={DEBIAN}&arch=x86_64"
+    script = service.get_image(f"/images/{infra_env}/ipxe{query}").body.decode()
+    assert " initrd=initrd auto=true priority=critical console=ttyS0\n" in script
+    initrd = service.get_image(f"/images/{infra_env}/pxe-initrd{query}").body
+    assert initrd.startswith(b"the initrd\0\0")
+    assert read_members(initrd[12:])["preseed.cfg"].data == b"d-i x"
+    kernel = service.get_image(f"/boot-artifacts/{DEBIAN}/x86_64/vmlinuz")
+    assert kernel.body == b"the kernel"
+    rootfs = service.get_image(f"/boot-artifacts/{DEBIAN}/x86_64/rootfs.img")
+    assert rootfs.status == 404
+
+
+def test_fedoras_installer_needs_its_iso(service: Service) -> None:
+    infra_env = register(service, FEDORA, family_config="text")
+    for file in ("ipxe", "pxe-initrd"):
+        answer = service.get_image(f"/images/{infra_env}/{file}?version={FEDORA}&arch=x86_64")
+        assert answer.status == 404
+        assert "ISO" in answer.body.decode()
 
 
 def test_secret_of_a_config_is_in_no_log(service: Service) -> None:

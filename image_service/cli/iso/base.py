@@ -68,11 +68,11 @@ def open_base(path: str, family: str | None = COREOS) -> Iterator[BaseImage]:
 
 def _open_other(file: BaseFile, path: str, family: str | None) -> BaseImage:
     try:
-        layout = read_other_layout(file.read_at, file.size)
         medium = LiveMedium(ExtentMap((FileExtent(file, 0, file.size),)))
+        found = detect_family(medium) if family is None else get_family(family)
+        layout = read_other_layout(medium, found)
     except BaseImageError as error:
         raise BaseImageError(f"{path}: {error.detail}") from None
-    found = detect_family(medium) if family is None else get_family(family)
     return BaseImage(file, layout, "", Path(path).name, UNKNOWN, family=found)
 
 

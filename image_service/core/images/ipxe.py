@@ -43,12 +43,19 @@ def netboot_arguments(base: BaseImage, rootfs_url: str, arguments: Sequence[Kern
         KernelArgumentInvalid: one is invalid, or iPXE would read it as something else.
         KernelArgumentsTooLarge: they have too many characters.
     """
+    if base.family is not None:
+        if base.family.netboot is None:
+            raise NotFound(f"{base.name} is of the family {base.family.name}, which needs its ISO to boot")
+        return _check_words(edit_arguments(base.family.netboot.arguments, arguments))
     kargs = base.iso.kernel_arguments
     default = kargs.default if kargs else _DEFAULT_ARGUMENTS
     medium = [word for word in default.split() if word.startswith(LIVEISO)]
     edits = [KernelArgument(Operation.DELETE, word) for word in medium]
     edits.append(KernelArgument(Operation.APPEND, f"{ROOTFS_URL}{rootfs_url}"))
-    edited = edit_arguments(edit_arguments(default, edits), arguments)
+    return _check_words(edit_arguments(edit_arguments(default, edits), arguments))
+
+
+def _check_words(edited: str) -> str:
     for word in edited.split():
         if word in _OPERATORS or word.startswith("#"):
             raise KernelArgumentInvalid(

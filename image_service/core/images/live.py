@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import IgnitionInvalid, Unprocessable
-from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay
+from image_service.core.errors import IgnitionInvalid, NotFound, Unprocessable
+from image_service.core.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import Operation
-from image_service.core.families.coreos.live_iso import LiveIso
+from image_service.core.families.coreos.live_iso import BootFiles, LiveIso
 from image_service.core.families.live.editing import edit_medium
 from image_service.core.families.live.family import MediumEdit
 from image_service.core.families.live.medium import LiveMedium
 from image_service.core.families.live.others import FLATCAR
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.initrd import store_archive
+from image_service.core.formats.newc import Member, write_archive
 from image_service.core.formats.reading import Span
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
+from image_service.core.images.compose import ALIGNMENT
 from image_service.core.images.config_medium import MEDIA, write_config_medium
 from image_service.core.images.layouts import newest_layout
 
@@ -34,15 +37,21 @@ if TYPE_CHECKING:
 
     from image_service.core.families.coreos.kargs import KernelArgument
     from image_service.core.families.live.family import LiveFamily
-    from image_service.core.formats.reading import ReadAt
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.customization import Customization
     from image_service.core.images.layouts import ByteLayout
 
 
-def read_other_layout(read_at: ReadAt, size: int) -> LiveIso:
+def read_other_layout(medium: LiveMedium, family: LiveFamily) -> LiveIso:
     """Return what is known of an ISO of another family than CoreOS; FormatError if it is not one."""
-    iso = read_iso9660(read_at, size)
+    size = medium.base.size
+    iso = read_iso9660(medium.base.read_at, size)
+    files = BootFiles()
+    for kernel, initrd in family.netboot.files if family.netboot else ():
+        found = [medium.locate(path) for path in (kernel, initrd)]
+        if all(found):
+            files = BootFiles(*found)
+            break
     return LiveIso(
         volume_id=iso.volume_id,
         created=iso.created,
@@ -50,6 +59,7 @@ def read_other_layout(read_at: ReadAt, size: int) -> LiveIso:
         ignition=Span("Ignition", 0, 0),
         kernel_arguments=None,
         customized=None,
+        files=files,
     )
 
 
@@ -117,6 +127,37 @@ def compose_config_medium(
         extents=ExtentMap((Literal(content),)),
         etag=make_etag(f"config {label}", [Overlay(0, Literal(content))], layout.version),
         modified=last_modified(None, customization.modified),
+        file_name=file_name,
+        is_iso=False,
+    )
+
+
+def compose_live_initrd(
+    base: BaseImage, customization: Customization, file_name: str, layout: ByteLayout
+) -> BootImage:
+    """Return the initrd of an ISO of another family than CoreOS, with the config behind it.
+
+    Raises:
+        NotFound: the family does not boot without its ISO.
+        Unprocessable: it has no place for the config.
+    """
+    family, initrd = base.family, base.iso.files.initrd
+    if family is None or initrd is None:
+        raise NotFound(f"{base.name} does not boot without its ISO")
+    extents: list[Extent] = [FileExtent(base.file, initrd.offset, initrd.length)]
+    overlays = []
+    if customization.ignition:
+        _check_config(customization.ignition, family, base.name)
+        medium = LiveMedium(ExtentMap((FileExtent(base.file, 0, base.file.size),)))
+        files = family.place(medium, customization.ignition).initrd
+        members = [Member(path, content) for path, content in sorted(files.items())]
+        config = Literal(store_archive(write_archive(members)) if members else b"")
+        extents += [Zeros(-initrd.length % ALIGNMENT), config]
+        overlays = [Overlay(initrd.length, config)]
+    return BootImage(
+        extents=ExtentMap(tuple(extent for extent in extents if extent.length)),
+        etag=make_etag(f"initrd {family.name} {base.sha256}", overlays, layout.version),
+        modified=last_modified(base.iso.created, customization.modified),
         file_name=file_name,
         is_iso=False,
     )

@@ -15,7 +15,7 @@ from image_service.core.families.coreos.ignition import check_is_json
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.canvas import derived_minimal_canvas, full_canvas, spliced_minimal_canvas
 from image_service.core.images.compose import TOO_LARGE, compose
-from image_service.core.images.live import compose_config_medium, compose_live
+from image_service.core.images.live import compose_config_medium, compose_live, compose_live_initrd
 from image_service.core.images.netboot import compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import ImageRef, Kind
 
@@ -105,6 +105,9 @@ class ImageBuilder:
             name = f"{ref.infra_env_id}-config.iso"
             return await self.in_thread(partial(compose_config_medium, base, customization, name, layout))
         if base.family is not None:
+            if ref.kind is Kind.PXE_INITRD:
+                name = _file_name(ref, base)
+                return await self.in_thread(partial(compose_live_initrd, base, customization, name, layout))
             if ref.kind is not Kind.FULL_ISO:
                 raise NotFound(
                     f"{base.name} is of the family {base.family.name}, which has"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit
+from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit, Netboot
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
 
 _MENU_SECONDS = 5
+_UNATTENDED = ("auto=true", "priority=critical")
 _INSTALLERS = ("install.amd", "install.386", "install.a64", "install", "debian-installer")
 
 
@@ -29,9 +30,8 @@ def _is_installer(medium: LiveMedium) -> bool:
 
 def _preseed(medium: LiveMedium, config: bytes) -> MediumEdit:
     del medium
-    arguments = ("auto=true", "priority=critical")
     return MediumEdit(
-        initrd={"preseed.cfg": config}, boot=BootEdit(append=arguments, timeout_seconds=_MENU_SECONDS)
+        initrd={"preseed.cfg": config}, boot=BootEdit(append=_UNATTENDED, timeout_seconds=_MENU_SECONDS)
     )
 
 
@@ -42,7 +42,16 @@ def _user_data(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(files=files, boot=BootEdit(append=(source,), timeout_seconds=_MENU_SECONDS))
 
 
-DEBIAN_INSTALLER = LiveFamily("debian-installer", "preseed file", _is_installer, _preseed)
+DEBIAN_INSTALLER = LiveFamily(
+    "debian-installer",
+    "preseed file",
+    _is_installer,
+    _preseed,
+    netboot=Netboot(
+        (*((f"{name}/vmlinuz", f"{name}/initrd.gz") for name in _INSTALLERS), ("linux", "initrd.gz")),
+        " ".join(_UNATTENDED),
+    ),
+)
 DEBIAN_LIVE = LiveFamily(
     "debian-live",
     "user-data of cloud-init",

@@ -29,6 +29,19 @@ class MediumEdit:
 
 
 @attrs.frozen
+class Netboot:
+    """How a family boots without its ISO: an initrd that has all it needs, and its config behind it.
+
+    Args:
+        files: pairs of kernel and initrd on the ISO; the first pair that is there counts.
+        arguments: of the kernel.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    arguments: str
+
+
+@attrs.frozen
 class LiveFamily:
     """A family.
 
@@ -38,6 +51,7 @@ class LiveFamily:
         recognizes: returns True for an ISO of the family.
         place: returns the edit that makes the installer or the live system use a config.
         medium: label and path by which it finds a config on a second medium; None: it looks for none.
+        netboot: None: it does not boot without its ISO.
     """
 
     name: str
@@ -45,6 +59,7 @@ class LiveFamily:
     recognizes: Callable[[LiveMedium], bool]
     place: Callable[[LiveMedium, bytes], MediumEdit]
     medium: tuple[str, str] | None = None
+    netboot: Netboot | None = None
 
 
 CLOUD_INIT = ("cidata", "user-data")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from image_service.core.extents import ExtentMap
+    from image_service.core.formats.reading import Span
 
 _MAX_READ = 1 << 20  # bytes of a file: configurations and descriptions have less
 
@@ -59,6 +60,11 @@ class LiveMedium:
     def list(self, path: str = "") -> tuple[str, ...]:
         """Return the names in a directory; none if it is absent."""
         return tuple(self._entries(path))
+
+    def locate(self, path: str) -> Span | None:
+        """Return where a file lies, in any case of its name; None if it is absent or in several runs."""
+        spelled = self.spell(path)
+        return self.editor.locate(spelled) if spelled else None
 
     def has(self, *paths: str) -> bool:
         """Return True if all of the files and directories are there, in any case of their names."""

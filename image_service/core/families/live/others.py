@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit, refuse
+from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit, Netboot, refuse
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -85,8 +85,24 @@ def _credentials(medium: LiveMedium, config: bytes) -> MediumEdit:
 ALPINE = LiveFamily("alpine", "apkovl archive (tar.gz)", _is_alpine, _apkovl)
 KAIROS = LiveFamily("kairos", "cloud-config", _is_kairos, _cloud_config, CLOUD_INIT)
 ESXI = LiveFamily("esxi", "kickstart file", _is_esxi, _kickstart_of_esxi)
-FLATCAR = LiveFamily("flatcar", "Ignition config", _is_flatcar, _ignition_of_flatcar)
-TALOS = LiveFamily("talos", "machine configuration", _is_talos, _second_medium, ("metal-iso", "config.yaml"))
+FLATCAR = LiveFamily(
+    "flatcar",
+    "Ignition config",
+    _is_flatcar,
+    _ignition_of_flatcar,
+    netboot=Netboot(
+        (("flatcar/vmlinuz-a", "flatcar/cpio.gz"), ("flatcar/vmlinuz", "flatcar/cpio.gz")),
+        "flatcar.first_boot=1",
+    ),
+)
+TALOS = LiveFamily(
+    "talos",
+    "machine configuration",
+    _is_talos,
+    _second_medium,
+    ("metal-iso", "config.yaml"),
+    Netboot((("boot/vmlinuz", "boot/initramfs.xz"),), "talos.platform=metal talos.config=metal-iso"),
+)
 HARVESTER = LiveFamily(
     "harvester",
     "configuration",

@@ -144,8 +144,8 @@ def read_family(entry: OsImage, file: BaseFile) -> LiveFamily | None:
 
 def read_layout(entry: OsImage, file: BaseFile) -> LiveIso:
     """Return the layout of a base image; BaseImageError if it is not one of the entry's type."""
-    if read_family(entry, file) is not None:
-        return read_other_layout(file.read_at, file.size)
+    if (family := read_family(entry, file)) is not None:
+        return read_other_layout(LiveMedium(ExtentMap((FileExtent(file, 0, file.size),))), family)
     iso = read_live_iso(file.read_at, file.size)
     if Kind(entry.image_type) is not Kind.DISCONNECTED_ISO:
         _check_full_iso(iso)
