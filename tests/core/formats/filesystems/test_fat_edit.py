@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from image_service.core.errors import FormatError, Unprocessable
+from image_service.core.errors import FormatError, FormatUnread, Unprocessable
 from image_service.core.extents import Literal
 from image_service.core.formats.filesystems.fat import FatNode, parse_directory, read_fat
 from image_service.core.formats.filesystems.fat_edit import FatEditor
@@ -391,6 +391,25 @@ def test_files_that_share_clusters_are_refused(tmp_path: Path) -> None:
         edit(bytes(image), {"A": b"1", "B": b"2"})
 
 
+def test_table_without_bounds_is_not_read() -> None:
+    sector = bytearray(512)
+    struct.pack_into("<HBHBHHB", sector, 11, 512, 8, 32, 2, 0, 0, 0xF8)
+    struct.pack_into("<II4xI", sector, 32, 0xFFFF_FFF0, 0x40_0000, 2)
+    sector[510:] = b"\x55\xaa"
+
+    def read_at(offset: int, length: int) -> bytes:
+        assert length < 1 << 20
+        return bytes(sector) if offset == 0 else bytes(length)
+
+    editor = FatEditor(read_at, 1 << 42)
+    editor.put("file", b"")
+
+    with pytest.raises(
+        FormatUnread, match="535822330 clusters of 32 bits in its table, of which at most 8388608"
+    ):
+        editor.finish()
+
+
 def test_reads_of_an_edit_are_few(tmp_path: Path) -> None:
     image = make_fat(tmp_path, "-F 32 -s 1", 348160)
     meter = MeteredReader(image, 200_000)
@@ -416,7 +435,9 @@ def is_possible(path: str, files: Mapping[str, bytes]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("bits", "examples"), [(12, 60), (16, 60), (32, 15)])
+@pytest.mark.parametrize(
+    ("bits", "examples"), [(12, 60), (16, 60), (32, 15), pytest.param(16, 2000, marks=pytest.mark.soak)]
+)
 def test_random_edits(tmp_path: Path, bits: int, examples: int) -> None:
     base = make_fat(tmp_path, *SMALL[bits])
     finished = [0]
@@ -447,13 +468,15 @@ def test_random_edits(tmp_path: Path, bits: int, examples: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", SMALL)
-def test_altered_bytes_are_edited_or_refused(tmp_path: Path, bits: int) -> None:
+@pytest.mark.parametrize(
+    ("bits", "examples"), [(12, 300), (16, 300), (32, 300), pytest.param(12, 5000, marks=pytest.mark.soak)]
+)
+def test_altered_bytes_are_edited_or_refused(tmp_path: Path, bits: int, examples: int) -> None:
     # mtools refuses such a small FAT32.
     image = edit(make_fat(tmp_path, f"-F {bits} -s 1", {12: 512, 16: 4096, 32: 1024}[bits], {}), FILES)
     size, used = len(image), [offset for offset, byte in enumerate(image) if byte and offset < 100_000]
 
-    @settings(max_examples=300)
+    @settings(max_examples=examples)
     @given(
         st.lists(st.tuples(st.sampled_from(used), st.binary(min_size=1, max_size=4)), min_size=1, max_size=4)
     )
@@ -475,5 +498,6 @@ def test_altered_bytes_are_edited_or_refused(tmp_path: Path, bits: int) -> None:
             assert isinstance(node, FatNode)
             assert stat.S_ISREG(node.mode)
             assert node.read() == content
+        assert edit(edited, PUTS) == edited
 
     alter()
