@@ -13,6 +13,7 @@ import stat
 import struct
 from array import array
 from collections import defaultdict
+from heapq import merge
 from itertools import count, islice, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _SECTOR = 512  # what is changed in place is compared by sectors
 _MAX_TABLE = 8 * 1024 * 1024  # 8 GiB in clusters of 4 KiB; EFI system partitions have some hundred MiB
 _TABLE_PART = 4096  # entries that are read at once; an even number, so that a part of FAT12 has whole bytes
+_WHOLE_BYTES = {16: "H", 32: "I"}  # bits of an entry: its code in `struct`
 _MAX_FILE = 0xFFFF_FFFF
 _MAX_NAMES = 64  # on a path
 _INFORMATION = struct.Struct("<4s480x4sII")
@@ -370,10 +372,17 @@ class _Table:
                 return
 
     def find_free(self) -> Iterator[int]:
-        """Yield the free clusters in ascending order."""
+        """Yield the clusters in ascending order that are free when the first one is asked for."""
+        freed = sorted(cluster for cluster, entry in self._changes.items() if not entry)
+        yield from merge(freed, self._zeros())
+
+    def _zeros(self) -> Iterator[int]:
         for first in range(0, self._stop, _TABLE_PART):
-            for cluster, entry in enumerate(self._part(first // _TABLE_PART), first):
-                if cluster >= FIRST_CLUSTER and not self._changes.get(cluster, entry):
+            part = self._part(first // _TABLE_PART)
+            if 0 not in part:  # `array` finds that out many times faster than a loop
+                continue
+            for cluster, entry in enumerate(part, first):
+                if not entry and cluster >= FIRST_CLUSTER:
                     yield cluster
 
     def count_freed(self) -> int:
@@ -406,12 +415,16 @@ class _Table:
     def _part(self, part: int) -> array[int]:
         if part not in self._parts:
             _, data = self._read_part(self._volume.tables[0], part)
-            mask, width = self._volume.mask, self._width
-            places = self._places[: self._stop - part * _TABLE_PART]
-            self._parts[part] = array(
-                "I", (int.from_bytes(data[at : at + width], "little") >> shift & mask for at, shift in places)
-            )
+            self._parts[part] = array("I", self._decode(data))
         return self._parts[part]
+
+    def _decode(self, part: bytes) -> Iterator[int]:
+        mask = self._volume.mask
+        entries = len(part) * 8 // self._volume.bits
+        if code := _WHOLE_BYTES.get(self._volume.bits):
+            return (entry & mask for entry in struct.unpack(f"<{entries}{code}", part))
+        places = self._places[:entries]
+        return (int.from_bytes(part[at : at + 2], "little") >> shift & mask for at, shift in places)
 
     def _read_part(self, table: int, part: int) -> tuple[int, bytes]:
         first = part * _TABLE_PART
