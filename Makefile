@@ -19,11 +19,11 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs check fast test soak lint format docs manifests bench lock release toolkit deps clean
+.PHONY: help run jobs check fast test container-test systemd-test soak lint format docs manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: $(VENV)/installed ## serve a sample image with the embedded stand-in for assisted-service
 	mkdir -p '$(DATA_DIR)'
@@ -47,9 +47,16 @@ fast: $(VENV)/tools
 test: $(VENV)/tools ## run all tests; ARGS="-k ranges -x" goes to pytest; -n0: in one process
 	$(bin)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
+container-test: $(VENV)/tools ## build the container image, and run it
+	$(bin)/python -m pytest -n 0 $(ARGS) tests/packaging/test_container.py
+
+# As root: a container runs systemd as its PID 1.
+systemd-test: $(VENV)/tools ## run the units of all roles under systemd, in a container; needs root
+	$(bin)/python -m pytest -n 0 -m systemd $(ARGS) tests/packaging/test_systemd.py
+
 # One at a time: each takes the whole machine.
-soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers
-	$(bin)/python -m pytest -n 0 -m soak --timeout 3600 $(ARGS)
+soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers, systemd-test
+	$(bin)/python -m pytest -n 0 -m 'soak or systemd' --timeout 3600 $(ARGS)
 
 lint: $(VENV)/tools ## check with ruff, its formatter and mypy
 	$(bin)/ruff check .

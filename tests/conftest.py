@@ -5,7 +5,7 @@ and open sockets. The guard here fails the test that leaves them. A test without
 microseconds and one small garbage collection.
 
 The summary of tests that were skipped for a missing client is here too: with xdist, the process that reports
-loads no other ``conftest.py``; and the choice of the tests marked ``soak``, which only ``make soak`` runs.
+loads no other ``conftest.py``; and the choice of tests by their markers.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ settings.register_profile(
 settings.register_profile("search", settings.get_profile("project"), derandomize=False)
 settings.load_profile("project")
 
+LEFT_OUT = ("soak", "systemd")
 SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
 LONGEST_ID = 300  # characters of a value in the name of a test
@@ -193,12 +194,12 @@ def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked ``soak``, unless an expression of ``-m`` asks for them."""
-    if "soak" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("soak")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    """Leave out the tests of each of the markers, unless an expression of ``-m`` names it."""
+    unnamed = [marker for marker in LEFT_OUT if marker not in config.option.markexpr]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unnamed))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

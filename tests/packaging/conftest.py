@@ -7,10 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.acceptance.clients import needs_client
+from tests.packaging.containers import Podman
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PUBLISHED = "https://image-service.example.com"
@@ -79,3 +84,20 @@ def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(build, check=True, capture_output=True)
     (found,) = dist.glob("*.whl")
     return found
+
+
+@pytest.fixture(scope="session")
+def podman() -> Podman:
+    storage = CHECKOUT / ".cache" / "containers"
+    storage.mkdir(parents=True, exist_ok=True)
+    return Podman(storage)
+
+
+@pytest.fixture(scope="session")
+def jobs_image(podman: Podman, sources: Path) -> Iterator[str]:
+    """Build the image of the jobs role and its workers, as docs/container.md says."""
+    image = "localhost/image-service-jobs:test"
+    podman.make_base()
+    podman.build(sources, image, {"LOCK": "requirements-jobs.lock", "PACKAGES": "e2fsprogs qemu-utils"})
+    yield image
+    podman.remove(image)

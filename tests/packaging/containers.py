@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import ssl
@@ -20,9 +21,7 @@ from tests.acceptance.clients import missing, needs_client
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-BASE = "localhost/base:bookworm"
 ANY_USER = "54321:0"  # OpenShift picks the uid; the group is always 0
-_BASE_PACKAGES = "python3,python3-pip,ca-certificates"
 _IN_CHROOT = """
 set -e
 mount --bind "$1" "$1"
@@ -35,6 +34,29 @@ root=$1 user=$2
 shift 2
 exec chroot --userspec="$user" --groups= "$root" "$@"
 """
+
+
+@attrs.frozen
+class Base:
+    """A small Debian, made from the package archive.
+
+    Args:
+        suite: of the archive.
+        packages: beside the essential ones.
+    """
+
+    suite: str
+    packages: Sequence[str]
+
+    @property
+    def image(self) -> str:
+        """The name of its image."""
+        digest = hashlib.sha256(" ".join(self.packages).encode()).hexdigest()
+        return f"localhost/base:{self.suite}-{digest[:12]}"
+
+
+BASE = Base("bookworm", ("python3", "python3-pip", "ca-certificates"))
+"""The base of the container image."""
 
 
 @attrs.frozen
@@ -71,22 +93,22 @@ class Podman:
         found = subprocess.run(self.command("image", "exists", image), capture_output=True, check=False)
         return found.returncode == 0
 
-    def make_base(self) -> None:
-        """Create a small Debian with Python from the package archive, once per storage."""
-        if self.has(BASE):
+    def make_base(self, base: Base = BASE) -> None:
+        """Create a base, once per storage."""
+        if self.has(base.image):
             return
         with TemporaryDirectory() as directory:
             archive = Path(directory) / "base.tar"
-            options = ("--variant=minbase", f"--include={_BASE_PACKAGES}", "--quiet")
+            options = ("--variant=minbase", f"--include={','.join(base.packages)}", "--quiet")
             made = subprocess.run(
-                [needs_client("mmdebstrap"), *options, "bookworm", archive], capture_output=True, check=False
+                [needs_client("mmdebstrap"), *options, base.suite, archive], capture_output=True, check=False
             )
             if made.returncode != 0:
                 missing(f"no base image can be made: {made.stderr.decode(errors='replace')}")
-            self.run("import", archive, BASE)
+            self.run("import", archive, base.image)
 
-    def build(self, context: Path, image: str, arguments: dict[str, str]) -> None:
-        """Build an image on the base, with this machine's access to its package registry."""
+    def build(self, context: Path, image: str, arguments: Mapping[str, str], base: Base = BASE) -> None:
+        """Build an image on a base, with this machine's access to its package registry."""
         with TemporaryDirectory() as directory:
             settings = pip_settings()
             pip_conf = Path(directory) / "pip.conf"
@@ -99,7 +121,7 @@ class Podman:
                 "--network=host",
                 "--layers=false",
                 "--format=docker",
-                f"--build-arg=BASE_IMAGE={BASE}",
+                f"--build-arg=BASE_IMAGE={base.image}",
             ]
             options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
             self.run("build", *options, *volumes, "--tag", image, context)
@@ -145,11 +167,13 @@ class PodmanRun:
         podman: the storage that has the image.
         image: its name.
         options: podman's, such as the runtime.
+        confined: further options of ``podman run``, which go before those of this class.
     """
 
     podman: Podman
     image: str
     options: Sequence[str] = ()
+    confined: Sequence[str] = ()
 
     def command(
         self, arguments: Sequence[str], variables: Mapping[str, str], entrypoint: str | None = None
@@ -165,7 +189,7 @@ class PodmanRun:
         # The limits are given because podman's own may be more than this machine lets it set.
         limits = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
         read_only = ("--read-only", "--read-only-tmpfs=false")
-        confined = ("--rm", *read_only, "--network=host", f"--user={ANY_USER}", *limits)
+        confined = ("--rm", *read_only, "--network=host", f"--user={ANY_USER}", *limits, *self.confined)
         instead = [f"--entrypoint={entrypoint}"] if entrypoint else []
         started = ("run", *confined, *environment, *instead, self.image, *arguments)
         return self.podman.command(*self.options, *started)
@@ -193,6 +217,12 @@ class ChrootRun:
         words = [entrypoint, *arguments] if entrypoint else own
         shell = ("unshare", "--mount", "sh", "-c", _IN_CHROOT, "sh", root, ANY_USER)
         return self.podman.as_root(*shell, "env", "--ignore-environment", *environment, *words)
+
+
+def by_podman(podman: Podman, image: str) -> PodmanRun | None:
+    """Return what runs an image by podman, with whichever runtime works here."""
+    runners = (PodmanRun(podman, image), PodmanRun(podman, image, ["--runtime=runc"]))
+    return next(filter(works, runners), None)
 
 
 def works(runner: PodmanRun | ChrootRun) -> bool:

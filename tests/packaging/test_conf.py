@@ -117,7 +117,7 @@ def test_unit_is_notified_watched_and_reloaded_and_not_restarted_in_vain() -> No
         "NotifyAccess": "main",
         "WatchdogSec": "30",
         "TimeoutStartSec": "60",
-        "ExecReload": "/bin/kill -HUP $MAINPID",
+        "ExecReload": '/bin/sh -c "kill -HUP $MAINPID"',
         "RestartPreventExitStatus": "78",
         "StartLimitIntervalSec": "300",
         "StartLimitBurst": "10",

@@ -19,8 +19,7 @@ from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_members
 from tests.acceptance.clients import missing
 from tests.acceptance.service import fetch
-from tests.packaging.conftest import CHECKOUT
-from tests.packaging.containers import ChrootRun, Podman, PodmanRun, finish, works
+from tests.packaging.containers import ChrootRun, Podman, PodmanRun, by_podman, finish, works
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -39,13 +38,6 @@ ARGUMENTS = {
 
 
 @pytest.fixture(scope="module")
-def podman() -> Podman:
-    storage = CHECKOUT / ".cache" / "containers"
-    storage.mkdir(parents=True, exist_ok=True)
-    return Podman(storage)
-
-
-@pytest.fixture(scope="module")
 def image(podman: Podman, sources: Path) -> Iterator[str]:
     podman.make_base()
     podman.build(sources, IMAGE, ARGUMENTS)
@@ -56,10 +48,9 @@ def image(podman: Podman, sources: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def runners(podman: Podman, image: str) -> dict[str, PodmanRun | ChrootRun]:
     """Find the ways in which this machine can run containers."""
-    by_podman = (PodmanRun(podman, image), PodmanRun(podman, image, ["--runtime=runc"]))
     in_chroot = ChrootRun(podman, image)
     found: dict[str, PodmanRun | ChrootRun] = {}
-    if runner := next(filter(works, by_podman), None):
+    if runner := by_podman(podman, image):
         found["podman"] = runner
     if works(in_chroot):
         found["chroot"] = in_chroot
