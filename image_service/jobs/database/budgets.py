@@ -1,7 +1,8 @@
 """Counts what tenants keep. The caller's transaction has locked the tenant.
 
 A compose counts with its rows and with `store_bytes`: while it runs, the most that its artifacts can take;
-then what they take, unless the image catalog has them, where they count as images.
+then what they take, unless the image catalog has them, where they count as images. An object that nothing
+refers to any more counts until it is deleted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from image_service.core.errors import BudgetExceeded
-from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
+from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED, IMAGES, JOBS, SECRETS
 
 if TYPE_CHECKING:
     from image_service.jobs.model import TenantBudget
@@ -24,18 +25,21 @@ def check_budget(connection: sa.Connection, tenant: str, budget: TenantBudget) -
     """Raise BudgetExceeded if a tenant has more than its budget."""
     taken = sa.func.coalesce(sa.func.sum(COMPOSES.c.row_bytes + COMPOSES.c.store_bytes), 0)
     composes = sa.select(sa.func.count(), taken).where(COMPOSES.c.tenant == tenant)
-    images = sa.select(sa.func.coalesce(sa.func.sum(IMAGES.c.kept_bytes), 0)).where(IMAGES.c.tenant == tenant)
     number, compose_bytes = connection.execute(composes).one()
     if number > budget.max_composes:
         raise BudgetExceeded(
             f"JOBS_MAX_COMPOSES: this tenant has {budget.max_composes} composes, imports and exports; they"
             " count until they are deleted, or JOBS_RETENTION ends"
         )
-    total = int(compose_bytes) + int(connection.execute(images).scalar_one())
+    total = int(compose_bytes)
+    for objects in (IMAGES, DISCARDED):
+        kept = sa.select(sa.func.sum(objects.c.kept_bytes)).where(objects.c.tenant == tenant)
+        total += int(connection.scalar(kept) or 0)
     if total > budget.max_bytes:
         raise BudgetExceeded(
             f"JOBS_MAX_BYTES: this tenant would take up to {total} bytes, at most {budget.max_bytes} are"
-            " allowed; composes that end give back what they did not need, deleted composes and images all"
+            " allowed; composes that end give back what they did not need, deleted composes and images all,"
+            " a minute later"
         )
 
 

@@ -74,7 +74,8 @@ class ObjectRepository:
         stored = sa.select(sa.func.count()).where(
             ARTIFACTS.c.job_id == job.id, ARTIFACTS.c.attempt == job.attempt
         )
-        insert = self._database.insert(DISCARDED).values(key=key, after=self._now() + ABANDONED)
+        row = {"key": key, "after": self._now() + ABANDONED, "tenant": job.tenant}
+        insert = self._database.insert(DISCARDED).values(row)
 
         def work(connection: sa.Connection) -> int:
             lock_tenant(self._database, connection, job.tenant)
@@ -120,13 +121,20 @@ class ObjectRepository:
             ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.attempt == attempt, ARTIFACTS.c.name == artifact.name
         )
 
+        abandoned = {"after": now, "kept_bytes": kept_bytes}
+        abandon = (
+            self._database.insert(DISCARDED)
+            .values(key=artifact.key, **abandoned)
+            .on_conflict_do_update(index_elements=[DISCARDED.c.key], set_=abandoned)
+        )
+
         def work(connection: sa.Connection) -> bool:
-            connection.execute(undiscard([artifact.key]))
             if connection.execute(running_attempt(job_id, attempt).values(id=job_id)).rowcount:
+                connection.execute(undiscard([artifact.key]))
                 discard(self._database, connection, now, of_its_name)
                 connection.execute(sa.insert(ARTIFACTS), row)
                 return True
-            connection.execute(sa.insert(DISCARDED), {"key": artifact.key, "after": now})
+            connection.execute(abandon)
             return False
 
         return self._database.transact(work)

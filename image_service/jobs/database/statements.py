@@ -79,8 +79,11 @@ def discard(
     """
     in_catalog = ARTIFACTS.c.key.in_(sa.select(IMAGES.c.key))
     removed = artifacts & ARTIFACTS.c.key.not_in(except_keys) & ~in_catalog
-    keys = sa.select(ARTIFACTS.c.key, sa.literal(after, DISCARDED.c.after.type)).where(removed)
-    insert = database.insert(DISCARDED).from_select([DISCARDED.c.key, DISCARDED.c.after], keys)
+    columns = DISCARDED.c.key, DISCARDED.c.after, DISCARDED.c.tenant, DISCARDED.c.kept_bytes
+    since = sa.literal(after, DISCARDED.c.after.type)
+    objects = sa.select(ARTIFACTS.c.key, since, JOBS.c.tenant, ARTIFACTS.c.kept_bytes)
+    of_jobs = objects.join(JOBS, JOBS.c.id == ARTIFACTS.c.job_id).where(removed)
+    insert = database.insert(DISCARDED).from_select(columns, of_jobs)
     connection.execute(insert.on_conflict_do_nothing())
     connection.execute(sa.delete(ARTIFACTS).where(removed))
 
@@ -106,11 +109,12 @@ def delete_image(
     """
     if not connection.execute(sa.update(IMAGES).where(wanted).values(id=IMAGES.c.id)).rowcount:
         return False
-    image = connection.execute(sa.select(IMAGES.c.id, IMAGES.c.key).where(wanted)).one()
+    columns = IMAGES.c.id, IMAGES.c.key, IMAGES.c.tenant, IMAGES.c.kept_bytes
+    image = connection.execute(sa.select(*columns).where(wanted)).one()
     if image.id in connection.scalars(IMAGES_IN_USE.where(COMPOSES.c.source_image == image.id)).all():
         raise Conflict(f"image {image.id} is in use by a compose that has not ended")
     connection.execute(sa.delete(IMAGES).where(IMAGES.c.id == image.id))
     connection.execute(sa.delete(ARTIFACTS).where(ARTIFACTS.c.key == image.key))
-    discarded = database.insert(DISCARDED).values(key=image.key, after=now)
-    connection.execute(discarded.on_conflict_do_nothing())
+    row = {"key": image.key, "after": now, "tenant": image.tenant, "kept_bytes": image.kept_bytes}
+    connection.execute(database.insert(DISCARDED).values(row).on_conflict_do_nothing())
     return True

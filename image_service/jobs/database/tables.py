@@ -178,6 +178,8 @@ DISCARDED = sa.Table(
     TABLES,
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("after", Instant, nullable=False, index=True),  # not before that time
+    sa.Column("tenant", sa.Text, nullable=False, server_default=""),
+    sa.Column("kept_bytes", sa.BigInteger, nullable=False, server_default="0"),  # unless its compose has them
 )
 WORKERS = sa.Table(
     "workers",
@@ -261,11 +263,13 @@ def _migrate_from_1(cipher: SecretsCipher, connection: sa.Connection) -> None:
         ("composes", "sent_bytes"),
         ("artifacts", "kept_bytes"),
         ("images", "kept_bytes"),
+        ("discarded_objects", "kept_bytes"),
     ):
         connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0")
     connection.exec_driver_sql(
         f"ALTER TABLE workers ADD COLUMN isolation TEXT NOT NULL DEFAULT '{UNKNOWN_ISOLATION}'"
     )
+    connection.exec_driver_sql("ALTER TABLE discarded_objects ADD COLUMN tenant TEXT NOT NULL DEFAULT ''")
     connection.exec_driver_sql("UPDATE artifacts SET kept_bytes = size")
     connection.exec_driver_sql("UPDATE images SET kept_bytes = virtual_size")
     for index in COMPOSES.indexes:

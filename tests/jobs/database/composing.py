@@ -176,6 +176,10 @@ class Rows:
         assert permit is not None
         assert self.queues.start(permit, job_id, attempt, "w1") is not None
 
+    def delete_objects(self) -> None:
+        """Record that the discarded objects were deleted."""
+        self.objects.forget_discarded(self.objects.find_discarded(1000))
+
     def finish(self, job_id: str, *artifacts: Artifact, result: Json | None = None) -> None:
         """Report and finish a job; start it before, if no worker has it."""
         job = self.jobs.find(job_id)

@@ -63,6 +63,9 @@ def test_image_counts_with_what_the_store_keeps_until_it_is_deleted(limited: Row
     with pytest.raises(BudgetExceeded):
         limited.add(make_compose(store_bytes=10 * MIB))
     limited.composes.delete(job.compose_id)
+    with pytest.raises(BudgetExceeded):
+        limited.add(make_compose(store_bytes=20 * MIB))
+    limited.delete_objects()
     limited.add(make_compose(store_bytes=20 * MIB))
 
 
@@ -79,6 +82,30 @@ def test_image_of_the_catalog_counts_once_and_stays_when_its_import_is_deleted(l
     with pytest.raises(BudgetExceeded):
         limited.add(make_compose(store_bytes=50 * MIB))
     limited.images.delete(image.id)
+    with pytest.raises(BudgetExceeded):
+        limited.add(make_compose(store_bytes=50 * MIB))
+    limited.delete_objects()
+    limited.add(make_compose(store_bytes=90 * MIB))
+
+
+@pytest.mark.parametrize("when", ["replaced", "not accepted", "cancelled", "too late"])
+def test_object_that_nothing_refers_to_counts_until_it_is_deleted(limited: Rows, when: str) -> None:
+    job = running_job(limited, 60 * MIB)
+    artifact = artifact_of(job, 60 * MIB)
+    limited.objects.announce_object(artifact.key, job, artifact.size)
+    if when == "too late":
+        limited.composes.finish(job.compose_id, ComposeState.CANCELLED)
+    assert limited.objects.add_artifact(job.id, 1, artifact) == (when != "too late")
+    if when == "replaced":
+        assert limited.objects.add_artifact(job.id, 1, artifact_of(job, 1))
+    elif when == "not accepted":
+        limited.finish(job.id)
+    limited.composes.finish(job.compose_id, ComposeState.CANCELLED)
+    limited.composes.delete(job.compose_id)
+    limited.add(make_compose(store_bytes=90 * MIB, tenant="org-2"))
+    with pytest.raises(BudgetExceeded):
+        limited.add(make_compose(store_bytes=50 * MIB))
+    limited.delete_objects()
     limited.add(make_compose(store_bytes=90 * MIB))
 
 

@@ -159,6 +159,8 @@ DOWNGRADE = (
     "ALTER TABLE composes DROP COLUMN sent_bytes",
     "ALTER TABLE artifacts DROP COLUMN kept_bytes",
     "ALTER TABLE images DROP COLUMN kept_bytes",
+    "ALTER TABLE discarded_objects DROP COLUMN kept_bytes",
+    "ALTER TABLE discarded_objects DROP COLUMN tenant",
 )
 """To version 1."""
 
