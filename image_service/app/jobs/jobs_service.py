@@ -9,6 +9,7 @@ from image_service.app.jobs.apis import build_jobs
 from image_service.app.jobs.base_images import start_compose_bases
 from image_service.app.jobs.built_in_worker import start_worker
 from image_service.app.jobs.engine import start_engine
+from image_service.app.jobs.memory import return_large_blocks
 from image_service.app.jobs.rows import open_rows
 from image_service.app.jobs.state import JobsState
 from image_service.app.jobs.status_page import StatusPage
@@ -18,6 +19,7 @@ from image_service.jobs.api.front import ApiFront
 from image_service.jobs.artifacts.build_artifacts import build_artifacts
 from image_service.jobs.composer.composer_api import MAX_BODY_BYTES
 from image_service.jobs.dispatch.upkeep import EXPIRE_SECONDS, RECONCILE_SECONDS, Expiry, Reconciler
+from image_service.jobs.dispatch.upload_slots import UploadSlots
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.metrics.row_counts import SAMPLE_SECONDS, RowCounts
 from image_service.jobs.tenants.build_tenants import build_authenticator
@@ -41,6 +43,10 @@ MAX_CONNECTIONS = 4096
 """On each address; each poll of a worker and each download is one."""
 STATUS_SECONDS = 5.0
 """Interval at which the service manager learns whether the engine answers, if that has changed."""
+LARGE_REQUESTS = 2
+"""At a time: their content is in memory."""
+LARGE_REQUESTS_OF_TENANT = 16
+"""That are received, or wait."""
 _TOKEN_BYTES = 32
 
 
@@ -53,6 +59,7 @@ class JobsService(RoleService):
 
     async def start_parts(self) -> None:
         """Start the parts in the order in which they need each other; they stop in reverse order."""
+        return_large_blocks()
         settings, parts = self._settings, self._parts
         create_directory(settings.storage.data_dir)
         rows = open_rows(parts, settings)
@@ -83,7 +90,13 @@ class JobsService(RoleService):
         start_admin(parts, settings, state, pages=StatusPage(rows).routes())
         operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
         authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
-        self._listen(ApiFront(authenticator, jobs.apis, jobs.ec2_api))
+        large_requests = UploadSlots(
+            LARGE_REQUESTS,
+            settings.jobs.min_upload_rate,
+            parts.reactor,
+            most_of_source=LARGE_REQUESTS_OF_TENANT,
+        )
+        self._listen(ApiFront(authenticator, jobs.apis, jobs.ec2_api, large_requests))
         if settings.worker_slots and settings.jobs.socket_path:
             start_worker(
                 parts,

@@ -167,7 +167,9 @@ class SqliteDatabase:
             with suppress(FileNotFoundError):
                 restrict_to_owner(Path(f"{self._path}{suffix}"))
         url = URL.create("sqlite", database=str(self._path))
-        engine = create_engine(url, connect_args={"timeout": self._busy_seconds})
+        # A cached statement would keep its latest parameters, such as the sealed config of a compose.
+        options = {"timeout": self._busy_seconds, "cached_statements": 0}
+        engine = create_engine(url, connect_args=options)
         event.listen(engine, "connect", _configure)
         try:
             _run(engine, self._prepare)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
+from image_service.core.errors import BudgetExceeded
 from image_service.jobs.api.api_error import ApiError
 from image_service.server.http.request_id import new_request_id
 from image_service.server.web_api.messages import ApiResponse
@@ -96,7 +97,7 @@ class ErrorList:
         number = self._number_of(error)
         status = self._entries[number].status
         operation_id = ""
-        if status >= _SERVER_ERRORS:
+        if status >= _SERVER_ERRORS and not isinstance(error, BudgetExceeded):
             operation_id = new_request_id()
             _log.error(
                 "a request failed: {detail}", detail=error.detail, code=error.code, operation_id=operation_id

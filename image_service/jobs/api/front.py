@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
+from twisted.internet.defer import DeferredLock
 
 from image_service.core.errors import NotFound
 from image_service.server.web_api.messages import problem_response
-from image_service.server.web_api.resource import ApiResource
+from image_service.server.web_api.resource import UNCHECKED_BYTES, ApiResource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from image_service.core.errors import ImageServiceError
+    from image_service.jobs.dispatch.upload_slots import UploadSlots
     from image_service.jobs.principal import Principal
     from image_service.jobs.tenants.authenticator import Authenticator
     from image_service.server.web_api.authentication import RequestGuard
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.request_content import ReceivedContent
 
 _PUBLIC = re.compile(r"/(openapi(\.json)?|errors(/[^/]*)?)")
 
@@ -65,11 +69,14 @@ class ApiFront:
         authenticator: finds the principal of a request; the document and the errors of an API are public.
         signed_api: None: there is none. The heads of its requests are not checked: web pages cannot
             sign.
+        large_requests: slots of requests with large content, which is in memory; None: they need none.
     """
 
     _authenticator: Authenticator
     _apis: Sequence[ServedApi]
     _signed_api: SignedApi | None = None
+    _large_requests: UploadSlots | None = None
+    _carrying_out: DeferredLock = attrs.field(factory=DeferredLock, init=False)
 
     def resource(self, guard: RequestGuard) -> ApiResource:
         """Return the resource of a listener."""
@@ -91,17 +98,28 @@ class ApiFront:
             raise NotFound("no such resource")
         if request.method == "GET" and _PUBLIC.fullmatch(request.path, len(base_path)):
             return await api.respond(request)
-        return await api.respond(attrs.evolve(request, principal=await self._authenticate(request)))
+        request = attrs.evolve(request, principal=await self._authenticate(request))
+        if len(request.body) <= UNCHECKED_BYTES:
+            return await api.respond(request)
+        await self._carrying_out.acquire()  # it takes several times the memory of its content
+        try:
+            return await api.respond(request)
+        finally:
+            self._carrying_out.release()
 
-    async def _admit(self, request: ApiRequest) -> int:
-        """Return how many bytes the content of a request may have; only known clients send much."""
+    @asynccontextmanager
+    async def _admit(self, request: ApiRequest, content: ReceivedContent) -> AsyncIterator[int]:
+        """Give the limit in bytes of the content of a request; only known clients send much, in turn."""
         if (signed_api := self._find_signed(request.path)) is not None:
-            return signed_api.max_body_bytes
+            yield signed_api.max_body_bytes
+            return
         api, _ = self._find(request.path)
         if api is None:
             raise NotFound("no such resource")
-        await self._authenticate(request)
-        return api.max_body_bytes
+        principal = await self._authenticate(request)
+        slots, tenant = self._large_requests, principal.tenant
+        async with slots.slot(tenant, tenant, content) if slots else nullcontext():
+            yield api.max_body_bytes
 
     async def _authenticate(self, request: ApiRequest) -> Principal:
         authorization = request.headers.get("authorization")

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Json
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
-MAX_BODY_BYTES = 32 * 1024**2
-"""Of a request: an Ignition config in base64 is the largest part."""
+MAX_BODY_BYTES = 12 * 1024**2
+"""Of a request: an Ignition config of 8 MiB, as images have at most, in base64 is the largest part."""
 
 _DESCRIPTION = ApiDescription(
     "image-service composer API",

@@ -17,6 +17,7 @@ from image_service.jobs.model import ImageCustomization
 if TYPE_CHECKING:
     from image_service.jobs.composer.request_bodies import Customizations
 
+_SPACE = re.compile(r"\s")
 _URL = re.compile(r'(?:https?|tftp)://[^\s"]+')
 
 
@@ -44,7 +45,7 @@ def parse_customizations(path: str, customizations: Customizations) -> ImageCust
 
 def _parse_config(path: str, text: str) -> bytes:
     try:
-        config = b64decode("".join(text.split()), validate=True)
+        config = b64decode("".join(text.split()) if _SPACE.search(text) else text, validate=True)
     except ValueError:
         raise _refusal(f"{path} must be base64") from None
     try:

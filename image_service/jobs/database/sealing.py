@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -35,11 +36,13 @@ class SecretsCipher:
     """
 
     _secrets: Sequence[bytes] = attrs.field(repr=False)
+    _lock: Lock = attrs.field(factory=Lock, init=False, repr=False, eq=False)
+    """One value at a time: each takes several times the memory of its config."""
 
     def seal(self, tenant: str, compose_id: str, value: ComposeSecrets) -> bytes:
         """Encrypt the secrets of a compose."""
-        document = json.dumps(attrs.asdict(value), default=lambda content: b64encode(content).decode())
-        return encrypt(_cipher(self._secrets[0]), document.encode(), _context(tenant, compose_id))
+        with self._lock:
+            return encrypt(_cipher(self._secrets[0]), _to_document(value), _context(tenant, compose_id))
 
     def unseal(self, tenant: str, compose_id: str, sealed: bytes) -> ComposeSecrets:
         """Decrypt what `seal` encrypted for the same tenant and compose.
@@ -47,7 +50,8 @@ class SecretsCipher:
         Raises:
             StoreFailed: no secret opens it, or it is of another tenant or compose.
         """
-        return _to_value(json.loads(self._decrypt(compose_id, sealed, _context(tenant, compose_id))))
+        with self._lock:
+            return _to_value(json.loads(self._decrypt(compose_id, sealed, _context(tenant, compose_id))))
 
     def seal_for_tenant(self, tenant: str, compose_id: str, sealed: bytes) -> bytes:
         """Return secrets that version 1 of the tables sealed, without the tenant, as `seal` does.
@@ -66,6 +70,11 @@ class SecretsCipher:
             f"the secrets of compose {compose_id} cannot be decrypted: damaged, of another tenant or compose,"
             " or sealed with a secret that INSTANCE_SECRET_FILE does not hold any more"
         )
+
+
+def _to_document(value: ComposeSecrets) -> bytes:
+    text = json.dumps(attrs.asdict(value), default=lambda content: b64encode(content).decode())
+    return text.encode()
 
 
 def _to_value(document: dict[str, Any]) -> ComposeSecrets:

@@ -1,4 +1,4 @@
-"""Upload slots: grants them to tenants in turn, and aborts slow uploads while other tenants wait."""
+"""Slots of uploads and large requests: tenants get them in turn; slow ones are aborted while others wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-    from image_service.server.web_api.request_content import RequestContent
+    from image_service.server.web_api.request_content import ReceivedContent
 
 CHECK_SECONDS = 0.5
 """How often rates are measured while an upload waits."""
@@ -27,8 +27,8 @@ _RETRY_AFTER_SECONDS = 5
 @attrs.define(eq=False)
 class _Upload:
     tenant: str
-    attempt: str
-    content: RequestContent
+    source: str
+    content: ReceivedContent
     granted: Deferred[None] = attrs.field(factory=Deferred)
 
 
@@ -36,35 +36,43 @@ class UploadSlots:
     """Limits the uploads that are received at a time.
 
     A tenant has a share of the slots that leaves one to a tenant that comes next: half of them alone, a third
-    beside another one. A slot that becomes free goes to the tenant with the fewest. While an upload
-    waits, uploads below the least rate are aborted, the slowest first, of tenants that have more slots than
+    beside another one. A slot that becomes free goes to the tenant with the fewest, of several to the one
+    that got its latest slot first. While an upload waits, uploads below the least rate are aborted, the slowest first, of tenants that have more slots than
     the one that waits.
 
     Args:
         min_rate: bytes per second; 0: any.
+        most_of_source: uploads of an attempt, or of what else sends them, that hold slots or wait for them.
     """
 
-    def __init__(self, slots: int, min_rate: int, clock: IReactorTime) -> None:
+    def __init__(
+        self, slots: int, min_rate: int, clock: IReactorTime, *, most_of_source: int = _MOST_OF_ATTEMPT
+    ) -> None:
         self._slots = slots
         self._min_rate = min_rate
         self._clock = clock
+        self._most_of_source = most_of_source
         self._receiving: dict[_Upload, None] = {}
         self._waiting: dict[_Upload, None] = {}  # the oldest first
-        self._of_attempt: Counter[str] = Counter()
+        self._of_source: Counter[str] = Counter()
+        self._granted: dict[str, int] = {}  # the number of its latest grant, of each tenant
         self._check: IDelayedCall | None = None
 
     @asynccontextmanager
-    async def slot(self, tenant: str, attempt: str, content: RequestContent) -> AsyncIterator[None]:
+    async def slot(self, tenant: str, source: str, content: ReceivedContent) -> AsyncIterator[None]:
         """Hold a slot; wait for one first.
 
+        Args:
+            source: its attempt of a job, or its tenant.
+
         Raises:
-            Unavailable: the attempt sends `_MOST_OF_ATTEMPT` files already.
+            Unavailable: the source sends as many already as it may.
         """
-        if self._of_attempt[attempt] >= _MOST_OF_ATTEMPT:
-            detail = f"the attempt of this job sends {_MOST_OF_ATTEMPT} files already"
+        if self._of_source[source] >= self._most_of_source:
+            detail = f"this attempt of a job, or tenant, sends {self._most_of_source} already"
             raise Unavailable(detail, retry_after_seconds=_RETRY_AFTER_SECONDS)
-        upload = _Upload(tenant, attempt, content)
-        self._of_attempt[attempt] += 1
+        upload = _Upload(tenant, source, content)
+        self._of_source[source] += 1
         self._waiting[upload] = None
         try:
             self._grant()
@@ -73,14 +81,17 @@ class UploadSlots:
         finally:
             self._waiting.pop(upload, None)
             self._receiving.pop(upload, None)
-            self._of_attempt -= Counter([attempt])
+            self._of_source -= Counter([source])
             self._grant()
+            if not self._receiving and not self._waiting:
+                self._granted.clear()
 
     def _grant(self) -> None:
         """Grant free slots, and check rates as long as uploads wait."""
         while len(self._receiving) < self._slots and (upload := self._next()) is not None:
             del self._waiting[upload]
             self._receiving[upload] = None
+            self._granted[upload.tenant] = max(self._granted.values(), default=0) + 1
             upload.granted.callback(None)
         if self._waiting and self._check is None:
             self._check = self._clock.callLater(CHECK_SECONDS, self._abort_slow)
@@ -89,10 +100,14 @@ class UploadSlots:
             self._check = None
 
     def _next(self) -> _Upload | None:
-        """Return the oldest upload of the tenant with the fewest slots; None: none may have one."""
+        """Return the oldest upload of the tenant whose turn it is; None: none may have a slot."""
         held = self._held()
         share = max(1, self._slots // (1 + len({each.tenant for each in (*self._receiving, *self._waiting)})))
-        first = min(self._waiting, key=lambda upload: held[upload.tenant], default=None)
+        first = min(
+            self._waiting,
+            key=lambda upload: (held[upload.tenant], self._granted.get(upload.tenant, 0)),
+            default=None,
+        )
         return first if first is not None and held[first.tenant] < share else None
 
     def _abort_slow(self) -> None:

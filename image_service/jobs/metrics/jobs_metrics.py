@@ -77,7 +77,8 @@ class JobsMetrics:
         self._requests = count("composer_total_requests", "Requests to the composer API.")
         self._compose_requests = count("composer_total_compose_requests", "Requests for a compose.")
         self._failed_compose_requests = count(
-            "composer_total_failed_compose_requests", "Requests for a compose that ended with a 5xx."
+            "composer_total_failed_compose_requests",
+            "Requests for a compose that ended with a 5xx but 507, which is the tenant's.",
         )
         of_request = ("method", "path", "code", "subsystem", "tenant")
         self._request_counts = {
@@ -142,7 +143,7 @@ class JobsMetrics:
 
     def _record_compose_request(self, status: int) -> None:
         self._compose_requests.increment()
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.INSUFFICIENT_STORAGE:
             self._failed_compose_requests.increment()
 
     def record_refused_request(self, code: str) -> None:

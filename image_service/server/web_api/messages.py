@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from image_service.server.web_api.request_content import RequestContent
 
 
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_LEVELS = 64
 """Of the objects and arrays in a request's JSON."""
 MAX_VALUES = 250_000
@@ -99,7 +101,8 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
         raise InvalidRequest(f"the content has more than {MAX_VALUES} values")
     try:
         document = json.loads(body)
-        json.dumps(document, ensure_ascii=False).encode()  # refuses halves of surrogate pairs
+        if _ESCAPED_SURROGATE.search(body):
+            json.dumps(document, ensure_ascii=False).encode()  # refuses halves of surrogate pairs
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import deque
 from threading import Condition
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from image_service.core.errors import InvalidRequest
 from image_service.server.transport.admission.rate import ClientRate
@@ -20,6 +20,19 @@ _UNREAD_BYTES = 64 * 1024
 """In memory before the first read, which may wait for its turn."""
 _PIECE_BYTES = MAX_WAITING_BYTES // 4
 """That a reader waits for: each time that it wakes up, it delays the reactor."""
+
+
+class ReceivedContent(Protocol):
+    """Content of a request that is being received.
+
+    Args:
+        rate: the client's; to be sampled in the reactor's thread.
+    """
+
+    rate: ClientRate
+
+    def abort(self, reason: str) -> None:
+        """Abort the connection."""
 
 
 class RequestContent(io.RawIOBase):

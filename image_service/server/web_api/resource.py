@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from io import BytesIO
@@ -20,13 +21,15 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from image_service.common.concurrency.rate_limiter import RateLimiter
 from image_service.core.errors import ContentTooLarge, ImageServiceError, InvalidRequest, Unauthorized
 from image_service.server.http.dates import format_http_date
+from image_service.server.transport.admission.rate import ClientRate
 from image_service.server.web_api.connections import record_authenticated
 from image_service.server.web_api.messages import ApiRequest, ApiResponse, problem_response
 from image_service.server.web_api.request_content import RequestContent
 from image_service.server.web_api.response_content import ContentSender
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from twisted.internet.address import IPv4Address, IPv6Address
     from twisted.internet.interfaces import IPushProducer, IReactorFromThreads, IReactorTime
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from twisted.web import http
 
     from image_service.server.web_api.authentication import RequestGuard
+    from image_service.server.web_api.request_content import ReceivedContent
 
 _log = Logger()
 _MAX_PARAMETERS = 16
@@ -64,6 +68,8 @@ class BoundedRequest(Request):
         self.refusal: ImageServiceError | None = None
         self._is_checked = False
         self.received: Deferred[None] = Deferred()  # the whole body
+        self._received_bytes = 0
+        self.rate = ClientRate(lambda: self._received_bytes, lambda: not self.received.called)
 
     def gotLength(self, length: int | None) -> None:
         """Prepare for a body of `length` bytes, None: unknown; start to respond if it is streamed."""
@@ -79,6 +85,7 @@ class BoundedRequest(Request):
 
     def handleContentChunk(self, data: bytes) -> None:
         """Receive a part of the body."""
+        self._received_bytes += len(data)
         if self.stream is not None:
             self.stream.feed(data)
         elif self.refusal is None and self.body.tell() <= self.max_body_bytes:
@@ -101,20 +108,36 @@ class BoundedRequest(Request):
             self.stream.drop()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
+    def abort(self, reason: str) -> None:
+        """Abort the connection."""
+        _log.info("aborted a request with large content: {reason}", reason=reason)
+        self.channel.forceAbortClient()
+
     def _check(self) -> None:
         """Receive no more until the resource admits the request."""
         self._pause()
         self.client = self.channel.getPeer()  # twisted.web sets it behind the body
-        checking = Deferred.fromCoroutine(self.channel.site.resource.admit(self))  # type: ignore[attr-defined]
-        checking.addErrback(self._refuse)
-        checking.addBoth(lambda _: self._receive_more())
+        admission = Deferred.fromCoroutine(self._hold_admission())
+        self.notifyFinish().addErrback(lambda _: admission.cancel())
+        admission.addErrback(self._refuse)
+
+    async def _hold_admission(self) -> None:
+        """Receive the body once the resource admits the request, and be admitted until it has ended."""
+        async with self.channel.site.resource.admit(self):  # type: ignore[attr-defined]
+            ended: Deferred[None] = Deferred()
+            self.notifyFinish().addBoth(lambda _: ended.callback(None))
+            self._receive_more()
+            await ended
 
     def _refuse(self, failure: Failure) -> None:
+        if failure.check(CancelledError):
+            return
         if not isinstance(failure.value, ImageServiceError):
             _log.failure("unexpected error before the content of a request", failure)
         internal = ImageServiceError("internal error; see the log")
         self.refusal = failure.value if isinstance(failure.value, ImageServiceError) else internal
         self.body = BytesIO()
+        self._receive_more()
 
     def _pause(self) -> None:
         cast("IPushProducer", self.transport).pauseProducing()
@@ -139,8 +162,8 @@ class ApiResource(Resource):
         render_error: returns the response for an error below a path; None: problem details.
         is_streamed: returns True for a method and a path whose content is streamed: `respond` is called after
             the head. The response is sent after the content; unread content is discarded.
-        admit: returns the limit in bytes of a large body, or raises an ImageServiceError; its request has no
-            content yet. None: the limit of the site.
+        admit: admits a request with a large body until it has ended, and gives the limit in bytes of that;
+            or raises an ImageServiceError. The request has no content yet. None: the limit of the site.
     """
 
     isLeaf = True
@@ -153,7 +176,7 @@ class ApiResource(Resource):
         *,
         render_error: Callable[[ImageServiceError, str], ApiResponse] | None = None,
         is_streamed: Callable[[str, str], bool] = lambda *_: False,
-        admit: Callable[[ApiRequest], Awaitable[int]] | None = None,
+        admit: Callable[[ApiRequest, ReceivedContent], AbstractAsyncContextManager[int]] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._guard = guard
@@ -162,12 +185,17 @@ class ApiResource(Resource):
         self.is_streamed = is_streamed
         self._admit = admit
 
-    async def admit(self, request: BoundedRequest) -> None:
-        """Check a request of which there is only the head and a part of the body, and limit that."""
+    @asynccontextmanager
+    async def admit(self, request: BoundedRequest) -> AsyncIterator[None]:
+        """Admit a request of which there is only the head and a part of the body, and limit that."""
         head = request.channel._command, request.channel._path  # noqa: SLF001 - as in `gotLength`
         api_request = self._read_head(request, *_method_and_path(*head), head[1])
-        if self._admit is not None:
-            request.max_body_bytes = min(request.max_body_bytes, await self._admit(api_request))
+        if self._admit is None:
+            yield
+            return
+        async with self._admit(api_request, request) as limit:
+            request.max_body_bytes = min(request.max_body_bytes, limit)
+            yield
 
     def render(self, request: BoundedRequest) -> int:
         """Start to respond."""

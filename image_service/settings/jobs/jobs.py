@@ -145,7 +145,7 @@ class JobsSettings:
         "JOBS_MAX_REQUEST_BYTES", parse=parsers.whole_number(4096), default="65536"
     )
     """Bytes of a request for a compose without its Ignition config, its URL and its kernel arguments; larger
-    ones are refused with 413. The request is kept with the compose. With them, it has at most 32 MiB."""
+    ones are refused with 413. The request is kept with the compose. With them, it has at most 12 MiB."""
     max_running: int = setting("JOBS_MAX_RUNNING", parse=parsers.whole_number(1), default="100")
     """Jobs of one tenant that run at a time; more wait."""
     min_upload_rate: int = setting("JOBS_MIN_UPLOAD_RATE", parse=parsers.whole_number(0), default="65536")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from image_service.core.errors import (
+    BudgetExceeded,
     ImageServiceError,
     MethodNotAllowed,
     NotFound,
@@ -19,9 +20,16 @@ ENTRIES = [
     ErrorEntry(21, 404, "there is no such path"),
     ErrorEntry(22, 405, "the path does not allow this method"),
     ErrorEntry(503, 503, "try again later"),
+    ErrorEntry(507, 507, "there is no room"),
     ErrorEntry(10000, 500, "unspecified"),
 ]
-NUMBERS = {ImageServiceError: 10000, NotFound: 21, MethodNotAllowed: 22, Unavailable: 503}
+NUMBERS = {
+    ImageServiceError: 10000,
+    NotFound: 21,
+    MethodNotAllowed: 22,
+    Unavailable: 503,
+    BudgetExceeded: 507,
+}
 
 
 def error_list(*, has_message: bool = False) -> ErrorList:
@@ -36,6 +44,7 @@ def error_list(*, has_message: bool = False) -> ErrorList:
         (UnknownBaseImage("why"), 21, 404),
         (Unavailable("why"), 503, 503),
         (ImageServiceError("why"), 10000, 500),
+        (BudgetExceeded("why"), 507, 507),
     ],
     ids=lambda value: getattr(value, "code", None),
 )
@@ -43,7 +52,7 @@ def test_error_is_rendered_with_its_number(error: ImageServiceError, number: int
     response = error_list().render(error)
     document = json.loads(response.body)
     assert response.status == status
-    assert len(document.pop("operation_id")) == (32 if status >= 500 else 0)
+    assert len(document.pop("operation_id")) == (32 if status in {500, 503} else 0)  # if it is logged
     assert document == {
         "id": str(number),
         "kind": "Error",
@@ -71,6 +80,6 @@ def test_fields_and_retry_after_are_sent() -> None:
 
 
 def test_list_has_all_errors_by_number() -> None:
-    assert [each["id"] for each in error_list().documents()] == ["15", "21", "22", "503", "10000"]
+    assert [each["id"] for each in error_list().documents()] == ["15", "21", "22", "503", "507", "10000"]
     assert 15 in error_list()
     assert 16 not in error_list()

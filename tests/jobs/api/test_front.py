@@ -1,11 +1,21 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.web.http_headers import Headers
 
-from image_service.core.errors import ImageServiceError, MisdirectedRequest, NotFound, Unauthorized
+from image_service.core.errors import (
+    ImageServiceError,
+    MisdirectedRequest,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
 from image_service.jobs.api.front import ApiFront
+from image_service.jobs.dispatch.upload_slots import UploadSlots
 from image_service.jobs.principal import Principal
+from image_service.server.transport.admission.rate import ClientRate
 from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.messages import ApiRequest, ApiResponse, json_response
 from tests.pytwisted import ensure_deferred
@@ -32,6 +42,16 @@ class NamedApi:
 
 class SigningApi(NamedApi):
     paths = frozenset({"/", "/services/compute"})
+
+
+class SentContent:
+    def __init__(self) -> None:
+        self.rate = ClientRate(lambda: 0, lambda: True)
+        self.is_aborted = False
+
+    def abort(self, reason: str) -> None:
+        assert reason
+        self.is_aborted = True
 
 
 class TokenAuthenticator:
@@ -105,7 +125,8 @@ async def test_a_signed_api_authenticates_its_requests_itself() -> None:
 async def test_heads_of_signed_requests_are_not_checked() -> None:
     """Their Host may be any name, and their content a form; its size has the limit of the API."""
     front = make(NamedApi("a", "/api/a"), signed_api=SigningApi("signed"))
-    assert await front._admit(get("/services/compute")) == 1000
+    async with front._admit(get("/services/compute"), SentContent()) as limit:
+        assert limit == 1000
     guard = front.resource(RequestGuard())._guard
     headers = Headers(
         {"Host": ["images.example.com"], "Content-Type": ["text/plain"], "Origin": ["http://a"]}
@@ -113,3 +134,31 @@ async def test_heads_of_signed_requests_are_not_checked() -> None:
     guard.check_head("POST", "/services/compute", headers)
     with pytest.raises(MisdirectedRequest):
         guard.check_head("POST", "/api/a/b", headers)
+
+
+@ensure_deferred
+async def test_large_requests_have_slots_and_slow_ones_lose_theirs_to_another_tenant() -> None:
+    clock = Clock()
+    slots = UploadSlots(2, 1000, clock, most_of_source=3)
+    front = ApiFront(TokenAuthenticator(), [NamedApi("a", "/api/a")], large_requests=slots)
+    admitted: list[str] = []
+
+    async def send(tenant: str, content: SentContent) -> None:
+        async with front._admit(get("/api/a/b", tenant), content) as limit:
+            assert limit == 1000
+            admitted.append(tenant)
+            await Deferred()
+
+    slow = [SentContent() for _ in range(3)]
+    sending = [Deferred.fromCoroutine(send("1", content)) for content in slow]
+    with pytest.raises(Unavailable):
+        await send("1", SentContent())
+    sending.append(Deferred.fromCoroutine(send("2", SentContent())))
+    assert admitted == ["1", "2"]
+    sending.append(Deferred.fromCoroutine(send("3", SentContent())))
+    clock.pump([0.5] * 20)
+    assert [content.is_aborted for content in slow] == [True, False, False]
+    for each in sending:
+        each.addErrback(lambda _: None)
+        each.cancel()
+    assert admitted == ["1", "2", "3"]

@@ -169,7 +169,7 @@ def test_attempt_sends_two_files_at_a_time(make_site: MakeSite) -> None:
     first, second = (site.start("a", attempt="1") for _ in range(2))
     assert receiving([first, second]) == 2
     refused = Upload("a", 0, site.clock)
-    with pytest.raises(Unavailable, match="2 files"):
+    with pytest.raises(Unavailable, match="sends 2 already"):
         refused.run(site.slots, "1").send(None)
     assert site.start("a", attempt="2").is_receiving
     first.ended.callback(None)

@@ -41,11 +41,11 @@ def value(metrics: JobsMetrics, name: str, **labels: str) -> float | None:
 
 def test_requests_for_composes_are_counted_by_outcome() -> None:
     metrics = JobsMetrics()
-    for status in (201, 400, 503):
+    for status in (201, 400, 503, 507):
         metrics.record_request(COMPOSER, MeasuredRequest("POST", "/compose", status, "org-42", 0.03))
     metrics.record_request(COMPOSER, MeasuredRequest("GET", "/composes/{id}", 500, "org-42", 0.03))
-    assert value(metrics, "composer_total_requests") == 4
-    assert value(metrics, "composer_total_compose_requests") == 3
+    assert value(metrics, "composer_total_requests") == 5
+    assert value(metrics, "composer_total_compose_requests") == 4
     assert value(metrics, "composer_total_failed_compose_requests") == 1
 
 

@@ -69,8 +69,14 @@ def test_body_memory_is_bounded(framing: str) -> None:
 def test_body_of_a_request_that_is_not_admitted_is_not_kept(
     error: Exception, logged_failures: LoggedFailures
 ) -> None:
-    admission: Deferred[int] = Deferred()
-    resource = ApiResource(RequestGuard(), echo, admit=lambda _: admission)
+    admission: Deferred[None] = Deferred()
+
+    @asynccontextmanager
+    async def admit(*_: object) -> AsyncIterator[int]:
+        await admission
+        yield 0
+
+    resource = ApiResource(RequestGuard(), echo, admit=admit)
     channel = open_channel(ApiSite(resource, Clock(), MAX_BODY_BYTES))
     transport = cast("StringTransport", channel.transport)
     channel.dataReceived(
@@ -97,9 +103,10 @@ def test_body_of_a_request_that_is_not_admitted_is_not_kept(
 async def test_body_is_as_large_as_its_admission_says(reactor: EPollReactor, size: int, status: int) -> None:
     admitted: list[ApiRequest] = []
 
-    async def admit(request: ApiRequest) -> int:
+    @asynccontextmanager
+    async def admit(request: ApiRequest, _: object) -> AsyncIterator[int]:
         admitted.append(request)
-        return 100_000
+        yield 100_000
 
     async with listening(reactor, ApiResource(RequestGuard(), echo, admit=admit)) as client:
         reply = await client("POST", "/a?b=c", body=bytes(size), Content_Type="application/json")
