@@ -37,8 +37,8 @@ class UploadSlots:
 
     A tenant has a share of the slots that leaves one to a tenant that comes next: half of them alone, a third
     beside another one. A slot that becomes free goes to the tenant with the fewest, of several to the one
-    that got its latest slot first. While an upload waits, uploads below the least rate are aborted, the slowest first, of tenants that have more slots than
-    the one that waits.
+    that got its latest slot first. While an upload waits, uploads below the least rate are aborted, the
+    slowest first, of tenants that have more slots than the one that waits.
 
     Args:
         min_rate: bytes per second; 0: any.
