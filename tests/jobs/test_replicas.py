@@ -4,67 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import attrs
 import pytest
 
 from image_service.settings.jobs.ec2 import Ec2Credential
 from tests.acceptance.service import fetch
 from tests.jobs.ec2.signing import signed_request
-from tests.jobs.ec2_clients import EC2_KEY, EC2_SECRET, ec2_client, ec2_settings
-from tests.jobs.engine.servers import running_engine
-from tests.jobs.running_role import API, RunningRole
-from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, token
-from tests.postgres import running_postgres
-from tests.s3_server import BUCKET, REGION, running_s3_server
+from tests.jobs.ec2_clients import EC2_KEY, EC2_SECRET, ec2_client
+from tests.jobs.running_replicas import Site, running_replicas
+from tests.jobs.running_role import API
+from tests.jobs.tenant_clients import ask, finish, start, token
+from tests.s3_server import BUCKET, REGION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.jobs.running_role import RunningRole
+
 pytestmark = pytest.mark.acceptance
-
-
-@attrs.frozen
-class Site:
-    """Two replicas; the first alone has the worker API, and a worker, which serves all tenants."""
-
-    first: RunningRole
-    second: RunningRole
-    object_store: str
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    directory = tmp_path_factory.mktemp("site")
-    parts = {name: directory / name for name in ("s3", "engine", "first", "second")}
-    for part in parts.values():
-        part.mkdir()
-    (directory / "secret").write_text(secrets.token_hex(32))
-    with (
-        running_postgres() as postgres,
-        running_s3_server(parts["s3"]) as s3,
-        running_engine(parts["engine"]) as engine,
-    ):
-        shared = {
-            **s3.environment,
-            "DATABASE_URL": postgres.create_database(),
-            "INSTANCE_SECRET_FILE": str(directory / "secret"),
-            "STORE_URL": f"s3://{BUCKET}/store",
-            "TEMPORAL_ADDRESS": engine.address,
-            "UPLOAD_S3_URL": f"s3://{BUCKET}/uploads",
-            **ec2_settings(directory, s3),
-        }
-        with (
-            running_with_tenants(parts["first"], **shared, JOBS_WORKER_SLOTS="1") as first,
-            running_with_tenants(parts["second"], **shared, JOBS_APIS="composer,ec2") as second,
-        ):
-            yield Site(first, second, f"http://127.0.0.1:{s3.port}")
+    """The worker of the first replica serves all tenants."""
+    with running_replicas(tmp_path_factory.mktemp("site"), JOBS_WORKER_SLOTS="1") as running:
+        yield running
 
 
 def test_image_of_one_replica_is_downloaded_from_the_other(site: Site) -> None:

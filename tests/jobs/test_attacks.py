@@ -1,0 +1,160 @@
+"""Tenants and clients that want more than their share of a running role, on each database."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+import sqlalchemy as sa
+
+from image_service.jobs.database.tables import COMPOSES, DATABASE_FILE
+from tests.acceptance.service import fetch
+from tests.jobs.running_replicas import running_replicas
+from tests.jobs.running_role import API, RunningRole, compose_request
+from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.acceptance
+
+WORKER_API = "/api/image-builder-worker/v1"
+MIB = 2**20
+MOST_BYTES = 512 * MIB
+FILE_BYTES = 32 * MIB
+VARIABLES = {"JOBS_MAX_BYTES": str(MOST_BYTES), "JOBS_POLL_TIMEOUT": "5"}
+
+
+@attrs.frozen
+class Attacked:
+    """A role, or two replicas.
+
+    Args:
+        composer: that clients reach.
+        worker: that workers reach.
+        database_url: of their rows.
+    """
+
+    composer: RunningRole
+    worker: RunningRole
+    database_url: str
+
+    def take(self, tenant: str) -> dict[str, Any]:
+        """Order a disk, and take its job as a worker of the tenant."""
+        compose_id = start(self.composer, tenant, "minimal-raw")
+        while (answer := self.poll(tenant)).status == 204:
+            assert json.loads(ask(self.composer, f"{API}/composes/{compose_id}", tenant).body)
+        job: dict[str, Any] = json.loads(answer.body)
+        assert job["compose_id"] == compose_id
+        return job
+
+    def poll(self, tenant: str) -> Any:
+        """Ask for a job."""
+        return ask(self.worker, f"{WORKER_API}/jobs", tenant, {"types": ["customize"], "arch": "x86_64"})
+
+    def send(self, tenant: str, job: dict[str, Any], name: str, content: bytes) -> int:
+        """Send a file of a job; return the status."""
+        fields = {"Authorization": f"Bearer {token(tenant)}"}
+        return fetch(
+            f"{self.worker.url}{job['artifact_location']}{name}", "PUT", headers=fields, body=content
+        ).status
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    directory = tmp_path_factory.mktemp(request.param)
+    if request.param == "sqlite":
+        with running_with_tenants(directory, JOBS_WORKER_SLOTS="0", **VARIABLES) as role:
+            yield Attacked(role, role, f"sqlite:///{role.data_dir / DATABASE_FILE}")
+    else:
+        with running_replicas(directory, JOBS_WORKER_SLOTS="0", **VARIABLES) as site:
+            yield Attacked(site.second, site.first, site.database_url)
+
+
+@contextmanager
+def crowd(url: str, number: int, sent: bytes = b"") -> Iterator[None]:
+    """Keep connections of fifty addresses open, and send the same over each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    parts = urlsplit(url)
+    with ExitStack() as opened:
+        for count in range(number):
+            source = (f"127.0.1.{1 + count % 50}", 0)
+            client = socket.create_connection((str(parts.hostname), int(parts.port or 0)), 60, source)
+            opened.enter_context(client).sendall(sent)
+        yield
+
+
+def test_order_has_no_more_than_its_config(attacked: Attacked) -> None:
+    document = compose_request("live-installer")
+    document["blueprint"] = {"name": "b", "description": "x" * 200_000}
+    del document["customizations"]
+    assert ask(attacked.composer, f"{API}/compose", "1", document).status == 400
+    assert json.loads(ask(attacked.composer, f"{API}/composes/", "1").body) == []
+
+
+def test_slow_uploads_leave_a_slot_to_another_tenant(attacked: Attacked) -> None:
+    parts = urlsplit(attacked.worker.url)
+    with ExitStack() as opened:
+        for tenant in ("2", "3"):
+            job = attacked.take(tenant)
+            for number in range(24):
+                connection = HTTPConnection(parts.netloc, timeout=60)
+                opened.enter_context(closing(connection))
+                connection.putrequest("PUT", f"{job['artifact_location']}{number}")
+                connection.putheader("Authorization", f"Bearer {token(tenant)}")
+                connection.putheader("Content-Length", "1000")
+                connection.endheaders(b"x")
+        assert attacked.send("4", attacked.take("4"), "file", b"right") == 200
+
+
+def test_worker_stores_no_more_than_its_tenant_may(attacked: Attacked) -> None:
+    job = attacked.take("5")
+    statuses = [attacked.send("5", job, f"file-{number}", b"x" * FILE_BYTES) for number in range(17)]
+    assert set(statuses) <= {200, 507}
+    assert 0 < statuses.count(200) * FILE_BYTES <= MOST_BYTES
+    assert attacked.send("6", attacked.take("6"), "file", b"x" * FILE_BYTES) == 200
+
+
+def test_writer_of_the_database_gives_no_config_to_another_tenant(attacked: Attacked) -> None:
+    moved, kept = (
+        start(attacked.composer, "7", "live-installer"),
+        start(attacked.composer, "8", "live-installer"),
+    )
+    for tenant, compose_id in (("7", moved), ("8", kept)):
+        finish(attacked.composer, tenant, compose_id)
+    engine = sa.create_engine(attacked.database_url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(COMPOSES).where(COMPOSES.c.id == moved).values(tenant="org-8"))
+    engine.dispose()
+    assert ask(attacked.composer, f"{API}/composes/{moved}/download", "8").status == 503
+    assert ask(attacked.composer, f"{API}/composes/{kept}/download", "8").status == 200
+    listed = json.loads(ask(attacked.composer, f"{API}/composes/", "8").body)
+    assert {compose["id"] for compose in listed} == {moved, kept}
+
+
+def test_silent_connections_leave_workers_their_polls(attacked: Attacked) -> None:
+    assert attacked.poll("9").status == 204
+    with ThreadPoolExecutor(1) as threads:
+        poll = threads.submit(attacked.poll, "9")
+        time.sleep(1)  # it waits for a job then
+        with crowd(attacked.worker.url, 4300):
+            assert poll.result().status == 204
+            assert ask(attacked.worker, f"{API}/composes/", "9").status == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: a\r\n"], ids=["silent", "unfinished"])
+def test_connections_of_the_administrative_listener_leave_probes_theirs(
+    attacked: Attacked, sent: bytes
+) -> None:
+    with crowd(attacked.worker.admin_url, 300, sent):
+        assert [fetch(f"{attacked.worker.admin_url}/health").status for _ in range(40)] == [200] * 40
