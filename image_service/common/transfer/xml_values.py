@@ -14,17 +14,17 @@ MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 10_000
 """As of S3's multipart uploads: 100 GiB in parts of 10 MiB."""
 
-_LONG_TAG = re.compile("<[^<>]{1024}")
 _ENCODING = re.compile(rb"<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
 _ENCODINGS = {"utf-8", "utf-16", "us-ascii", "iso-8859-1"}
 _NUMBER = re.compile("[0-9]{1,18}")
 
 
-def parse_xml(text: bytes, name: str, max_elements: int) -> Element:
+def parse_xml(text: bytes, name: str, max_elements: int, longest_tag: int = 1024) -> Element:
     """Return the root element.
 
     Args:
         max_elements: it may have.
+        longest_tag: characters.
 
     Raises:
         FormatError: it is too large, not well-formed, or has a DTD or entities.
@@ -47,8 +47,8 @@ def parse_xml(text: bytes, name: str, max_elements: int) -> Element:
     if len(text) > MAX_MANIFEST_BYTES:
         raise FormatError(f"{name} has more than {MAX_MANIFEST_BYTES} bytes")
     decoded = _decode(text, name)
-    if _LONG_TAG.search(decoded):
-        raise FormatError(f"{name} has a tag of more than 1024 characters")
+    if re.search(f"<[^<>]{{{longest_tag}}}", decoded):
+        raise FormatError(f"{name} has a tag of more than {longest_tag} characters")
     parser = DefusedXMLParser(target=BoundedBuilder(), forbid_dtd=True)
     try:
         parser.feed(decoded)

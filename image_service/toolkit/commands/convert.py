@@ -157,6 +157,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
             virtual_size=options.size,
         )
     report.input["sha256"] = made.input_sha256
+    report.fields = {"warnings": list(image.warnings)}
     report.output = {
         "format": target.name,
         "subformat": target.subformat,
@@ -166,5 +167,6 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
     }
     digest = f", SHA-256 {made.output_sha256}" if made.output_sha256 else ""
     disk = f"a disk of {made.virtual_size} bytes in a file of {made.size} bytes"
-    report.text = f"{options.out}: {target}, {disk}{digest}"
+    warnings = "".join(f"\nwarning: {warning}" for warning in image.warnings)
+    report.text = f"{options.out}: {target}, {disk}{digest}{warnings}"
     return 0

@@ -22,6 +22,7 @@ from image_service.core.formats.disk.reading_disks import read_disk
 from image_service.core.formats.reading import SpanReader
 from image_service.toolkit.disks.detection import detect_images, detect_others
 from image_service.toolkit.disks.digest import data_ranges
+from image_service.toolkit.disks.ovf_descriptor import read_ovf
 from image_service.toolkit.disks.safety import (
     MAX_VIRTUAL_BYTES,
     check_content,
@@ -60,6 +61,7 @@ class Assessment:
         size: bytes of the file.
         disk: its content, as far as it can be read; safe only if there is no reason.
         area: where in the file the image is; None: the file is the image.
+        warnings: in what the descriptor of an OVA differs from the rest of it.
     """
 
     format: DiskFormat | None
@@ -68,6 +70,7 @@ class Assessment:
     size: int = 0
     disk: VirtualDisk | None = None
     area: Span | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -81,6 +84,7 @@ class DiskImage:
         content: the format of the file: that of the disk, or ``ova``.
         area: where in an OVA the disk's image is; None: the file is the image.
         state: of the file when it was opened.
+        warnings: as of its `Assessment`.
         node: the disk for qemu's programs: with every driver, so that they detect nothing.
     """
 
@@ -91,6 +95,7 @@ class DiskImage:
     content: str
     area: Span | None
     state: os.stat_result
+    warnings: tuple[str, ...] = ()
     node: Mapping[str, Any] = attrs.field(repr=False)
 
     @property
@@ -199,10 +204,13 @@ def assess(
     if content not in INPUT_FORMATS:
         return Assessment(None, content, (describe_unsupported(content),), size)
     area = disk = None
+    warnings: tuple[str, ...] = ()
     try:
         if content == OVA:
-            area, reasons = _find_disk(read_at, size)
+            layout = read_ova(read_at, size)
+            area, reasons = layout.disk, _check_vmdk(read_at, layout.disk)
             disk = read_disk(DiskFormat.VMDK, SpanReader(read_at, area), area.length)
+            warnings = read_ovf(read_at, layout, disk.virtual_size)
         else:
             disk = read_disk(DiskFormat(content), read_at, size)
         check_size(disk, max_virtual_bytes)
@@ -212,7 +220,7 @@ def assess(
         reasons.insert(0, error.detail)
     disk_format = DiskFormat.VMDK if content == OVA else DiskFormat(content)
     read_at.left = None
-    return Assessment(disk_format, content, tuple(reasons), size, disk, area)
+    return Assessment(disk_format, content, tuple(reasons), size, disk, area, warnings)
 
 
 def check_manifest(descriptor: int, assessment: Assessment, pace: Callable[[int], None]) -> str | None:
@@ -237,14 +245,13 @@ def _detect(read_at: ReadAt, size: int) -> tuple[set[str], list[str]]:
     return formats | detect_images(read_at, size), reasons
 
 
-def _find_disk(read_at: ReadAt, size: int) -> tuple[Span, list[str]]:
-    """Return where an OVA has its disk, and the objections of oslo.utils; FormatError if it is not a VMDK."""
-    area = read_ova(read_at, size).disk
+def _check_vmdk(read_at: ReadAt, area: Span) -> list[str]:
+    """Return the objections of oslo.utils to the disk of an OVA; FormatError if it is not a VMDK."""
     formats, reasons = _detect(SpanReader(read_at, area), area.length)
     if formats != {DiskFormat.VMDK.value}:
         found = " and ".join(sorted(formats)) or DiskFormat.RAW.value
         raise FormatError(f"{area.path} in the OVA should be vmdk, and its content is {found}")
-    return area, reasons
+    return reasons
 
 
 @contextmanager
@@ -289,6 +296,7 @@ def open_image(
             assessment.content,
             assessment.area,
             state,
+            assessment.warnings,
         )
         yield image
         image.check_unchanged()

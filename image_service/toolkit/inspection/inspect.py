@@ -37,6 +37,7 @@ class ImageDescription:
         virtual_size: bytes of the disk; None: it cannot be read.
         sha256: of the file; None: it was not wanted, or the file is not safe.
         reasons: why it is not safe; none: it is.
+        warnings: in what the descriptor of an OVA differs from the rest of it.
         content: None: the image is not safe.
         systems: None: likewise.
     """
@@ -48,6 +49,7 @@ class ImageDescription:
     virtual_size: int | None
     sha256: str | None
     reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
     content: DiskContent | None
     systems: OperatingSystems | None
 
@@ -104,6 +106,7 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool = True) -> I
             virtual_size=disk.virtual_size if disk else None,
             sha256=sha256_of(descriptor, workspace.pace) if hashes else None,
             reasons=reasons,
+            warnings=assessment.warnings,
             content=content,
             systems=systems,
         )

@@ -25,6 +25,7 @@ def to_json(description: ImageDescription) -> dict[str, Any]:
     return {
         "safe": not description.reasons,
         "reasons": list(description.reasons),
+        "warnings": list(description.warnings),
         "image": {
             "format": description.format,
             "subformat": description.subformat,
@@ -105,6 +106,7 @@ def _lines(description: ImageDescription) -> Iterator[tuple[str, str]]:
         yield "SHA-256", description.sha256
     yield "safe", "no" if description.reasons else "yes"
     yield from (("", reason) for reason in description.reasons)
+    yield from (("warning", warning) for warning in description.warnings)
     if description.content:
         yield from _content_lines(description.content)
     if description.systems:

@@ -33,7 +33,7 @@ QEMU_IMG = Dependency("qemu-img", "qemu-utils", "qemu-img")
 QEMU_IO = Dependency("qemu-io", "qemu-utils", "qemu-img")
 QEMU_SYSTEM = Dependency("qemu-system-x86_64", "qemu-system-x86", "qemu-system-x86-core")
 
-ALWAYS = (OSLO_UTILS, PRLIMIT, SETPRIV)
+ALWAYS = (OSLO_UTILS, DEFUSEDXML, PRLIMIT, SETPRIV)
 """What every verb that opens a disk image needs."""
 
 _ISOLATION = (BWRAP, UNSHARE)  # of programs, in the strongest way that works
@@ -44,7 +44,7 @@ DEPENDENCIES_OF_VERBS = {
     "convert": (*ALWAYS, QEMU_IMG),
     "customize": (*ALWAYS, DEBUGFS, E2FSCK),
     "fetch": (OSLO_UTILS, DEFUSEDXML),
-    "publish": (OSLO_UTILS, BOTOCORE),
+    "publish": (OSLO_UTILS, DEFUSEDXML, BOTOCORE),
 }
 OPTIONAL_OF_VERBS = {
     "convert": _ISOLATION,

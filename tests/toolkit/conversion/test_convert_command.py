@@ -104,6 +104,7 @@ def test_report_has_formats_sizes_and_digests(run: Run, raw: Path, tmp_path: Pat
             "sha256": hashlib.sha256(out.read_bytes()).hexdigest(),
         },
         "error": None,
+        "warnings": [],
     }
     assert outcome.errors == ""
 

@@ -109,6 +109,16 @@ def _ova_of(name: str, make_disk: Callable[[], bytes]) -> Build:
     return file_of(lambda: tar(("vm.ovf", ovf(name)), (name, make_disk())), "hostile.ova")
 
 
+def _ova_with(descriptor: bytes) -> Build:
+    """Return an OVA of a right disk, and of this descriptor."""
+    return file_of(lambda: tar(("vm.ovf", descriptor), ("disk.vmdk", stream_vmdk())), "hostile.ova")
+
+
+def _with_entities() -> bytes:
+    declaration = b'<!DOCTYPE x [<!ENTITY name SYSTEM "file:///etc/hostname">]>'
+    return ovf("disk.vmdk").replace(b"?>", b"?>" + declaration, 1).replace(b"disks<", b"&name;<")
+
+
 def _ova_of_flat_vmdk(directory: Path, host: Path) -> Path:
     path = directory / "hostile.ova"
     path.write_bytes(
@@ -179,5 +189,20 @@ HOSTILE = (
         "ends|outside|leaves|cut",
         file_of(lambda: tar(("vm.ovf", ovf("disk.vmdk")), ("disk.vmdk", stream_vmdk()))[:20000]),
     ),
+    *(
+        Hostile(f"ova-referring-to-{kind}", "vm.ovf .*(path or a URL)", _ova_with(ovf(reference)))
+        for kind, reference in {
+            "above": "../disk.vmdk",
+            "absolute": "/etc/passwd",
+            "escaped": "..%2Fdisk.vmdk",
+            "url": "http://192.0.2.1/disk.vmdk",
+            "file-url": "file:///etc/passwd",
+            "nothing": "",
+        }.items()
+    ),
+    Hostile(
+        "ova-with-entities", "vm.ovf .*document type declaration or entities", _ova_with(_with_entities())
+    ),
+    Hostile("ova-without-xml", "vm.ovf .*XML", _ova_with(b"OVF\n")),
     Hostile("ova-compressed", "gzip.*decompress", file_of(_compressed_ova)),
 )

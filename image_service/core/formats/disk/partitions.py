@@ -238,16 +238,16 @@ def _gpt_table(copy: GptCopy, entries: list[_MbrEntry], faults: list[str], size:
         )
         for entry in copy.parse_entries()
     ]
-    overlaps = [
-        f"{one} and {other} overlap"
-        for one, other in pairwise(sorted(partitions, key=lambda each: each.offset))
-        if one.offset + one.length > other.offset
-    ]
-    return _fill(attrs.evolve(table, faults=(*faults, *overlaps)), partitions, [], size)
+    return _fill(attrs.evolve(table, faults=tuple(faults)), partitions, [], size)
 
 
 def _fill(table: PartitionTable, partitions: list[Partition], losses: list[str], size: int) -> PartitionTable:
     """Return a table with the parts of partitions that are on a disk of `size` bytes, and with losses."""
+    overlaps = [
+        f"{one} and {other} overlap"
+        for one, other in pairwise(sorted(partitions, key=lambda each: each.offset))
+        if one.offset + one.length > other.offset and not {one.type, other.type} & EXTENDED
+    ]
     kept, lost = [], []
     for partition in partitions:
         length = min(partition.length, size - partition.offset)
@@ -259,7 +259,7 @@ def _fill(table: PartitionTable, partitions: list[Partition], losses: list[str],
     return attrs.evolve(
         table,
         partitions=tuple(kept),
-        faults=(*table.faults, *all_losses),
+        faults=(*table.faults, *overlaps, *all_losses),
         losses=all_losses,
         lost=tuple(lost),
     )

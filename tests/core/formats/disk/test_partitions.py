@@ -281,6 +281,29 @@ def test_overlap_is_a_fault(tmp_path: Path) -> None:
     assert faults[1].endswith(" overlap")
 
 
+def test_overlap_in_an_mbr_is_a_fault(tmp_path: Path) -> None:
+    disk = bytearray(make_disk(tmp_path / "disk", MBR_SCRIPT))
+    first, second, *_ = read_table(bytes(disk)).partitions
+    struct.pack_into("<I", disk, 446 + 12, first.length // 512 + 1)
+
+    (fault,) = read_table(bytes(disk)).faults
+
+    longer = attrs.evolve(first, length=first.length + 512)
+    assert fault == f"{longer} and {second} overlap"
+    assert f"offset {second.offset}" in fault
+
+
+def test_gpt_of_four_billion_entries_is_damaged(tmp_path: Path) -> None:
+    disk = bytearray(make_disk(tmp_path / "disk", GPT_SCRIPT))
+    for sector in (1, SIZE // 512 - 1):
+        struct.pack_into("<II", disk, sector * 512 + 80, 2**32 - 1, 128)
+        struct.pack_into("<I", disk, sector * 512 + 16, 0)
+        checksum = zlib.crc32(disk[sector * 512 : sector * 512 + 92])
+        struct.pack_into("<I", disk, sector * 512 + 16, checksum)
+    with pytest.raises(FormatError, match="the GPT at offset 512 has 4294967295 entries of 128 bytes"):
+        read_table(bytes(disk))
+
+
 def test_boot_sectors_without_partitions_have_no_table(tmp_path: Path) -> None:
     run_client("mkfs.vfat", "-C", tmp_path / "fat", "4096")
     assert read((tmp_path / "fat").read_bytes()) is None
