@@ -11,6 +11,7 @@ from bench.comparison import Comparison
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
 from bench.mounts import study_mounts
+from bench.moved_configs import study_moved_configs
 from bench.remote import study_cold, study_neighbors, study_warm
 from bench.replay import download, prepare, replay, request
 from bench.replicas import study_replicas
@@ -59,6 +60,7 @@ def _studies(stage: Stage) -> Iterator[Study]:
         for scheme in ("http", "https"):
             name = f"{scheme.upper()}, {readers:,} readers at 10 KiB/s"
             yield Study(name, partial(study_slow_readers, scheme, index))
+    yield Study("16 MiB of Ignition config behind the end of the ISO", study_moved_configs)
     yield Study("64 KiB ranges, more connections", study_connections)
     yield Study("64 KiB ranges, larger base image", study_base_size)
     yield Study("remote base, 64 KiB ranges", study_warm)

@@ -152,6 +152,8 @@ class Tree:
         found = self._find(directory, name) or self._find_place(directory, like)
         if found and found[0].is_directory:
             raise Unprocessable(f"{path!r} in the ISO is a directory")
+        if found and self.spelling is Names.JOLIET and (other := self._name(found[0])) != name:
+            raise Unprocessable(f"{path!r} differs from {other!r} in case only, which Joliet cannot store")
         block = (offset - self.start) // SECTOR
         directory.is_changed, directory.names = True, None
         if not found:

@@ -195,6 +195,13 @@ def test_paths_that_this_iso_cannot_have_are_refused(path: str, reason: str) -> 
         edit(make_iso("rock-ridge-and-joliet"), {path: b""})
 
 
+@pytest.mark.parametrize("puts", [{"KS.CFG": b"1", "ks.cfg": b"2"}, {"Empty": b"1"}])
+def test_names_that_differ_in_case_only_are_refused_where_joliet_is(puts: Mapping[str, bytes]) -> None:
+    with pytest.raises(Unprocessable, match="in case only"):
+        edit(make_iso("rock-ridge-and-joliet"), puts)
+    edit(make_iso("appended-esp-in-mbr"), puts)
+
+
 def test_file_of_4_gib_is_refused() -> None:
     editor = IsoEditor(base_of(make_iso("rock-ridge-and-joliet")))
     with pytest.raises(Unprocessable, match=r"4294967296 bytes, more than the 4294965248"):

@@ -1,0 +1,94 @@
+"""Configs behind the end of the ISO: what their ranges cost, and what their first requests cost others."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+from bench.first_requests import (
+    connect,
+    request_new_infra_env,
+    send_get,
+    start_upstream,
+    upstream_environment,
+)
+from bench.flatness import cpu_measurement
+from bench.results import Target
+from bench.servers import SERVICE, image_path
+from bench.study import Figure, ratios
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.servers import Server
+    from bench.stage import Stage
+
+_SMALL_KIB, _LARGE_KIB = 64, 16 * 1024
+_OTHERS_RANGE = {"Range": "bytes=0-4095"}
+_CONNECTIONS = 16
+_PAUSE_SECONDS = 0.002
+
+
+def study_moved_configs(stage: Stage) -> Iterator[Figure]:
+    """Measure an image with 16 MiB of config beside one whose config is in its area."""
+    with ExitStack() as stack:
+        services = []
+        for name, kib in (("in-place", _SMALL_KIB), ("moved", _LARGE_KIB)):
+            upstream = start_upstream(stack, stage, kib)
+            directory = stage.directory / name
+            directory.mkdir(exist_ok=True)
+            services.append(stage.start_service(stack, upstream_environment(upstream), directory))
+        measurements = []
+        for service in services:
+            url = _url_of_new_infra_env(service, stage)
+            with closing(connect(url)) as client:
+                client.request("HEAD", url)
+                answer = client.getresponse()
+                answer.read()
+                size_bytes = int(answer.headers["Content-Length"])
+            measurements.append(cpu_measurement(service, url, size_bytes, _CONNECTIONS))
+        values = ratios(stage.effort, *measurements)
+        yield Figure(SERVICE, "CPU of a 64 KiB range, moved ÷ in place", "", values, Target(at_most=1.1))
+        yield from _first_requests(stage, services[1])
+
+
+def _url_of_new_infra_env(service: Server, stage: Stage) -> str:
+    root = service.urls["http"].removesuffix(image_path(stage.image))
+    return root + image_path(stage.image, str(uuid.uuid4()))
+
+
+def _first_requests(stage: Stage, service: Server) -> Iterator[Figure]:
+    firsts: list[float] = []
+    others: list[float] = []
+    is_over = threading.Event()
+    known = _url_of_new_infra_env(service, stage)
+
+    def read_ranges() -> None:
+        with closing(connect(known)) as client:
+            while not is_over.wait(_PAUSE_SECONDS):
+                started_at = time.perf_counter()
+                send_get(client, known, _OTHERS_RANGE)
+                others.append(time.perf_counter() - started_at)
+
+    with closing(connect(known)) as client:
+        send_get(client, known, _OTHERS_RANGE)
+        reader = threading.Thread(target=read_ranges)
+        reader.start()
+        try:
+            for _ in range(stage.effort.rounds):
+                started_at = time.perf_counter()
+                request_new_infra_env(client, stage.image)
+                firsts.append(time.perf_counter() - started_at)
+        finally:
+            is_over.set()
+            reader.join()
+    in_order = sorted(others)
+    p99, longest = in_order[len(in_order) * 99 // 100], in_order[-1]
+    yield Figure(SERVICE, "first request with 16 MiB of config", "s", firsts, Target(at_most=3))
+    yield Figure(SERVICE, "others' ranges meanwhile, p99", "ms", [p99 * 1000], Target(at_most=20))
+    yield Figure(
+        SERVICE, "others' ranges meanwhile, longest", "ms", [in_order[-1] * 1000], Target(at_most=250)
+    )
