@@ -56,7 +56,9 @@ class Canvas:
 
 
 def full_canvas(base: BaseImage) -> Canvas:
-    """Return the base image as it is."""
+    """Return the base image as it is; Unprocessable if it is not of CoreOS."""
+    if base.family is not None:
+        raise Unprocessable(f"{base.name} is of the family {base.family.name}, not of CoreOS")
     kargs = base.iso.kernel_arguments
     return Canvas(
         extents=ExtentMap((FileExtent(base.file, 0, base.file.size),)),
