@@ -246,7 +246,9 @@ def test_upstream_failure_is_reported_and_not_cached(service: Service, error: Ex
 
 def test_customization_that_does_not_fit_is_422_with_both_sizes(service: Service) -> None:
     service.world.assisted.reported = infra_env_of(("x" * 5000,))
-    answer = service.get()
+    asked = service.ask()
+    service.world.threads.work()
+    (answer,) = answers_of(asked)
     assert answer.response.status == 422
     assert problem_of(answer.response)["code"] == "kernel-arguments-too-large"
 
