@@ -55,7 +55,7 @@ class Base:
         return f"localhost/base:{self.suite}-{digest[:12]}"
 
 
-BASE = Base("bookworm", ("python3", "python3-pip", "ca-certificates"))
+BASE = Base("trixie", ("python3", "python3-pip", "ca-certificates"))
 """The base of the container image."""
 
 
