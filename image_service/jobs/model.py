@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - attrs resolves annotations at run time
+from collections.abc import Callable, Mapping  # noqa: TC003 - attrs resolves annotations at run time
 from datetime import datetime  # noqa: TC003 - same
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -310,10 +310,16 @@ class TenantBudget:
     Args:
         max_composes: ended ones, imports and exports too.
         max_bytes: rows and artifacts of composes, and images, together.
+        own_bytes: returns the same of a tenant that has a limit of its own; None: it has none.
     """
 
     max_composes: int
     max_bytes: int
+    own_bytes: Callable[[str], int | None] = lambda _: None
+
+    def max_bytes_of(self, tenant: str) -> int:
+        """Return the bytes that a tenant may keep."""
+        return self.own_bytes(tenant) or self.max_bytes
 
 
 @attrs.frozen(kw_only=True)

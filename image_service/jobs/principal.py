@@ -13,6 +13,11 @@ def tenant_of_name(name: str) -> str:
     return f"org-{name}" if name else DEFAULT_TENANT
 
 
+def name_of_tenant(tenant: str) -> str:
+    """Return the name of a tenant in tokens; "" of the default tenant."""
+    return tenant.removeprefix("org-")
+
+
 @attrs.frozen
 class Principal:
     """The sender of a request.

@@ -70,8 +70,17 @@ def test_access_rules(tmp_path: Path) -> None:
         ('[{"claim": "a"}]', "entry 0: pattern must be a string"),
         ('[{"claim": "a", "pattern": "x", "operater": true}]', "unknown member 'operater'"),
         ('[{"claim": "a", "pattern": "x", "operator": "yes"}]', "operator must be true or false"),
+        ('[{"claim": "a", "pattern": "x", "max_bytes": 0}]', "max_bytes must be a whole number from 1"),
+        ('[{"claim": "a", "pattern": "x", "max_bytes": true}]', "max_bytes must be a whole number from 1"),
+        (
+            '[{"claim": "a", "pattern": "x", "max_bytes": 5}]',
+            "entry 0: max_bytes is that of tenants; .*: rh-org-id, account_id",
+        ),
     ],
-    ids=["yaml", "empty", "number", "expression", "missing", "unknown", "operator"],
+    ids=[
+        *("yaml", "empty", "number", "expression", "missing", "unknown", "operator"),
+        *("no bytes", "bytes that are true", "bytes of a claim that names no tenant"),
+    ],
 )
 def test_faults_of_access_rules(text: str, fault: str, tmp_path: Path) -> None:
     path = tmp_path / "acl"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.concurrency.supervised_process import ChildProcess
+    from image_service.settings.jobs.jobs import JobsSettings
 
 WORKER_DIRECTORY = "worker"
 """Of its token, scratch and cache, in ``DATA_DIR``."""
@@ -28,23 +29,19 @@ _MOST_BEAT_SECONDS = 15.0
 _BEATS = 3  # in the time in which an attempt may be silent
 
 
-def start_worker(  # noqa: PLR0913 - properties of a worker
-    parts: PartsStack,
-    data_dir: Path,
-    socket: Path,
-    *,
-    slots: int,
-    heartbeat_seconds: float,
-    operator_token: str,
-    requires_isolation: bool,
+def start_worker(
+    parts: PartsStack, data_dir: Path, settings: JobsSettings, *, slots: int, operator_token: str
 ) -> SupervisedProcess:
     """Start the worker, and stop it with the parts.
+
+    Args:
+        settings: have a Unix socket.
 
     Raises:
         ConfigurationError: nothing isolates programs here, as is required.
         OSError: its directory cannot be written.
     """
-    if requires_isolation and find_isolation() == "none":
+    if settings.require_isolation and find_isolation() == "none":
         raise ConfigurationError(f"JOBS_REQUIRE_ISOLATION: {MAKE_ISOLATED}")
     directory = data_dir / WORKER_DIRECTORY
     for path in (directory, directory / _SCRATCH, directory / _CACHE):
@@ -52,10 +49,14 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
     token_file = directory / "token"
     create_private(token_file)
     token_file.write_text(operator_token)
-    beat_seconds = min(_MOST_BEAT_SECONDS, heartbeat_seconds / _BEATS)
+    beat_seconds = min(_MOST_BEAT_SECONDS, settings.heartbeat_seconds / _BEATS)
+    scratch_bytes = settings.worker_scratch_bytes
+    nice = shutil.which("nice")
     command = [
-        *_command(directory, token_file, socket),
+        *((nice, "-n", str(settings.worker_nice)) if nice and settings.worker_nice else ()),
+        *_command(directory, token_file, settings.socket_path),
         *("--slots", str(slots), "--heartbeat", f"{beat_seconds:g}"),
+        *(("--scratch-bytes", str(scratch_bytes)) if scratch_bytes else ()),
     ]
 
     def spawn(process: ChildProcess) -> None:
@@ -69,7 +70,7 @@ def start_worker(  # noqa: PLR0913 - properties of a worker
     return worker
 
 
-def _command(directory: Path, token_file: Path, socket: Path) -> list[str]:
+def _command(directory: Path, token_file: Path, socket: Path | None) -> list[str]:
     """Return the command line of the worker.
 
     It ends with this process, also if that is killed. It has a session of its own, because a terminal's

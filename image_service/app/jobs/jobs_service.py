@@ -101,11 +101,9 @@ class JobsService(RoleService):
             start_worker(
                 parts,
                 settings.storage.data_dir,
-                settings.jobs.socket_path,
+                settings.jobs,
                 slots=settings.worker_slots,
-                heartbeat_seconds=settings.jobs.heartbeat_seconds,
                 operator_token=operator_token,
-                requires_isolation=settings.jobs.require_isolation,
             )
         self.manager.ready()
         parts.call_every(

@@ -19,6 +19,7 @@ from image_service.jobs.database.tables import open_database
 from image_service.jobs.database.tasks import TaskRepository
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import TenantBudget
+from image_service.jobs.tenants.build_tenants import build_budgets
 from image_service.server.snapshots.storage.encryption import load_or_create_secret
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     """Open the database; without ``INSTANCE_SECRET_FILE``, a secret is made in ``DATA_DIR``.
 
     Raises:
-        ConfigurationError: the file of the secret cannot be used.
+        ConfigurationError: the file of the secret, or that of the access list, cannot be used.
         StoreFailed: the secret can be neither read nor written.
     """
     data_dir = settings.storage.data_dir
@@ -67,7 +68,8 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
     parts.callback(database.close)
     if isinstance(database, PostgresqlDatabase):
         parts.call_every(CHECK_SECONDS, partial(database.abort, ABORT_SECONDS))
-    budget = TenantBudget(settings.jobs.max_composes, settings.jobs.max_bytes)
+    own_bytes = build_budgets(settings.tenants)
+    budget = TenantBudget(settings.jobs.max_composes, settings.jobs.max_bytes, own_bytes)
     composes = ComposeRepository(database, secrets, budget)
     return JobsRows(
         composes,

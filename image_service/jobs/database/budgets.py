@@ -35,12 +35,24 @@ def check_budget(connection: sa.Connection, tenant: str, budget: TenantBudget) -
     for objects in (IMAGES, DISCARDED):
         kept = sa.select(sa.func.sum(objects.c.kept_bytes)).where(objects.c.tenant == tenant)
         total += int(connection.scalar(kept) or 0)
-    if total > budget.max_bytes:
+    if total > (max_bytes := budget.max_bytes_of(tenant)):
         raise BudgetExceeded(
-            f"JOBS_MAX_BYTES: this tenant would take up to {total} bytes, at most {budget.max_bytes} are"
+            f"JOBS_MAX_BYTES: this tenant would take up to {total} bytes, at most {max_bytes} are"
             " allowed; composes that end give back what they did not need, deleted composes and images all,"
             " a minute later"
         )
+
+
+def largest_tenants(connection: sa.Connection, limit: int) -> dict[str, int]:
+    """Return the bytes of the tenants that keep the most."""
+    kept = sa.union_all(
+        sa.select(COMPOSES.c.tenant, (COMPOSES.c.row_bytes + COMPOSES.c.store_bytes).label("bytes")),
+        *(sa.select(objects.c.tenant, objects.c.kept_bytes) for objects in (IMAGES, DISCARDED)),
+    ).subquery()
+    total = sa.func.sum(kept.c.bytes)
+    select = sa.select(kept.c.tenant, total).group_by(kept.c.tenant)
+    rows = connection.execute(select.order_by(total.desc(), kept.c.tenant).limit(limit))
+    return {tenant: int(taken) for tenant, taken in rows}
 
 
 def count_new_rows(connection: sa.Connection, compose_id: str) -> None:

@@ -13,7 +13,7 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.core.errors import TooManyQueued
-from image_service.jobs.database.budgets import check_budget, count_ended, count_new_rows
+from image_service.jobs.database.budgets import check_budget, count_ended, count_new_rows, largest_tenants
 from image_service.jobs.database.sealing import SecretsCipher
 from image_service.jobs.database.statements import (
     IMAGES_IN_USE,
@@ -325,6 +325,11 @@ class ComposeRepository:
         count = sa.select(COMPOSES.c.state, sa.func.count()).group_by(COMPOSES.c.state)
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return {ComposeState(state): number for state, number in rows}
+
+    def largest_tenants(self, limit: int) -> Mapping[str, tuple[int, int]]:
+        """Return the bytes that tenants keep and may keep, of those that keep the most."""
+        kept = self._database.transact(partial(largest_tenants, limit=limit))
+        return {tenant: (taken, self._budget.max_bytes_of(tenant)) for tenant, taken in kept.items()}
 
     def _secrets(self, compose: Compose) -> ComposeSecrets | None:
         sealed = sa.select(SECRETS.c.sealed).where(SECRETS.c.compose_id == compose.id)

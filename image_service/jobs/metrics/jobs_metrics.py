@@ -107,6 +107,10 @@ class JobsMetrics:
         )
         self.composes = gauge("composes", "Composes by state.", "state")
         self.tasks = gauge("ec2_tasks", "Imports and exports by kind and state.", "kind", "state")
+        self.tenant_bytes = gauge(
+            "tenant_bytes", "Bytes of rows, artifacts and images, of the tenants with the most.", "tenant"
+        )
+        self.tenant_max_bytes = gauge("tenant_max_bytes", "Bytes that these tenants may have.", "tenant")
         self._refused_requests = count(
             "ec2_refused_requests", "Requests without a valid signature, by EC2's error code.", "code"
         )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 
 SAMPLE_SECONDS = 15.0
+MOST_TENANTS = 100
+"""That have a series of their bytes."""
 
 
 @attrs.frozen(eq=False)
@@ -44,7 +46,7 @@ class RowCounts:
         metrics = self.metrics
         gauges = (
             *(metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers),
-            *(metrics.tasks, metrics.worker_isolation),
+            *(metrics.tasks, metrics.worker_isolation, metrics.tenant_bytes, metrics.tenant_max_bytes),
         )
         try:
             counts = await self.in_thread(self._count)
@@ -58,6 +60,7 @@ class RowCounts:
         by_state: dict[JobState, Counter[tuple[str, ...]]] = {state: Counter() for state in JobState}
         for each in self.jobs.count():
             by_state[each.state][each.type, each.tenant] += each.count
+        largest = self.composes.largest_tenants(MOST_TENANTS)
         seen_since = datetime.now(UTC) - timedelta(seconds=self.heartbeat_seconds)
         return (
             {(state,): count for state, count in self.composes.count_by_state().items()},
@@ -66,4 +69,6 @@ class RowCounts:
             dict(self.workers.count(seen_since).items()),
             dict(self.tasks.count().items()),
             dict(self.workers.count_by_isolation(seen_since).items()),
+            {(tenant,): taken for tenant, (taken, _) in largest.items()},
+            {(tenant,): most for tenant, (_, most) in largest.items()},
         )

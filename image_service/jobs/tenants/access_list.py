@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import Forbidden, TenantMissing
-from image_service.jobs.principal import DEFAULT_TENANT, Principal, tenant_of_name
+from image_service.jobs.principal import DEFAULT_TENANT, Principal, name_of_tenant, tenant_of_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +44,18 @@ class AccessList:
         if is_operator:
             return Principal(DEFAULT_TENANT, is_operator)
         raise TenantMissing(f"the token names no tenant in {' or '.join(self.tenant_fields)}, as a string")
+
+    def max_bytes_of(self, tenant: str) -> int | None:
+        """Return the bytes that a tenant may keep by the first rule that says so; None: no rule does."""
+        name = name_of_tenant(tenant)
+        return next(
+            (
+                rule.max_bytes
+                for rule in self.rules or ()
+                if rule.max_bytes and rule.claim in self.tenant_fields and _is_admitted(name, rule)
+            ),
+            None,
+        )
 
 
 def _is_admitted(value: object, rule: AccessRule) -> bool:

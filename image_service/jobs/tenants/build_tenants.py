@@ -47,6 +47,16 @@ def build_authenticator(
     return JwtAuthenticator(keys, _access_list(settings), settings.issuer, settings.audience, operator_token)
 
 
+def build_budgets(settings: TenantSettings) -> Callable[[str], int | None]:
+    """Return a function that returns the bytes that the access list gives to a tenant; None: it does not.
+
+    Raises:
+        ConfigurationError: the file cannot be used.
+    """
+    access_list = _access_list(settings)
+    return lambda tenant: access_list().max_bytes_of(tenant)
+
+
 def _fetched_keys(
     parts: PartsStack, url: str, settings: TenantSettings, proxies: ProxySettings
 ) -> FetchedKeys:

@@ -157,6 +157,12 @@ class JobsSettings:
     worker_slots: int | None = setting("JOBS_WORKER_SLOTS", parse=parsers.whole_number(0, 64))
     """Jobs at a time of the worker that this process starts; `0`: it starts none. When not set: 1, but 0 with
     `TEMPORAL_ADDRESS`, without the worker API, or without a Unix socket in `JOBS_LISTEN`."""
+    worker_scratch_bytes: int | None = setting("JOBS_WORKER_SCRATCH_BYTES", parse=parsers.whole_number(1))
+    """Bytes that all jobs of that worker may write in its scratch, in `worker/scratch` of `DATA_DIR`; a job
+    waits until others have left it enough. When not set: what was free there at the start."""
+    worker_nice: int = setting("JOBS_WORKER_NICE", parse=parsers.whole_number(0, 19), default="0")
+    """The nice value of that worker and its programs: the higher, the less CPU time they have beside this
+    process and its engine, and the less of a disk whose I/O scheduler knows priorities."""
     require_isolation: bool = setting("JOBS_REQUIRE_ISOLATION", parse=parsers.flag, default="false")
     """`true`: this process does not start if it would start a worker, and neither `bwrap` nor `unshare` works
     here to isolate the worker's programs ([worker.md](worker.md#isolation))."""

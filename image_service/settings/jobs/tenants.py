@@ -16,7 +16,7 @@ from image_service.settings.variables import setting
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_MEMBERS = {"claim", "pattern", "operator"}
+_MEMBERS = {"claim", "pattern", "operator", "max_bytes"}
 
 
 @attrs.frozen
@@ -27,11 +27,13 @@ class AccessRule:
         claim: whose value, if it is a string, is compared.
         pattern: is found in the values that the entry admits, which are printable.
         is_operator: the tokens that it admits are those of operators.
+        max_bytes: of a tenant whose name has the pattern, in the place of ``JOBS_MAX_BYTES``; None: that.
     """
 
     claim: str
     pattern: re.Pattern[str]
     is_operator: bool = False
+    max_bytes: int | None = None
 
 
 def read_access_rules(path: Path) -> tuple[AccessRule, ...]:
@@ -42,7 +44,12 @@ def read_access_rules(path: Path) -> tuple[AccessRule, ...]:
     """
     entries = parsers.json_entries(_read_text(path), _faults_of_rule)
     return tuple(
-        AccessRule(entry["claim"], re.compile(entry["pattern"]), entry.get("operator", False))
+        AccessRule(
+            entry["claim"],
+            re.compile(entry["pattern"]),
+            entry.get("operator", False),
+            entry.get("max_bytes"),
+        )
         for entry in entries
     )
 
@@ -83,6 +90,9 @@ def _faults_of_rule(entry: object) -> Iterable[str]:
             yield f"{name} must be a string that is not empty"
     if not isinstance(entry.get("operator", False), bool):
         yield "operator must be true or false, or absent"
+    max_bytes = entry.get("max_bytes", 1)
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+        yield "max_bytes must be a whole number from 1, or absent"
     try:
         re.compile(str(entry.get("pattern")))
     except (re.error, RecursionError) as error:
@@ -131,8 +141,10 @@ class TenantSettings:
     """File of the access list, re-read when it has changed: a JSON list of objects with `claim`, the name of
     a claim, and `pattern`, a regular expression. A token is admitted if one of them is found in the value of
     its claim, which must be a string; write `^…$` for the whole value. An entry with `"operator": true`
-    admits operators: their workers may ask for the jobs of all tenants, with `--tenant ANY`. When not set,
-    every valid token is admitted, and none is an operator's."""
+    admits operators: their workers may ask for the jobs of all tenants, with `--tenant ANY`. `"max_bytes": N`
+    in an entry is the `JOBS_MAX_BYTES` of the tenants whose names it finds; its claim must be one of
+    `JWT_TENANT_FIELDS`, and the first such entry counts. When not set, every valid token is admitted, and
+    none is an operator's."""
     issuer: str | None = setting("JWT_ISSUER", parse=str)
     """The `iss` that tokens must have. When not set, any."""
     audience: str | None = setting("JWT_AUDIENCE", parse=str)
@@ -154,8 +166,18 @@ class TenantSettings:
             yield "JWT_KEYS_URL and JWT_KEYS_FILE are set; one must be"
         if environ.get("JWT_KEYS_TRUSTED_CA_FILE") and not environ.get("JWT_KEYS_URL"):
             yield "JWT_KEYS_TRUSTED_CA_FILE is set without JWT_KEYS_URL"
+        if self.acl_file is not None:
+            yield from self._rules_without_a_tenant(self.acl_file)
         if environ.get("JWT_KEYS_URL") or environ.get("JWT_KEYS_FILE"):
             return
         for name in ("JWT_ACL_FILE", "JWT_ISSUER", "JWT_AUDIENCE"):
             if environ.get(name):
                 yield f"{name} is set without JWT_KEYS_URL or JWT_KEYS_FILE; it would have no effect"
+
+    def _rules_without_a_tenant(self, acl_file: Path) -> Iterator[str]:
+        for number, rule in enumerate(read_access_rules(acl_file)):
+            if rule.max_bytes is not None and rule.claim not in self.fields:
+                yield (
+                    f"JWT_ACL_FILE: entry {number}: max_bytes is that of tenants; the claim must be one of"
+                    f" JWT_TENANT_FIELDS: {', '.join(self.fields)}"
+                )

@@ -46,6 +46,16 @@ def test_order_is_refused_if_the_most_that_it_can_become_does_not_fit(limited: R
     limited.add(make_compose(store_bytes=30 * MIB))
 
 
+def test_tenant_may_have_a_budget_of_its_own(rows: Rows) -> None:
+    own = {"org-1": 200 * MIB, "org-2": MIB}
+    limited = attrs.evolve(rows, budget=attrs.evolve(BUDGET, own_bytes=own.get))
+    limited.add(make_compose(store_bytes=150 * MIB))
+    with pytest.raises(BudgetExceeded, match=f"at most {MIB} "):
+        limited.add(make_compose(store_bytes=2 * MIB, tenant="org-2"))
+    with pytest.raises(BudgetExceeded, match=f"at most {100 * MIB} "):
+        limited.add(make_compose(store_bytes=150 * MIB, tenant="org-3"))
+
+
 @pytest.mark.parametrize("state", [ComposeState.FAILURE, ComposeState.CANCELLED])
 def test_compose_without_an_image_gives_everything_back(limited: Rows, state: ComposeState) -> None:
     compose, _ = limited.add(make_compose(store_bytes=90 * MIB))

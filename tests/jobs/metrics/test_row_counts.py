@@ -3,6 +3,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred, execute
 
@@ -10,15 +11,17 @@ from image_service.core.errors import StoreFailed
 from image_service.jobs.database.tables import open_database
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
-from image_service.jobs.metrics.row_counts import RowCounts
-from image_service.jobs.model import ComposeState
+from image_service.jobs.metrics.row_counts import MOST_TENANTS, RowCounts
+from image_service.jobs.model import ComposeState, TenantBudget
 from image_service.jobs.task_model import TaskKind
-from tests.jobs.database.composing import Rows, make_compose
+from tests.jobs.database.composing import BUDGET, Rows, make_artifact, make_compose, make_image
 from tests.jobs.database.test_tasks import add, make_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+MIB = 2**20
 
 
 @pytest.fixture
@@ -29,11 +32,11 @@ def rows(tmp_path: Path) -> Iterator[Rows]:
 
 
 def sample(rows: Rows, in_thread: Callable[[Callable[[], Any]], Deferred[Any]]) -> list[dict[Any, float]]:
-    """Return composes, pending jobs, running jobs, workers, tasks, and workers by isolation."""
+    """Return composes, pending jobs, running jobs, workers, tasks, workers by isolation, and bytes twice."""
     metrics = JobsMetrics()
     gauges = (
         *(metrics.composes, metrics.pending_jobs, metrics.running_jobs, metrics.active_workers),
-        *(metrics.tasks, metrics.worker_isolation),
+        *(metrics.tasks, metrics.worker_isolation, metrics.tenant_bytes, metrics.tenant_max_bytes),
     )
     for gauge in gauges:
         gauge.values = {("of", "before"): 1}
@@ -52,7 +55,8 @@ def test_rows_are_counted(rows: Rows) -> None:
         rows.queues.mark_queued(job_id, 1)
     for name, isolation in (("w1", "bwrap"), ("w2", "none"), ("w3", "none")):
         WorkerRepository(rows.database).add(name, "org-2", "aarch64", isolation)
-    assert sample(rows, execute) == [
+    counted = sample(rows, execute)
+    assert counted[:6] == [
         {("pending",): 3},
         {("customize", "org-1"): 1, ("customize", "org-2"): 1},
         {("customize", "org-2"): 1},
@@ -60,6 +64,25 @@ def test_rows_are_counted(rows: Rows) -> None:
         {},
         {("org-2", "aarch64", "bwrap"): 1, ("org-2", "aarch64", "none"): 2},
     ]
+    assert counted[7] == {("org-1",): BUDGET.max_bytes, ("org-2",): BUDGET.max_bytes}
+    assert counted[6].keys() == counted[7].keys()
+
+
+def test_bytes_are_those_of_the_tenants_with_the_most(rows: Rows) -> None:
+    own: dict[str, int] = {}
+    rows.budget = TenantBudget(10, 2**40, own.get)
+    for number in range(MOST_TENANTS + 2):
+        tenant = f"org-{number}"
+        _, jobs = rows.add(make_compose(tenant=tenant, store_bytes=number * MIB))
+        if number == 7:
+            artifact = attrs.evolve(make_artifact(jobs["customize"]), size=500 * MIB)
+            rows.images.add(make_image(number, tenant=tenant, artifact=artifact))
+    own["org-7"] = 2**41
+    *_, taken, most = sample(rows, execute)
+    assert len(taken) == len(most) == MOST_TENANTS
+    assert ("org-0",) not in taken
+    assert 507 * MIB < taken["org-7",] < 508 * MIB
+    assert (most["org-7",], most["org-8",]) == (2**41, 2**40)
 
 
 def test_tasks_are_counted_by_kind_and_state(rows: Rows) -> None:
@@ -79,4 +102,4 @@ def test_nothing_is_shown_while_the_database_does_not_answer(rows: Rows) -> None
     def fail(_: Callable[[], Any]) -> Deferred[Any]:
         raise StoreFailed("down")
 
-    assert sample(rows, fail) == [{}] * 6
+    assert sample(rows, fail) == [{}] * 8

@@ -12,7 +12,7 @@ from image_service.common.files import reloaded
 from image_service.core.errors import ConfigurationError, Forbidden
 from image_service.jobs.principal import Principal
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
-from image_service.jobs.tenants.build_tenants import build_authenticator
+from image_service.jobs.tenants.build_tenants import build_authenticator, build_budgets
 from image_service.settings.jobs.tenants import TenantSettings
 from image_service.settings.proxies import NO_PROXIES
 from image_service.settings.variables import read_group
@@ -70,6 +70,21 @@ async def test_files_are_read_again(
     replace(rules, b'[{"claim": "rh-org-id", "pattern": "^43$"}]')
     with pytest.raises(Forbidden):
         await subject.authenticate(f"Bearer {EC.token()}", is_local=False)
+
+
+def test_budgets_are_those_of_the_access_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reloaded, "CHECK_SECONDS", 0)
+    keys, rules = tmp_path / "keys.json", tmp_path / "acl.json"
+    keys.write_bytes(key_set(RSA))
+    rules.write_text(
+        '[{"claim": "rh-org-id", "pattern": "^4.$"}, {"claim": "rh-org-id", "pattern": "^4", "max_bytes": 7},'
+        ' {"claim": "account_id", "pattern": "^42$", "max_bytes": 8}]'
+    )
+    settings = read_group(TenantSettings, {"JWT_KEYS_FILE": str(keys), "JWT_ACL_FILE": str(rules)}, [])
+    max_bytes_of = build_budgets(settings)
+    assert [max_bytes_of(tenant) for tenant in ("org-42", "org-4", "org-5", "")] == [7, 7, None, None]
+    replace(rules, b'[{"claim": "rh-org-id", "pattern": "^$", "max_bytes": 9}]')
+    assert [max_bytes_of(tenant) for tenant in ("org-42", "")] == [None, 9]
 
 
 def replace(path: Path, content: bytes) -> None:
