@@ -33,7 +33,7 @@ WORKER_API = "/api/image-builder-worker/v1"
 MIB = 2**20
 MOST_BYTES = 512 * MIB
 FILE_BYTES = 32 * MIB
-VARIABLES = {"JOBS_MAX_BYTES": str(MOST_BYTES), "JOBS_POLL_TIMEOUT": "20"}
+VARIABLES = {"JOBS_MAX_BYTES": str(MOST_BYTES), "JOBS_POLL_TIMEOUT": "120"}
 
 
 @attrs.frozen
