@@ -158,7 +158,7 @@ class IsoEditor:
         tail.append((Zeros(end - tail.end),))
         for extent in self._moved_partitions(growth, end):
             tail.append((extent,), 1)
-        overlays += self._grow_volumes(end)
+        overlays += self._grow_volumes(end, growth)
         overlays += self._move_boot_images(replaced, places, growth)
         for at, data in growth.patches:
             overlays += _differences(at, self._base.read_at(at, len(data)), data)
@@ -192,10 +192,17 @@ class IsoEditor:
         yield Zeros(growth.size - len(growth.backup) - position)
         yield Literal(growth.backup)
 
-    def _grow_volumes(self, end: int) -> Iterator[Overlay]:
+    def _grow_volumes(self, end: int, growth: Growth) -> Iterator[Overlay]:
+        """Let volumes end where the ISO does; those that cover partitions behind it cover them again.
+
+        UEFI boots from a partition as a CD only within the volume.
+        """
+        behind = min((move.start for move in growth.moves), default=self._base.size)
         for tree in self._trees:
             for descriptor in tree.descriptors:
-                grown = descriptor.with_blocks((end - descriptor.start) // SECTOR)
+                covers = descriptor.start + descriptor.blocks * SECTOR > behind
+                size = (growth.size if covers else end) - descriptor.start
+                grown = descriptor.with_blocks(size // SECTOR)
                 was = self._base.read_at(descriptor.at, SECTOR)
                 yield from _differences(descriptor.at, was, grown.data)
 

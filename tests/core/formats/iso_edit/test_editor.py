@@ -161,6 +161,18 @@ def test_el_torito_follows_the_moved_partition(tmp_path: Path) -> None:
     assert int(line.split()[-1]) * SECTOR == edited.index(b"ESP." * 4, len(make_iso("appended-esp-in-mbr")))
 
 
+@pytest.mark.parametrize("layout", ["hybrid-gpt", "appended-esp-in-mbr"])
+def test_volume_covers_the_moved_partition_as_before(layout: str) -> None:
+    """OVMF takes a boot image without a size for the rest of the volume, and boots none that is behind it."""
+    base = make_iso(layout)
+    edited, _ = edit(base, {"file": b"1"})
+    for data in (base, edited):
+        volume, partition = 16 * SECTOR, 32 * SECTOR
+        assert int.from_bytes(data[volume + 80 : volume + 84], "little") == len(data) // SECTOR
+        end = int.from_bytes(data[partition + 80 : partition + 84], "little") * SECTOR + 16 * SECTOR
+        assert end <= data.index(b"ESP." * 4, len(base) if data is edited else 0)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_files_are_found_and_listed(layout: str) -> None:
     editor = IsoEditor(base_of(make_iso(layout)))
