@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from image_service.common.files.certificates import read_private_key
+from image_service.common.http.tls_policy import TlsPolicy, parse_suites, parse_version
 from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
 from image_service.settings.variables import setting
@@ -105,6 +106,20 @@ class TlsSettings:
     boot and BMCs made before about 2022, and iPXE built before 2024. The certificate then needs an RSA
     key."""
 
+    min_version: str = setting("TLS_MIN_VERSION", parse=parse_version, default="VersionTLS12")
+    """The least version of TLS that the listeners accept, as Kubernetes names it: `VersionTLS10` to
+    `VersionTLS13`. The first two mean the lowest that OpenSSL speaks at its security level, which is TLS 1.2.
+    assisted-service's operator sets it from the cluster's profile."""
+    cipher_suites: tuple[str, ...] = setting("TLS_CIPHER_SUITES", parse=parse_suites, absent=())
+    """Cipher suites that the listeners accept, by their IANA names, separated by commas. Those of TLS 1.3
+    restrict 1.3, if the list has some; without any of TLS 1.2, that version is refused. A suite that OpenSSL
+    does not offer is logged as a warning. When not set: those of `TLS_LEGACY_CIPHERS`, and all of TLS 1.3."""
+
+    @property
+    def policy(self) -> TlsPolicy:
+        """Version and suites."""
+        return TlsPolicy(self.min_version, self.cipher_suites)
+
     @property
     def is_enabled(self) -> bool:
         """True if images are served over TLS."""
@@ -112,6 +127,8 @@ class TlsSettings:
 
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """Variables that are valid, but not together."""
+        if self.legacy_ciphers and self.cipher_suites:
+            yield "TLS_LEGACY_CIPHERS and TLS_CIPHER_SUITES: both name the ciphers; one of them must"
         if bool(environ.get("HTTPS_KEY_FILE")) != bool(environ.get("HTTPS_CERT_FILE")):
             yield "HTTPS_KEY_FILE and HTTPS_CERT_FILE: one is set; both must be, or none"
         if self.key_file and self.certificate_file:

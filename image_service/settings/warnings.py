@@ -38,6 +38,13 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
         yield "standalone mode serves all images without credentials to everybody who reaches LISTEN_PORT"
     if settings.admin.is_public and not settings.tls.is_enabled:
         yield "ADMIN_LISTEN is beyond loopback without HTTPS_CERT_FILE: its token is sent in clear"
+    if settings.tls.min_version in {"VersionTLS10", "VersionTLS11"}:
+        yield (
+            f"TLS_MIN_VERSION is {settings.tls.min_version}, and OpenSSL speaks TLS 1.2 and later at its"
+            " security level: older clients are refused"
+        )
+    if missing := settings.tls.policy.missing:
+        yield f"OpenSSL does not offer these of TLS_CIPHER_SUITES here: {', '.join(missing)}"
     if settings.upstream.insecure and not standalone:
         yield (
             "ASSISTED_SERVICE_INSECURE_SKIP_VERIFY is set: anyone on the network can impersonate"

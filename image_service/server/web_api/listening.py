@@ -93,11 +93,9 @@ class ApiListener:
 
 def _with_tls(site: IProtocolFactory, tls: TlsSettings, clock: IReactorTime) -> IProtocolFactory:
     """Return the site below TLS; without a certificate, the site."""
-    if tls.key_file is None or tls.certificate_file is None:
+    certificate = ServerCertificate.from_settings(tls, clock)
+    if certificate is None:
         return site
-    certificate = ServerCertificate(
-        tls.key_file, tls.certificate_file, clock, legacy_ciphers=tls.legacy_ciphers
-    )
     # Twisted's own TLS: that of the listeners for clients sends files.
     return TLSMemoryBIOFactory(certificate, isClient=False, wrappedFactory=site)
 

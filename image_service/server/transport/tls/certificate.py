@@ -14,6 +14,7 @@ from zope.interface import implementer
 
 from image_service.common.files.certificates import describe_end, read_not_after, read_private_key
 from image_service.common.files.reloaded import Reloaded
+from image_service.common.http.tls_policy import TlsPolicy
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -57,11 +58,17 @@ class ServerCertificate:
     """
 
     def __init__(
-        self, key_file: Path, certificate_file: Path, clock: IReactorTime, *, legacy_ciphers: bool = False
+        self,
+        key_file: Path,
+        certificate_file: Path,
+        clock: IReactorTime,
+        *,
+        legacy_ciphers: bool = False,
+        policy: TlsPolicy | None = None,
     ) -> None:
         self.file = certificate_file
         ciphers = _LEGACY_CIPHERS if legacy_ciphers else _CIPHERS
-        make = partial(_load, key_file, certificate_file, ciphers)
+        make = partial(_load, key_file, certificate_file, ciphers, policy or TlsPolicy())
         self._loaded = Reloaded((key_file, certificate_file), make, clock.seconds)
 
     @classmethod
@@ -74,7 +81,11 @@ class ServerCertificate:
         if settings.key_file is None or settings.certificate_file is None:
             return None
         return cls(
-            settings.key_file, settings.certificate_file, clock, legacy_ciphers=settings.legacy_ciphers
+            settings.key_file,
+            settings.certificate_file,
+            clock,
+            legacy_ciphers=settings.legacy_ciphers,
+            policy=settings.policy,
         )
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:  # noqa: ARG002
@@ -114,11 +125,17 @@ class ExpiryWarnings:
             self._log.warn("{warning}", warning=warning)
 
 
-def _load(key_file: Path, certificate_file: Path, ciphers: str) -> LoadedCertificate:
-    """TLS 1.2 stays allowed, because firmware may be old."""
+def _load(key_file: Path, certificate_file: Path, ciphers: str, policy: TlsPolicy) -> LoadedCertificate:
+    """TLS 1.2 stays allowed unless the policy forbids it, because firmware may be old."""
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
-    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION if policy.allows_1_2 else SSL.TLS1_3_VERSION)
     context.set_cipher_list(ciphers.encode())
+    if policy.ciphers_1_2:
+        context.set_cipher_list(":".join(policy.ciphers_1_2).encode())
+    elif policy.suites:
+        context.set_min_proto_version(SSL.TLS1_3_VERSION)
+    if policy.suites_1_3:
+        context.set_tls13_ciphersuites(":".join(policy.suites_1_3).encode())
     context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
     context.clear_mode(_MODE_ENABLE_PARTIAL_WRITE)  # it would end each write after one record
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # else each connection keeps them

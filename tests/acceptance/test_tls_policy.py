@@ -1,0 +1,89 @@
+"""The cluster's TLS policy on all listeners, as ``openssl s_client`` meets it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.clients import needs_client
+from tests.acceptance.service import SERVE, Certificate, run_service
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.acceptance
+
+GCM, CHACHA = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"
+GCM_1_3, CHACHA_1_3 = "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"
+
+
+def accepts(port: int, *options: str) -> bool:
+    """Return True if a handshake succeeds."""
+    command = [needs_client("openssl"), "s_client", "-connect", f"127.0.0.1:{port}", *options]
+    done = subprocess.run(command, input=b"", capture_output=True, check=False)
+    return b"Cipher is (NONE)" not in done.stdout and done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "accepted", "refused"),
+    [
+        ({}, [("-tls1_2",), ("-tls1_3",)], [("-tls1_1", "-cipher", "ALL@SECLEVEL=0")]),
+        ({"TLS_MIN_VERSION": "VersionTLS13"}, [("-tls1_3",)], [("-tls1_2",)]),
+        (
+            {"TLS_MIN_VERSION": "VersionTLS10"},
+            [("-tls1_2",), ("-tls1_3",)],
+            [("-tls1", "-cipher", "ALL@SECLEVEL=0")],
+        ),
+        (
+            {"TLS_CIPHER_SUITES": f"{CHACHA_1_3},{GCM},{CHACHA},TLS_KRB5_WITH_RC4_128_SHA"},
+            [("-tls1_3", "-ciphersuites", CHACHA_1_3), ("-tls1_3",), ("-tls1_2",)],
+            [("-tls1_3", "-ciphersuites", GCM_1_3), ("-tls1_2", "-cipher", "AES128-GCM-SHA256")],
+        ),
+        ({"TLS_CIPHER_SUITES": f"{GCM_1_3}"}, [("-tls1_3",)], [("-tls1_2",)]),
+        ({"TLS_CIPHER_SUITES": f"{GCM}"}, [("-tls1_2",), ("-tls1_3",)], []),
+    ],
+    ids=["default", "modern", "old", "suites", "only-1.3", "only-1.2"],
+)
+def test_listeners_follow_the_policy(
+    policy: Mapping[str, str],
+    accepted: list[tuple[str, ...]],
+    refused: list[tuple[str, ...]],
+    certificate: Certificate,
+    tmp_path: Path,
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 40)
+    admin = free_port()
+    environment = {**policy, "ADMIN_LISTEN": f"127.0.0.1:{admin}", "ADMIN_TOKEN_FILE": str(token)}
+    command = (*SERVE, "--standalone")
+    with run_service(
+        tmp_path, [], command=command, certificate=certificate, environment=environment
+    ) as service:
+        port = int(service.url.rpartition(":")[2])
+        for options in accepted:
+            assert accepts(port, *options), options
+        for options in refused:
+            assert not accepts(port, *options), options
+        if "TLS_KRB5" in str(policy):
+            assert b"OpenSSL does not offer these of TLS_CIPHER_SUITES here: TLS_KRB5" in service.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "fault"),
+    [
+        ({"TLS_MIN_VERSION": "TLSv1.2"}, "TLS_MIN_VERSION"),
+        ({"TLS_CIPHER_SUITES": "ECDHE-RSA-AES128-GCM-SHA256"}, "IANA's names of suites"),
+        ({"TLS_CIPHER_SUITES": GCM, "TLS_LEGACY_CIPHERS": "true"}, "both name the ciphers"),
+    ],
+)
+def test_wrong_policy_is_a_named_fault(variables: Mapping[str, str], fault: str, tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "DATA_DIR": str(tmp_path), **variables}
+    done = subprocess.run(
+        [*SERVE, "--standalone", "--check"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 78
+    assert fault in done.stderr + done.stdout
