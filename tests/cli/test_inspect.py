@@ -171,8 +171,13 @@ def test_missing_or_invalid_features_are_none(run: Run, base: Path, features: by
     assert "features          none" in run("inspect", base).output.decode()
 
 
-def test_iso_of_another_system_is_refused(run: Run, base: Path) -> None:
+def test_iso_of_another_system_is_described_as_one_of_no_family(run: Run, base: Path) -> None:
     base.write_bytes(build_live_iso(volume_id="debian"))
-    refused = run("inspect", base)
-    assert (refused.status, refused.output, refused.errors.count("\n")) == (1, b"", 1)
-    assert refused.errors.startswith(f"image-service: {base}: volume 'debian' is not of CoreOS")
+    described = run("inspect", base)
+    assert (described.status, described.errors) == (0, "")
+    lines = [line.split(None, 1) for line in described.output.decode().splitlines()]
+    assert lines[:2] == [["volume", "debian"], ["family", "generic"]]
+    assert ["boot", "efi/redhat/grub.cfg (grub)"] in lines
+    document = json.loads(run("inspect", base, "--json").output)
+    assert document["boot_configurations"][0]["loader"] == "grub"
+    assert "no family of this ISO" in document["no_config"]

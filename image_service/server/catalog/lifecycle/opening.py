@@ -133,11 +133,12 @@ def read_family(entry: OsImage, file: BaseFile) -> LiveFamily | None:
         return None
     if entry.family is not None:
         return get_family(entry.family)
-    family = detect_family(LiveMedium(ExtentMap((FileExtent(file, 0, file.size),))))
+    medium = LiveMedium(ExtentMap((FileExtent(file, 0, file.size),)))
+    family = detect_family(medium)
     if family is GENERIC:
         raise BaseImageError(
-            'no family of this ISO is known; give its entry in OS_IMAGES "family": "generic" to serve it with'
-            " kernel arguments alone"
+            f"volume {medium.volume_id!r} is neither of CoreOS nor of another family that is known; give its"
+            ' entry in OS_IMAGES "family": "generic" to serve it with kernel arguments alone'
         )
     return family
 
