@@ -20,14 +20,14 @@ from tests.acceptance.media import master_live
 from tests.core.formats.filesystems.iso_builder import live_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 VOLUME_ID = "fedora-coreos-boot"
 # On a busy machine the emulated timer is late: the kernel would take it for broken, and panic. Any other
 # panic ends the machine at once.
-_EMULATED = "no_timer_check panic=-1"
+EMULATED = "no_timer_check panic=-1"
 KERNEL_ARGUMENTS = (
-    f"coreos.liveiso={VOLUME_ID} ignition.firstboot ignition.platform.id=metal console=ttyS0 {_EMULATED}"
+    f"coreos.liveiso={VOLUME_ID} ignition.firstboot ignition.platform.id=metal console=ttyS0 {EMULATED}"
 )
 
 _ISOLINUX = "/usr/lib/ISOLINUX"
@@ -40,16 +40,14 @@ _GRUB_STUB = f"""\
 search --label "{VOLUME_ID}" --set root --no-floppy
 configfile ($root)/EFI/redhat/grub.cfg
 """
-_MODULES = (
-    "net/core/failover",
-    "drivers/net/net_failover",
+VIRTIO_MODULES = (
     "drivers/virtio/virtio",
     "drivers/virtio/virtio_ring",
     "drivers/virtio/virtio_pci_legacy_dev",
     "drivers/virtio/virtio_pci_modern_dev",
     "drivers/virtio/virtio_pci",
-    "drivers/net/virtio_net",
 )
+_MODULES = ("net/core/failover", "drivers/net/net_failover", *VIRTIO_MODULES, "drivers/net/virtio_net")
 NMSTATECTL = b"#!/bin/busybox sh\necho nmstatectl runs\n"
 RAMDISK_REPORT = "/usr/local/bin/ramdisk-report"
 """Run by the guest if a ramdisk brings it."""
@@ -90,14 +88,25 @@ def make_boot_iso(target: Path) -> None:
     master_live(target, _files(), VOLUME_ID, *options)
 
 
+def read_kernel() -> bytes:
+    """Return a kernel without drivers for SATA and USB."""
+    return next(unpacked_package("linux-image-cloud-amd64").glob("boot/vmlinuz-*")).read_bytes()
+
+
+def make_initrd(init: bytes, modules: Iterable[str]) -> bytes:
+    """Return an initrd of busybox, a script and those of the modules that are not built into the kernel."""
+    busybox = (unpacked_package("busybox-static") / "bin" / "busybox").read_bytes()
+    members = [Member("bin/busybox", busybox, 0o100755), Member("init", init, 0o100755), *_modules(modules)]
+    return gzip.compress(write_archive(members), mtime=0)
+
+
 def _files() -> Mapping[str, bytes]:
-    kernel = next(unpacked_package("linux-image-cloud-amd64").glob("boot/vmlinuz-*"))
     return {
         **live_files(kernel_arguments=KERNEL_ARGUMENTS, rootfs=_rootfs()),
         **_isolinux(),
         "images/efiboot.img": _efi_boot_image(),
-        "images/pxeboot/initrd.img": _initrd(),
-        "images/pxeboot/vmlinuz": kernel.read_bytes(),
+        "images/pxeboot/initrd.img": make_initrd(_INIT, _MODULES),
+        "images/pxeboot/vmlinuz": read_kernel(),
     }
 
 
@@ -107,16 +116,9 @@ def _isolinux() -> Mapping[str, bytes]:
     return {f"isolinux/{loader.name}": loader.read_bytes() for loader in loaders}
 
 
-def _initrd() -> bytes:
-    busybox = (unpacked_package("busybox-static") / "bin" / "busybox").read_bytes()
-    members = [Member("bin/busybox", busybox, 0o100755), Member("init", _INIT, 0o100755), *_modules()]
-    return gzip.compress(write_archive(members), mtime=0)
-
-
-def _modules() -> Iterator[Member]:
-    """Return the network drivers that are not built into this kernel."""
+def _modules(names: Iterable[str]) -> Iterator[Member]:
     (tree,) = unpacked_package("linux-image-cloud-amd64").glob("lib/modules/*/kernel")
-    for name in _MODULES:
+    for name in names:
         module = tree / f"{name}.ko"
         if module.exists():
             yield Member(f"modules/{module.name}", module.read_bytes())

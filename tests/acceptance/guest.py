@@ -57,8 +57,8 @@ class Report:
 
 def boot(*options: str) -> Report:
     """Run a machine until it has reported and powered itself off."""
-    console = run_client("qemu-system-x86_64", *_MACHINE, *options, timeout_seconds=_TIMEOUT_SECONDS)
-    found = _REPORT.search(console.replace(b"\r\n", b"\n"))
+    console = run_machine(*options)
+    found = _REPORT.search(console)
     assert found, console.decode(errors="replace")
     text = {name: (value or b"").decode(errors="replace") for name, value in found.groupdict().items()}
     return Report(
@@ -69,6 +69,12 @@ def boot(*options: str) -> Report:
         nmstatectl=text["nmstatectl"],
         rootfs_digest=text["rootfs_digest"],
     )
+
+
+def run_machine(*options: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> bytes:
+    """Run a machine until it has powered itself off; return what its serial console printed."""
+    console = run_client("qemu-system-x86_64", *_MACHINE, *options, timeout_seconds=timeout_seconds)
+    return console.replace(b"\r\n", b"\n")
 
 
 @contextmanager
@@ -85,21 +91,28 @@ def started(*options: str) -> Iterator[None]:
 def firmware(
     name: str, directory: Path, variables: Path | None = None, *, ovmf: Path | None = None
 ) -> Sequence[str]:
-    """Return qemu's options for SeaBIOS (``bios``) or OVMF with a writable variable store (``uefi``)."""
+    """Return qemu's options for SeaBIOS (``bios``) or OVMF with a writable variable store.
+
+    ``uefi`` starts any program, ``secure boot`` those that Microsoft's keys have signed, such as Debian's
+    shim.
+    """
     if name == "bios":
         return []
     ovmf = ovmf or Path(needs_client("/usr/share/OVMF"))
     store = directory / "variables.fd"
-    shutil.copyfile(variables or ovmf / "OVMF_VARS_4M.fd", store)
+    is_secure = name == "secure boot"
+    variables = variables or ovmf / ("OVMF_VARS_4M.ms.fd" if is_secure else "OVMF_VARS_4M.fd")
+    shutil.copyfile(variables, store)
     flash = "if=pflash,format=raw,file="
-    code = f"{flash}{ovmf / 'OVMF_CODE_4M.fd'},readonly=on"
-    return ["-machine", "q35", "-drive", code, "-drive", f"{flash}{store}"]
+    code = f"{flash}{ovmf / ('OVMF_CODE_4M.secboot.fd' if is_secure else 'OVMF_CODE_4M.fd')},readonly=on"
+    machine = "q35,smm=on" if is_secure else "q35"
+    return ["-machine", machine, "-drive", code, "-drive", f"{flash}{store}"]
 
 
 def medium(name: str, file: str) -> Sequence[str]:
     """Return qemu's options for a file or URL as CD (``cd``) or USB stick (``usb``)."""
     drive = f"format=raw,readonly=on,file={file}"
     if name == "cd":
-        return ["-drive", f"media=cdrom,{drive}"]
-    stick = ["-device", "qemu-xhci", "-device", "usb-storage,drive=stick"]
+        return ["-drive", f"if=none,id=cd,media=cdrom,{drive}", "-device", "ide-cd,drive=cd,bootindex=0"]
+    stick = ["-device", "qemu-xhci", "-device", "usb-storage,drive=stick,bootindex=0"]
     return ["-drive", f"if=none,id=stick,{drive}", *stick]

@@ -1,0 +1,157 @@
+"""Guests boot edited ISOs of other families than CoreOS from the service, and show what they got."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.clients import run_client
+from tests.acceptance.guest import firmware, medium, run_machine
+from tests.acceptance.live_media import (
+    ARGUMENTS,
+    SEEN_FILE,
+    boot_live,
+    make_debian_installer_iso,
+    make_rescue_iso,
+    make_systemd_boot_iso,
+    make_unified_kernel_iso,
+)
+from tests.acceptance.service import INFRA_ENVS, os_image, run_service
+from tests.variants import soaked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1000)]
+
+VERSION = "live"
+APPENDED = ["edited.by=image-service", "edited.twice=yes"]
+CONFIG = "config of the test, ünïcode"
+PRESEEDED = "the installer has read its preseed file"
+PRESEED = f"""\
+d-i debian-installer/locale string de_DE.UTF-8
+d-i preseed/early_command string {{ echo "{PRESEEDED}: $(debconf-get debian-installer/locale)"; \
+cat /proc/cmdline; }} > /dev/ttyS0; sleep 1; poweroff -f
+"""
+
+
+@contextmanager
+def served(iso: Path, directory: Path, family: str, config: str, arguments: list[str]) -> Iterator[str]:
+    """Serve an ISO with a config; yield the URL of the edited one.
+
+    Args:
+        family: of the ISO; empty: the one that the service recognizes.
+    """
+    entry = os_image(iso, VERSION) | ({"family": family} if family else {})
+    with run_service(directory, [entry]) as service:
+        operations = [{"operation": "append", "value": argument} for argument in arguments]
+        fields = {"name": VERSION, "openshift_version": VERSION, "kernel_arguments": operations}
+        answer = service.ask_api(INFRA_ENVS, {**fields, "family_config": config})
+        assert answer.status == 201, answer
+        path = f"/byid/{answer.json()['id']}/{VERSION}/x86_64/full.iso"
+        image = service.get_image(path, method="HEAD")
+        assert image.status == 200, service.get_image(path)
+        yield service.url + path
+
+
+@pytest.mark.parametrize(
+    ("firmware_name", "medium_name"),
+    [soaked("bios", "cd"), soaked("bios", "usb"), soaked("uefi", "cd"), ("uefi", "usb")],
+)
+def test_grub_passes_arguments_on_and_the_guest_finds_the_file(
+    firmware_name: str, medium_name: str, tmp_path: Path
+) -> None:
+    iso = tmp_path / "rescue.iso"
+    make_rescue_iso(iso)
+    options = firmware(firmware_name, tmp_path)
+    with served(iso, tmp_path, "debian-live", CONFIG, APPENDED) as url:
+        shown = boot_live([*options, *medium(medium_name, url)], url)
+    source = "ds=nocloud;s=/run/live/medium/nocloud/"
+    assert shown["arguments"].endswith(" ".join([ARGUMENTS, source, *APPENDED]))
+    assert shown["vda nocloud/user-data"] == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("firmware_name", "medium_name"),
+    [("bios", "cd"), soaked("bios", "usb"), soaked("uefi", "cd"), soaked("uefi", "usb")],
+)
+def test_iso_of_no_family_boots_with_files_arguments_and_initrd_of_the_command_line(
+    firmware_name: str, medium_name: str, tmp_path: Path
+) -> None:
+    iso, edited, file = tmp_path / "rescue.iso", tmp_path / "edited.iso", tmp_path / "file"
+    make_rescue_iso(iso)
+    file.write_text(CONFIG)
+    put = [f"--put={SEEN_FILE}={file}", f"--initrd-put={SEEN_FILE}={file}"]
+    arguments = [f"--karg-append={argument}" for argument in APPENDED]
+    cli = (sys.executable, "-m", "image_service.cli", "customize")
+    run_client(*cli, iso, *put, *arguments, "-o", edited)
+    options = [*firmware(firmware_name, tmp_path), *medium(medium_name, str(edited))]
+    shown = boot_live(options, str(edited))
+    assert shown["arguments"].endswith(" ".join([ARGUMENTS, *APPENDED]))
+    assert (shown[f"initrd {SEEN_FILE}"], shown[f"vda {SEEN_FILE}"]) == (CONFIG, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("table", "medium_name"), [soaked("gpt", "cd"), ("gpt", "usb"), ("mbr", "cd"), soaked("mbr", "usb")]
+)
+def test_uefi_boots_from_a_partition_that_the_config_has_moved(
+    table: str, medium_name: str, tmp_path: Path
+) -> None:
+    """The ISO and its partition have the file, which is where the EFI system partition was."""
+    iso = tmp_path / "systemd.iso"
+    make_systemd_boot_iso(iso, is_gpt=table == "gpt")
+    options = firmware("uefi", tmp_path)
+    with served(iso, tmp_path, "kairos", CONFIG, APPENDED) as url:
+        shown = boot_live([*options, *medium(medium_name, url)], url)
+    assert shown["arguments"].endswith(" ".join([ARGUMENTS, *APPENDED]))
+    assert (shown["vda config.yaml"], shown["vda1 config.yaml"]) == (CONFIG, CONFIG)
+
+
+@pytest.mark.parametrize("medium_name", [soaked("cd"), soaked("usb")])
+def test_systemd_boot_loads_one_more_initrd_from_its_partition(medium_name: str, tmp_path: Path) -> None:
+    iso = tmp_path / "systemd.iso"
+    make_systemd_boot_iso(iso, is_gpt=True)
+    options = firmware("uefi", tmp_path)
+    with served(iso, tmp_path, "debian-installer", CONFIG, APPENDED) as url:
+        shown = boot_live([*options, *medium(medium_name, url)], url)
+    assert shown["arguments"].endswith(" ".join(["auto=true priority=critical", *APPENDED]))
+    assert shown["initrd preseed.cfg"] == CONFIG
+
+
+@pytest.mark.parametrize("medium_name", ["cd", soaked("usb")])
+def test_unified_kernel_gets_a_credential(medium_name: str, tmp_path: Path) -> None:
+    iso = tmp_path / "unified.iso"
+    make_unified_kernel_iso(iso)
+    options = firmware("uefi", tmp_path)
+    with served(iso, tmp_path, "", CONFIG, []) as url:
+        shown = boot_live([*options, *medium(medium_name, url)], url)
+    assert shown["arguments"] == ARGUMENTS
+    assert shown["credential image-service.cred"] == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("firmware_name", "medium_name"),
+    [
+        ("bios", "cd"),
+        soaked("bios", "usb"),
+        soaked("uefi", "cd"),
+        soaked("uefi", "usb"),
+        soaked("secure boot", "cd"),
+        soaked("secure boot", "usb"),
+    ],
+)
+def test_debians_installer_reads_its_preseed_file_and_asks_nothing(
+    firmware_name: str, medium_name: str, tmp_path: Path
+) -> None:
+    iso = tmp_path / "installer.iso"
+    make_debian_installer_iso(iso)
+    options = firmware(firmware_name, tmp_path)
+    with served(iso, tmp_path, "", PRESEED, [*ARGUMENTS.split(), *APPENDED]) as url:
+        options = [*options, *medium(medium_name, url), "-m", "1024"]
+        console = run_machine(*options, timeout_seconds=900).decode(errors="replace")
+    assert f"{PRESEEDED}: de_DE.UTF-8\n" in console
+    assert " ".join(["auto=true priority=critical", ARGUMENTS, *APPENDED, "---"]) in console
