@@ -54,7 +54,8 @@ class CatalogSettings:
     `cpu_architecture` and `url` (`file:///…`, served in place; `http://…` or `https://…`, downloaded once)
     are required, `type` is `full-iso` (the default), `disconnected-iso` or `metal-disk` (a raw disk image for
     bare metal, as it is or compressed by xz, gzip or zstd, for composes only), `sha256` is the
-    digest of the file, if known. With `"remote": true` the image stays at its `url` (`http://…`, `https://…`
+    digest of the file, if known, `family` names the family of an ISO that is not CoreOS's, if it is not
+    recognized: see `docs/families.md`. With `"remote": true` the image stays at its `url` (`http://…`, `https://…`
     or `s3://bucket/key`) and is read by ranges; `digests` is then the URL of a list of its block digests, if
     there is one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of
     letters, digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter or
