@@ -279,24 +279,28 @@ def test_container_of_another_group_names_the_owner_of_the_volume(serving: Servi
 @pytest.mark.timeout(3600)
 def test_jobs_image_composes_as_a_uid_without_a_name(podman: Podman, jobs_image: str) -> None:
     found = by_podman(podman, jobs_image) or missing("podman cannot run a container here")
-    options = (f"--name={NAME}", "--passwd=false", "--user=1234567:0", f"--volume={NAME}:/data", "--detach")
+    options = (f"--name={NAME}", "--passwd=false", "--user=1234567:0", f"--volume={NAME}:/data")
     runner = attrs.evolve(found, confined=options)
     inside = (*runner.options, "exec", NAME)
-    finish(runner.command(["jobs"], {"JOBS_LISTEN": "unix:{DATA_DIR}/jobs.sock"}))
-    try:
-        users = podman.run(*inside, "cat", "/etc/passwd")
-        assert "1234567" not in users
-        wanted = ("--distribution", DISTRIBUTION, "--type", "guest-image", "--output", "/data/disk.qcow2")
-        wait_until(
-            lambda: "the job engine answers" in podman.run("logs", NAME), lambda: podman.run("logs", NAME)
-        )
-        podman.run(*inside, "image-service", "compose", "start", *wanted)
-        assert podman.run(*inside, "head", "--bytes=3", "/data/disk.qcow2") == "QFI"
-        podman.run(*runner.options, "stop", "--time=60", NAME)
-        assert podman.run("wait", "--ignore", NAME) in {"0", "-1"}
-    finally:
-        podman.run("rm", "--force", "--time=0", "--ignore", NAME)
-        podman.run("volume", "rm", "--force", NAME)
+
+    def log() -> str:
+        return subprocess.run(
+            podman.command("logs", NAME), check=False, capture_output=True, text=True
+        ).stdout
+
+    command = runner.command(["jobs"], {"JOBS_LISTEN": "unix:{DATA_DIR}/jobs.sock"})
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: "the job engine answers" in log(), log)
+            assert "1234567" not in podman.run(*inside, "cat", "/etc/passwd")
+            wanted = ("--distribution", DISTRIBUTION, "--type", "guest-image", "--output", "/data/disk.qcow2")
+            podman.run(*inside, "image-service", "compose", "start", *wanted)
+            assert podman.run(*inside, "head", "--bytes=3", "/data/disk.qcow2") == "QFI"
+            podman.run(*runner.options, "stop", "--time=60", NAME)
+            assert process.wait() == 0
+        finally:
+            podman.run("rm", "--force", "--time=0", "--ignore", NAME)
+            podman.run("volume", "rm", "--force", NAME)
 
 
 @contextmanager
