@@ -19,7 +19,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs check fast test container-test systemd-test soak lint format docs manifests bench lock release toolkit deps clean
+.PHONY: help run jobs check fast test container-test systemd-test cluster-test soak lint format docs manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -54,9 +54,13 @@ container-test: $(VENV)/tools ## build the container image, and run it
 systemd-test: $(VENV)/tools ## run the units of all roles under systemd, in a container; needs root
 	$(bin)/python -m pytest -n 0 -m systemd $(ARGS) tests/packaging/test_systemd.py
 
+# As root: a node needs namespaces and cgroups. The first run compiles Kubernetes into .cache.
+cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of one node; needs root, Go, containerd and etcd
+	$(bin)/python -m pytest -n 0 -m cluster -s $(ARGS) tests/packaging/test_cluster.py
+
 # One at a time: each takes the whole machine.
-soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers, systemd-test
-	$(bin)/python -m pytest -n 0 -m 'soak or systemd' --timeout 3600 $(ARGS)
+soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers, systemd-test, cluster-test
+	$(bin)/python -m pytest -n 0 -m 'soak or systemd or cluster' --timeout 3600 $(ARGS)
 
 lint: $(VENV)/tools ## check with ruff, its formatter and mypy
 	$(bin)/ruff check .

@@ -28,3 +28,17 @@ apt_get() {
 
 # Never removes a package: a conflict fails, and the caller reports it.
 apt_install() { apt_get install --no-install-recommends --no-remove "$@"; }
+
+# Print a Go command that fetches the toolchain of a module by itself, as Go does from 1.21 on. An older one
+# (Debian 12 has 1.19) fetches a newer toolchain as the Go module that it is, without its execute permissions.
+go_command() { # go_command DIRECTORY: for the modules; $go_toolchain is the oldest that is good
+    local toolchain
+    if ! printf '%s\n' go1.21 "$(go env GOVERSION)" | sort --version-sort --check=quiet; then
+        toolchain="golang.org/toolchain@v0.0.1-$go_toolchain.$(go env GOOS)-$(go env GOARCH)"
+        GOPATH=$1 GOFLAGS=-modcacherw go mod download "$toolchain" >&2
+        chmod -R a+x "$1/pkg/mod/$toolchain/bin" "$1/pkg/mod/$toolchain/pkg/tool"
+        echo "$1/pkg/mod/$toolchain/bin/go"
+    else
+        command -v go
+    fi
+}
