@@ -116,6 +116,7 @@ _CNI = {
         {"type": "portmap", "capabilities": {"portMappings": True}},
     ],
 }
+_PLUGINS = "/usr/lib/cni"
 _KUBELET = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
@@ -229,26 +230,30 @@ def _set_namespace(descriptor: int) -> None:
 
 
 def find_programs() -> Path:
-    """Return the directory of Kubernetes' programs, which are compiled by the first call."""
+    """Return the directory of Kubernetes' programs, which are compiled by the first call.
+
+    Where a node lacks something else, the test is skipped.
+    """
+    if os.geteuid() != 0:
+        missing("root, without which there is no node")
+    for client in ("containerd", "ctr", "etcd", "ip", "iptables", "nsenter", "openssl", "runc", "unshare"):
+        needs_client(client)
+    needs_client(_PLUGINS)
     directory = CHECKOUT / ".cache" / "kubernetes"
     compiled = subprocess.run([CHECKOUT / ".ci" / "kubernetes", directory], check=False)
     return directory if compiled.returncode == 0 else missing("kubernetes (.ci/kubernetes compiles it)")
 
 
 @contextmanager
-def running_cluster(directory: Path, archive: Path, sandbox: str) -> Iterator[Cluster]:
+def running_cluster(programs: Path, directory: Path, archive: Path, sandbox: str) -> Iterator[Cluster]:
     """Run a cluster until the block ends.
 
     Args:
+        programs: the directory of Kubernetes' programs.
         directory: for its files; short, because of sockets in it.
         archive: of images for its pods.
         sandbox: the one of them that runs first in each pod, and does nothing.
     """
-    if os.geteuid() != 0:
-        missing("root, without which there is no node")
-    for client in ("containerd", "ctr", "etcd", "ip", "iptables", "nsenter", "openssl", "runc", "unshare"):
-        needs_client(client)
-    programs = find_programs()
     options = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
     namespaces = ["unshare", *options, sys.executable, "-c", _FIRST]
     with ExitStack() as stack:
@@ -260,7 +265,7 @@ def running_cluster(directory: Path, archive: Path, sandbox: str) -> Iterator[Cl
         (first,) = children_of(outer.pid)
         stack.callback(os.kill, first, signal.SIGKILL)  # it has ended when all others in its namespace have
         cluster = Cluster(directory, programs, first, processes)
-        _prepare(cluster, needs_client("/usr/lib/cni"), sandbox)
+        _prepare(cluster, _PLUGINS, sandbox)
         _start(cluster)
         cluster.load(archive)
         yield cluster

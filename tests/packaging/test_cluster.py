@@ -21,7 +21,7 @@ from tests.jobs.engine.servers import running_engine
 from tests.jobs.running_role import API, compose_request, wait_until
 from tests.jobs.tenants.tokens import RSA, key_set
 from tests.nginx import running_nginx
-from tests.packaging.cluster import HOST, NODE, Cluster, running_cluster
+from tests.packaging.cluster import HOST, NODE, Cluster, find_programs, running_cluster
 from tests.packaging.conftest import CHECKOUT
 from tests.packaging.manifests import Manifest, parse_manifests
 from tests.postgres import running_postgres
@@ -117,6 +117,11 @@ class Site:
         return self.kubectl("get", "pods,events", "--output=wide")
 
 
+@pytest.fixture(scope="session")  # before the image, which takes minutes
+def programs() -> Path:
+    return find_programs()
+
+
 @pytest.fixture(scope="module")
 def archive(podman: Podman, jobs_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The images of the pods: the service, under two tags, and one that only sleeps."""
@@ -140,10 +145,10 @@ SANDBOX = "localhost/image-service-sandbox:test"
 
 
 @pytest.fixture(scope="module")
-def site(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(programs: Path, archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     directory = tmp_path_factory.mktemp("cluster")
     with ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(directory, archive, SANDBOX))
+        cluster = stack.enter_context(running_cluster(programs, directory, archive, SANDBOX))
         stack.enter_context(cluster.inside())
         postgres = stack.enter_context(running_postgres())
         for name in ("s3", "engine", "nginx/files"):
