@@ -35,7 +35,7 @@ PRESEEDED = "the installer has read its preseed file"
 PRESEED = f"""\
 d-i debian-installer/locale string de_DE.UTF-8
 d-i preseed/early_command string {{ echo "{PRESEEDED}: $(debconf-get debian-installer/locale)"; \
-cat /proc/cmdline; }} > /dev/ttyS0; sleep 1; poweroff -f
+cat /proc/cmdline; dmesg | grep secureboot:; }} > /dev/ttyS0; sleep 1; poweroff -f
 """
 
 
@@ -155,3 +155,4 @@ def test_debians_installer_reads_its_preseed_file_and_asks_nothing(
         console = run_machine(*options, timeout_seconds=900).decode(errors="replace")
     assert f"{PRESEEDED}: de_DE.UTF-8\n" in console
     assert " ".join(["auto=true priority=critical", ARGUMENTS, *APPENDED, "---"]) in console
+    assert ("secureboot: Secure boot enabled" in console) == (firmware_name == "secure boot")
