@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from image_service import __version__
-from image_service.cli import (
-    digests,
-    doctor,
-    examples,
-    health,
-    images,
-    jobs,
-    link,
-    loadtest,
-    serve,
-    worker,
-)
-from image_service.cli.composer import compose
-from image_service.cli.iso import customize, extract, inspect, verbs
 from image_service.common.command_line import completion
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import (
@@ -34,6 +22,25 @@ from image_service.core.errors import ImageServiceError, describe_os_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_COMMANDS = {
+    "serve": "serve",
+    "jobs": "jobs",
+    "worker": "worker",
+    "compose": "composer.compose",
+    "health": "health",
+    "images": "images",
+    "link": "link",
+    "inspect": "iso.inspect",
+    "customize": "iso.customize",
+    "extract": "iso.extract",
+    "iso": "iso.verbs",
+    "digests": "digests",
+    "doctor": "doctor",
+    "loadtest": "loadtest",
+    "examples": "examples",
+}
+"""The commands, and the modules of this package that they are in."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``image-service`` and return its exit status; `arguments` lack the program's name."""
@@ -41,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     fault: ImageServiceError | OSError | None = None
     try:
-        options = build_parser().parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        options = build_parser(*words[:1]).parse_args(words)
         status = options.run(options)
     except (ImageServiceError, OSError) as error:
         fault = error
@@ -59,30 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def build_parser() -> CommandParser:
-    """Return the parser of all commands."""
-    parser = CommandParser(prog="image-service", description="Customized CoreOS boot images.")
+def build_parser(command: str = "") -> CommandParser:
+    """Return the parser of one command, or of all of them if `command` names none.
+
+    To import the modules of all takes longer than most commands do.
+    """
+    parser = CommandParser(prog="image-service", description="Customized boot images.")
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {__version__}", help="print the version"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (
-        serve,
-        jobs,
-        worker,
-        compose,
-        health,
-        images,
-        link,
-        inspect,
-        customize,
-        extract,
-        verbs,
-        digests,
-        doctor,
-        loadtest,
-        examples,
-    ):
-        command.add(commands.add_parser)
+    for module in [_COMMANDS[command]] if command in _COMMANDS else _COMMANDS.values():
+        import_module(f"{__name__}.{module}").add(commands.add_parser)
     completion.add(commands.add_parser, parser)
     return parser

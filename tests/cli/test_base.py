@@ -46,6 +46,9 @@ def test_no_descriptor_leaks(run: Run, base: Path, out: Path) -> None:
     assert run("customize", base, *MINIMAL, "-o", out).status == 0
     assert run("extract", base, "kernel", "-o", out).status == 1
     base.write_bytes(build_live_iso(volume_id="debian"))
+    assert run("inspect", base).status == 0
+    assert run("extract", base, "kernel", "-o", out).status == 1
+    base.write_bytes(b"hello")
     assert run("inspect", base).status == 1
     assert descriptors() == before
 
