@@ -61,8 +61,9 @@ def running_replicas(directory: Path, **variables: str) -> Iterator[Site]:
             **ec2_settings(directory, s3),
             **variables,
         }
+        without_worker = {**shared, "JOBS_APIS": "composer,ec2", "JOBS_WORKER_SLOTS": "0"}
         with (
             running_with_tenants(parts["first"], **shared) as first,
-            running_with_tenants(parts["second"], **shared, JOBS_APIS="composer,ec2") as second,
+            running_with_tenants(parts["second"], **without_worker) as second,
         ):
             yield Site(first, second, f"http://127.0.0.1:{s3.port}", shared["DATABASE_URL"])
