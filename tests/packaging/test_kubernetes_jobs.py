@@ -52,7 +52,8 @@ HELPERS = (CHART / "templates" / "_helpers.tpl").read_text()
 NOT_OF_JOBS = {
     *("DATABASE_LISTEN_URL", "OS_IMAGES_REQUEST_HEADERS", "OS_IMAGES_REQUEST_QUERY_PARAMS"),
     *("TEMPORAL_TLS_CERT_FILE", "TEMPORAL_TLS_KEY_FILE"),
-    "JOBS_REQUIRE_ISOLATION",  # of a built-in worker; workers in pods of their own have --require-isolation
+    # Of a built-in worker; workers in pods of their own have options.
+    *("JOBS_REQUIRE_ISOLATION", "JOBS_WORKER_NICE", "JOBS_WORKER_SCRATCH_BYTES"),
 }
 
 
