@@ -190,7 +190,7 @@ def serving(
     """Return a function that runs a container with one volume for its data; all are of one test."""
     runner = runners.get("podman")
     if not isinstance(runner, PodmanRun):
-        pytest.skip("podman cannot run containers on this machine")
+        pytest.skip("podman cannot run containers here: only a mount namespace can; see `runners`")
     volumes = (f"--volume={NAME}:/data", f"--volume={large}:/srv/images:ro")
 
     @contextmanager

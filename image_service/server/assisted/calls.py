@@ -9,6 +9,7 @@ import attrs
 
 from image_service.core.errors import Forbidden, NotFound, Unauthorized, UpstreamError, UpstreamTimeout
 from image_service.core.images.reference import CredentialScheme
+from image_service.settings.upstream import MAX_IGNITION_BYTES
 
 if TYPE_CHECKING:
     from twisted.web.http_headers import Headers
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from image_service.core.errors import ImageServiceError
     from image_service.core.images.reference import Credentials
 
-IGNITION_LIMIT_BYTES = 64 * 1024 * 1024
+IGNITION_LIMIT_BYTES = MAX_IGNITION_BYTES
 RAMDISK_LIMIT_BYTES = 64 * 1024 * 1024
 
 

@@ -21,6 +21,7 @@ from image_service.core.families.coreos.network_keyfiles import check_keyfile_na
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.reference import Kind
 from image_service.server.web_api.messages import parse_json_object
+from image_service.settings.upstream import MAX_IGNITION_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from image_service.common.openapi.bodies import Json, Schemas
 
-MAX_OVERRIDE_BYTES = 64 * 1024 * 1024
+MAX_OVERRIDE_BYTES = MAX_IGNITION_BYTES
 MAX_RAMDISK_BYTES = 8 * 1024 * 1024
 _MAX_KERNEL_ARGUMENTS = 64
 _MAX_ARGUMENT_CHARACTERS = 4096

@@ -159,7 +159,7 @@ class JobsSettings:
     `TEMPORAL_ADDRESS`, without the worker API, or without a Unix socket in `JOBS_LISTEN`."""
     worker_scratch_bytes: int | None = setting("JOBS_WORKER_SCRATCH_BYTES", parse=parsers.whole_number(1))
     """Bytes that all jobs of that worker may write in its scratch, in `worker/scratch` of `DATA_DIR`; a job
-    waits until others have left it enough. When not set: what was free there at the start."""
+    waits until the others leave it enough room. When not set: the bytes that are free there at the start."""
     worker_nice: int = setting("JOBS_WORKER_NICE", parse=parsers.whole_number(0, 19), default="0")
     """The nice value of that worker and its programs: the higher, the less CPU time they have beside this
     process and its engine, and the less of a disk whose I/O scheduler knows priorities."""

@@ -13,7 +13,7 @@ from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 @attrs.frozen
 class MediumEdit:
-    """What is laid over an ISO.
+    """Files, arguments and initrds that are laid over an ISO.
 
     Args:
         files: their content by path.

@@ -1,4 +1,4 @@
-"""What is edited in boot configurations, and how a list of kernel arguments is edited in place.
+"""The edit of boot configurations, and its application to a list of kernel arguments.
 
 An argument is what the kernel gets, without the quotes of a loader. What follows ``---`` or ``--`` is for the
 installed system or for init, so arguments are added before it.

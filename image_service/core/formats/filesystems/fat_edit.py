@@ -1,7 +1,7 @@
 """Edits of a FAT file system of unchanged size, as patches.
 
-A file that is replaced keeps its entry with its dates, and as many of its clusters as it needs. What is new
-gets the lowest free clusters, in the order of the paths, and the date of the directory that it is put into.
+A replaced file keeps its entry with its dates, and as many of its clusters as it needs. A new file gets the
+lowest free clusters, in the order of the paths, and the date of its directory.
 
 free clusters   of FAT32, in a sector of its own: RRaA: 0 (4); rrAa: 484 (4); their number: 488 (4); the
                 cluster that was allocated last: 492 (4); each has all bits set if it is not known
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from image_service.core.formats.filesystems.fat import FatVolume
     from image_service.core.formats.reading import ReadAt
 
-_SECTOR = 512  # what is changed in place is compared by sectors
+_SECTOR = 512  # bytes that are compared at once
 _MAX_TABLE = 8 * 1024 * 1024  # 8 GiB in clusters of 4 KiB; EFI system partitions have some hundred MiB
 _TABLE_PART = 4096  # entries that are read at once; an even number, so that a part of FAT12 has whole bytes
 _WHOLE_BYTES = {16: "H", 32: "I"}  # bits of an entry: its code in `struct`
@@ -47,7 +47,7 @@ _INFORMATION = struct.Struct("<4s480x4sII")
 _INFORMATION_MARKS = (b"RRaA", b"rrAa")
 _UNKNOWN = 0xFFFF_FFFF
 
-_Patch: TypeAlias = tuple[int, bytes]  # an offset, and what is there then
+_Patch: TypeAlias = tuple[int, bytes]  # an offset, and its new bytes
 
 
 class FatEditor:

@@ -78,7 +78,7 @@ class IsoEditor:
         self._trees = [
             Tree(list(group), base.read_at) for _, group in groupby(sorted(found, key=key), key=key)
         ]
-        if not any(tree.start == 0 for tree in self._trees):
+        if not any(tree.start == 0 and tree.spelling is Names.ISO for tree in self._trees):
             raise FormatError("not an ISO 9660 image: no primary volume descriptor")
         self._names = min((tree for tree in self._trees if tree.start == 0), key=_rank)
         self._puts: dict[str, tuple[Extent, ...]] = {}
@@ -253,14 +253,14 @@ class _Tail:
         return begin
 
     def allocate(self, length: int) -> int:
-        """Return the offset of some bytes that `fill` will know."""
+        """Reserve bytes that `fill` sets; return their offset."""
         begin = self.end
         self._allocated[begin] = len(self._extents)
         self._add(Zeros(length))
         return begin
 
     def fill(self, at: int, data: bytes) -> None:
-        """Set the bytes of what was allocated at an offset."""
+        """Set the bytes that `allocate` has reserved at an offset."""
         self._extents[self._allocated[at]] = Literal(data)
 
     def _add(self, extent: Extent) -> None:

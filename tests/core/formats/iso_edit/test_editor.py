@@ -214,6 +214,13 @@ def test_names_that_differ_in_case_only_are_refused_where_joliet_is(puts: Mappin
     edit(make_iso("appended-esp-in-mbr"), puts)
 
 
+def test_iso_without_a_primary_descriptor_is_refused() -> None:
+    data = bytearray(make_iso("rock-ridge-and-joliet"))
+    data[16 * SECTOR] = 0  # of a boot record: Joliet's is the only volume
+    with pytest.raises(FormatError, match="no primary volume descriptor"):
+        IsoEditor(base_of(bytes(data)))
+
+
 def test_file_of_4_gib_is_refused() -> None:
     editor = IsoEditor(base_of(make_iso("rock-ridge-and-joliet")))
     with pytest.raises(Unprocessable, match=r"4294967296 bytes, more than the 4294965248"):
