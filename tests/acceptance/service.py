@@ -19,12 +19,15 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
+from tests import forks
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-TWISTD = (str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfile=", "image-service")
+    from tests.forks import Process
+
+TWISTD = (forks.TWISTD, "--nodaemon", "--pidfile=", "image-service")
 SERVE = (sys.executable, "-m", "image_service.cli", "serve")
 INFRA_ENVS = "/api/assisted-install/v2/infra-envs"
 
@@ -96,7 +99,7 @@ class Service:
         ca: PEM file of the CA of its certificate; None for plain HTTP.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Process
     url: str
     api_url: str
     directory: Path
@@ -212,6 +215,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
     probe: str = "/health",
     port: int | None = None,
     ends_with: int = 0,
+    fresh: bool = False,
 ) -> Iterator[Service]:
     """Run the service until the block ends; then SIGTERM must end it with status 0.
 
@@ -225,6 +229,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
         probe: the path that must answer 200 before the block begins.
         port: of the images; None: any.
         ends_with: the expected exit status if the block itself ends the process.
+        fresh: whether an interpreter of its own starts; False: a fork, see `tests.forks`.
     """
     port, api_port = port or free_port(), free_port()
     variables = {
@@ -242,7 +247,9 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
     with (
         (directory / "stdout").open("ab") as stdout,
         (directory / "stderr").open("ab") as stderr,
-        subprocess.Popen(command, cwd=directory, env=variables, stdout=stdout, stderr=stderr) as process,
+        (subprocess.Popen if fresh else forks.start)(
+            command, cwd=directory, env=variables, stdout=stdout, stderr=stderr
+        ) as process,
     ):
         service = Service(
             process,

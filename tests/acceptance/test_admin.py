@@ -16,6 +16,7 @@ import attrs
 import pytest
 import yaml
 
+from tests import forks
 from tests.acceptance.clients import needs_client
 from tests.acceptance.prometheus import PATIENCE_SECONDS, scraping
 from tests.acceptance.service import CHECKOUT, SERVE, Certificate, Service, run_service
@@ -267,6 +268,4 @@ def start(directory: Path, **environment: str) -> subprocess.CompletedProcess[st
         "STANDALONE_LISTEN": "127.0.0.1:0",
         **environment,
     }
-    return subprocess.run(
-        COMMAND, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-    )
+    return forks.run(COMMAND, env=variables, timeout=_TIMEOUT_SECONDS)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests import forks
 from tests.acceptance.service import CHECKOUT, SERVE, run_service
 from tests.server.catalog.origin import Reply, running
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -27,13 +28,10 @@ IMAGE = {"openshift_version": "4.19", "cpu_architecture": "x86_64", "version": "
 def check(directory: Path, environ: Mapping[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a directory, in which it must not change anything."""
     before = tree(directory)
-    ended = subprocess.run(
+    ended = forks.run(
         [*SERVE, "--check", *options],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **environ},
         cwd=directory,
-        capture_output=True,
-        check=False,
-        text=True,
         timeout=100,
     )
     assert tree(directory) == before
@@ -173,6 +171,6 @@ def test_configuration_of_a_running_service_is_valid(tmp_path: Path) -> None:
 
 
 def test_offline_without_check_is_refused() -> None:
-    ended = subprocess.run([*SERVE, "--offline"], cwd=CHECKOUT, capture_output=True, check=False, timeout=100)
+    ended = forks.run([*SERVE, "--offline"], cwd=CHECKOUT, timeout=100)
     assert ended.returncode == 2
-    assert b"--offline needs --check" in ended.stderr
+    assert "--offline needs --check" in ended.stderr

@@ -13,6 +13,7 @@ import pytest
 import trustme
 
 from image_service.tools.doctor.examination import ALL_CHECKS
+from tests import forks
 from tests.acceptance.boot_iso import make_boot_iso
 from tests.acceptance.service import CHECKOUT, Certificate, fetch, os_image, run_service
 from tests.nginx import running_nginx
@@ -61,7 +62,7 @@ def admin_url(service: Service) -> str:
 def examine(*arguments: str | Path, status: int = 0) -> dict[str, tuple[str, str]]:
     """Run the command; return status and detail of each check."""
     command = [sys.executable, "-m", "image_service.cli", "doctor", "--json", *map(str, arguments)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)
+    run = forks.run(command, cwd=CHECKOUT)
     assert (run.returncode, run.stderr) == (status, ""), run.stdout
     checks = json.loads(run.stdout)["checks"]
     assert all(set(check) == {"name", "status", "detail"} for check in checks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import subprocess
 import uuid
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
+from tests import forks
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, SERVE, Answer, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
@@ -25,6 +25,7 @@ from tests.ports import free_port
 from tests.server.standalone.faults import Call
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping
     from http.server import BaseHTTPRequestHandler
 
@@ -82,15 +83,7 @@ class Linking:
     def run_link(self, *arguments: str, standard_input: str = "") -> subprocess.CompletedProcess[str]:
         """Run the command."""
         command = [*SERVE[:-1], "link", "--admin", self.admin_url, *arguments]
-        return subprocess.run(
-            command,
-            input=standard_input,
-            capture_output=True,
-            text=True,
-            cwd=CHECKOUT,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
+        return forks.run(command, text=standard_input, cwd=CHECKOUT, timeout=_TIMEOUT_SECONDS)
 
     def list_ids(self) -> list[str]:
         """Return the ids of the links that can be used."""

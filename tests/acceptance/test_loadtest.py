@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 from image_service import __version__
+from tests import forks
 from tests.acceptance.service import INFRA_ENVS, Service, os_image, run_service
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.tools.loadtest.wrong_server import Reply, serving
@@ -60,7 +61,7 @@ class LoadTest:
         options = ("--clients=4", "--duration=0.5s", f"--report={self.directory}")
         command = (*COMMAND, *options, *arguments)
         environment = os.environ | {"STANDALONE_TOKEN": TOKEN}
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        ran = forks.run(command, env=environment)
         return self.ran(ran.returncode, ran.stdout, ran.stderr)
 
     def run_enough(self, *arguments: str, seconds: float = 0.5) -> Result:
@@ -128,7 +129,7 @@ def test_untrusted_certificate_ends_the_load_test_before_it_reads(
 def test_api_that_registers_no_infra_env_is_reported(service: Service) -> None:
     template = f"http://127.0.0.1:1{TEMPLATE}"
     command = (*COMMAND, template, "--infra-envs=1", f"--api={service.api_url}")
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = forks.run(command)
     assert ran.returncode == 1
     assert ran.stderr.startswith("image-service: the API refused to register an infra-env: status 401")
 

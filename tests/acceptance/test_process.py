@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
+from tests import forks
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, SERVE, TWISTD, Certificate, fetch, os_image, run_service
 from tests.variants import soaked
@@ -46,19 +46,14 @@ def test_standalone_mode_is_reached_on_loopback_only_unless_configured(tmp_path:
 
 def test_standalone_mode_with_an_upstream_exits_with_78(tmp_path: Path) -> None:
     environment = {**os.environ, "ASSISTED_SERVICE_HOST": "assisted.example", "DATA_DIR": str(tmp_path)}
-    done = subprocess.run(STANDALONE["image-service"], env=environment, capture_output=True, check=False)
+    done = forks.run(STANDALONE["image-service"], env=environment)
     assert done.returncode == 78
-    assert b"--standalone and ASSISTED_SERVICE_HOST" in done.stderr
+    assert "--standalone and ASSISTED_SERVICE_HOST" in done.stderr
 
 
 def test_faults_of_the_configuration_are_the_same_under_twistd(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "DATA_DIR": str(tmp_path)}
-    ended = [
-        subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=100
-        )
-        for command in (SERVE, TWISTD)
-    ]
+    ended = [forks.run(command, env=environment, cwd=tmp_path, timeout=100) for command in (SERVE, TWISTD)]
     assert [(each.returncode, each.stdout, each.stderr) for each in ended] == 2 * [
         (
             78,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from tests import forks
 from tests.acceptance import standstills
 from tests.acceptance.service import CHECKOUT, SERVE, os_image, run_service
 from tests.acceptance.tenants import VERSION, Site, Tenants, bearer, iso_of, serving, wait_for
@@ -158,9 +158,7 @@ def exit_of(directory: Path, tenants: Tenants, environment: Mapping[str, str]) -
         **tenants.upstream.environment,
         **environment,
     }
-    ended = subprocess.run(
-        SERVE, env=variables, cwd=directory, capture_output=True, text=True, timeout=EXIT_SECONDS, check=False
-    )
+    ended = forks.run(SERVE, env=variables, cwd=directory, timeout=EXIT_SECONDS)
     return ended.returncode, ended.stdout + ended.stderr
 
 

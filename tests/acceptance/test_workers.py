@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
+from tests import forks
 from tests.acceptance.readers import Reader, reading
 from tests.acceptance.service import (
     CHECKOUT,
@@ -473,9 +474,7 @@ def test_port_in_use_by_another_service_fails_the_start(workers: int, tmp_path: 
         variables = {"LISTEN_PORT": port, "WORKERS": str(workers), "DATA_DIR": str(tmp_path / "other")}
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
         command = COMMANDS["image-service"]
-        other = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
-        )
+        other = forks.run(command, env=environment, timeout=_TIMEOUT_SECONDS)
         assert other.returncode == 78
         assert f"port {port} is in use by another process" in other.stdout
 
@@ -486,9 +485,7 @@ def test_error_at_start_of_every_worker_ends_the_service(tmp_path: Path) -> None
     variables = {"LISTEN_PORT": "0", "WORKERS": "2", "DATA_DIR": str(tmp_path)}
     variables |= {"ASSISTED_SERVICE_HOST": "127.0.0.1:1", "OS_IMAGES": json.dumps([os_image(tmp_path, "x")])}
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **variables}
-    ended = subprocess.run(
-        SERVE, env=environment, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
-    )
+    ended = forks.run(SERVE, env=environment, timeout=_TIMEOUT_SECONDS)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "no serving process can start" in ended.stdout
     assert "ReactorNotRunning" not in ended.stdout  # the other one cannot either

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from tests import forks
 from tests.acceptance.service import CHECKOUT, Answer, fetch
 from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tests.forks import Process
 
 JOBS = (sys.executable, "-m", "image_service.cli", "jobs")
 COMPOSE = (sys.executable, "-m", "image_service.cli", "compose")
@@ -44,7 +47,7 @@ class RunningRole:
         environment: of the process.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Process
     url: str
     admin_url: str
     data_dir: Path
@@ -82,14 +85,7 @@ class RunningRole:
     def compose(self, *arguments: str | Path) -> str:
         """Run the command for people, which finds the role by ``DATA_DIR``; return its output."""
         command = [*COMPOSE, *map(str, arguments)]
-        finished = subprocess.run(
-            command,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_TIMEOUT_SECONDS,
-        )
+        finished = forks.run(command, env=self.environment, timeout=_TIMEOUT_SECONDS)
         assert finished.returncode == 0, f"{finished.stderr}\n{self.log}"
         return finished.stdout
 
@@ -136,12 +132,15 @@ def compose_request(
 
 
 @contextmanager
-def running_role(directory: Path, command: Sequence[str] = JOBS, **variables: str) -> Iterator[RunningRole]:
+def running_role(
+    directory: Path, command: Sequence[str] = JOBS, *, fresh: bool = False, **variables: str
+) -> Iterator[RunningRole]:
     """Run the role until the block ends; then SIGTERM must end it with status 0, unless it has ended.
 
     Args:
         directory: ``data`` in it is ``DATA_DIR``, ``log`` the output of the role.
         command: the command line, of a process that stays in the foreground.
+        fresh: whether an interpreter of its own starts; False: a fork, see `tests.forks`.
         variables: more of the environment.
     """
     port, admin_port = free_port(), free_port()
@@ -156,7 +155,9 @@ def running_role(directory: Path, command: Sequence[str] = JOBS, **variables: st
     }
     with (
         (directory / "log").open("ab") as log,
-        subprocess.Popen(command, cwd=directory, env=environment, stdout=log, stderr=log) as process,
+        (subprocess.Popen if fresh else forks.start)(
+            command, cwd=directory, env=environment, stdout=log, stderr=log
+        ) as process,
     ):
         role = RunningRole(
             process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", data_dir, environment

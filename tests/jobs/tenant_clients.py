@@ -24,12 +24,13 @@ _CONFIG = b'{"ignition": {"version": "3.3.0"}}'
 
 
 @contextmanager
-def running_with_tenants(directory: Path, **variables: str) -> Iterator[RunningRole]:
+def running_with_tenants(directory: Path, *, fresh: bool = False, **variables: str) -> Iterator[RunningRole]:
     """Run a role that admits tenants named by numbers, and operators."""
     keys, rules = directory / "keys.json", directory / "acl.json"
     keys.write_bytes(key_set(RSA))
     rules.write_text(json.dumps(_RULES))
-    with running_role(directory, JWT_KEYS_FILE=str(keys), JWT_ACL_FILE=str(rules), **variables) as running:
+    variables |= {"JWT_KEYS_FILE": str(keys), "JWT_ACL_FILE": str(rules)}
+    with running_role(directory, fresh=fresh, **variables) as running:
         yield running
 
 

@@ -83,7 +83,7 @@ def test_composes_of_two_tenants_end(number: int, workers: int, tmp_path: Path) 
     with ExitStack() as stack:
         s3 = stack.enter_context(running_s3_server(tmp_path / "s3"))
         variables = {**s3.environment, "UPLOAD_S3_URL": f"s3://{BUCKET}/made", "JOBS_WORKER_SLOTS": "0"}
-        role = stack.enter_context(running_with_tenants(tmp_path, **variables))
+        role = stack.enter_context(running_with_tenants(tmp_path, fresh=True, **variables))
         with ThreadPoolExecutor(len(TENANTS)) as pool:
             list(pool.map(lambda tenant: queue(role, tenant, number), TENANTS))
         toolkit = real_toolkit(tmp_path)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import tarfile
 from base64 import b64decode
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.server.standalone.sample import unpack_sample
+from tests import forks
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, fetch
 from tests.jobs.running_role import DISTRIBUTION, JOBS, RunningRole, running_role, wait_until
@@ -114,7 +114,7 @@ def test_status_page_has_a_row_for_each_compose_and_job(
 
 def test_directory_has_one_role(role: RunningRole) -> None:
     second = {**role.environment, "JOBS_LISTEN": "127.0.0.1:0", "ADMIN_LISTEN": "127.0.0.1:0"}
-    finished = subprocess.run(JOBS, env=second, capture_output=True, text=True, check=False, timeout=300)
+    finished = forks.run(JOBS, env=second, timeout=300)
     assert finished.returncode == os.EX_CONFIG
     assert f"DATA_DIR: {role.data_dir}/engine is in use by another process" in finished.stdout
     assert "Traceback" not in finished.stdout
@@ -160,9 +160,7 @@ def test_invalid_configuration_ends_with_78(
     variables: dict[str, str], faults: tuple[str, ...], tmp_path: Path
 ) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), "DATA_DIR": str(tmp_path)}
-    finished = subprocess.run(
-        JOBS, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=300
-    )
+    finished = forks.run(JOBS, env={**environment, **variables}, timeout=300)
     assert finished.returncode == os.EX_CONFIG
     for fault in faults:
         assert fault in finished.stdout + finished.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import attrs
 
+from tests import forks
 from tests.acceptance.service import CHECKOUT, SERVE, Service
 from tests.acceptance.tenants import wait_for
 from tests.replicas.tcp_proxy import TcpProxy  # noqa: TC001 - attrs resolves annotations
@@ -15,6 +15,8 @@ from tests.replicas.tcp_proxy import TcpProxy  # noqa: TC001 - attrs resolves an
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from tests.forks import Process
 
 _STOP_SECONDS = 100
 _SHOWN_BYTES = 4000
@@ -41,7 +43,7 @@ class Replica:
     environment: Mapping[str, str]
     place: Callable[[Sequence[str]], Sequence[str]]
     database: TcpProxy
-    _process: subprocess.Popen[bytes] | None = None
+    _process: Process | None = None
 
     @property
     def service(self) -> Service:
@@ -79,7 +81,7 @@ class Replica:
             (self.directory / "stdout").open("ab") as stdout,
             (self.directory / "stderr").open("ab") as stderr,
         ):
-            self._process = subprocess.Popen(
+            self._process = forks.start(
                 self.place(command), cwd=self.directory, env=variables, stdout=stdout, stderr=stderr
             )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from tests.forks import Fork
 from tests.jobs.worker.job_server import TOKEN, GivenJob, JobServer
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class WorkerProcess:
         log: file of its standard error.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Fork
     scratch: Path
     log: Path
 
@@ -162,7 +162,7 @@ def running_worker(
     variables = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     variables |= {"TOOLKIT": str(toolkit), "PYTHONPATH": str(ROOT), **(environment or {})}
     with log.open("ab") as errors:
-        process = subprocess.Popen(command, env=variables, stderr=errors)
+        process = Fork(command, env=variables, stderr=errors)
     worker = WorkerProcess(process, scratch, log)
     try:
         yield worker
