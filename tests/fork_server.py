@@ -85,11 +85,11 @@ def serve(control: socket.socket) -> Order | None:
     signal.set_wakeup_fd(wakeup)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        ready, _, _ = select.select([control, awake], [], [])
+        ready, _, _ = select.select([control.fileno(), awake], [], [])
         if awake in ready:
             os.read(awake, 1 << 16)
             _report_ended(pipes)
-        if control in ready:
+        if control.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(control, 1, _DESCRIPTORS + 1)
             if not message:
                 return None

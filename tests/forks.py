@@ -134,9 +134,10 @@ def start(
     stdout: IO[bytes],
     stderr: IO[bytes],
 ) -> Process:
-    """Start a program of this project as a fork, and any other that it is an argument of as itself."""
+    """Start a program of this project as a fork, and any other, which may start one, as itself."""
     program, *arguments = command
-    if program == TWISTD or (program == sys.executable and arguments[0] == "-m"):
+    is_module = program == sys.executable and arguments[0] == "-m"
+    if program == TWISTD or (is_module and str(arguments[1]).startswith("image_service")):
         return Fork(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
     return subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
 

@@ -132,6 +132,7 @@ class ImageService(ProcessService):
         )
         state = ProcessState(catalog, self._listeners, self.metrics, status, LocalLinks(links), database)
         has_admin = settings.admin.is_enabled
+        base_images.options.tells_reasons = not has_admin
         main, plain = build_request_handlers(
             self._parts,
             settings.listen,
@@ -139,7 +140,7 @@ class ImageService(ProcessService):
             links,
             self.activity.reads,
             base_url=base_url,
-            unready=lambda: state.unready,
+            unready=lambda: state.public_unready if has_admin else state.unready,
             impairment=lambda: state.impairment,
             metrics=None if has_admin else partial(shared.metrics_page, self.metrics),
             base_images=None if has_admin else lambda: state.images,

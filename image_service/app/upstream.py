@@ -14,10 +14,13 @@ from image_service.server.transport.sending.observer import RefusalReason
 from image_service.settings.proxies import NO_PROXIES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.python.failure import Failure
 
     from image_service.app.standalone_mode import StandIn
     from image_service.common.concurrency.process_parts import PartsStack
+    from image_service.core.errors import ImageServiceError
     from image_service.server.observability.metrics import Metrics
     from image_service.settings.settings import Settings
 
@@ -50,15 +53,17 @@ def connect_assisted_service(
         record_refusal=partial(metrics.record_refusal, RefusalReason.UPSTREAM_QUEUE),
     )
     if is_leader and stand_in is None:
-        _check_upstream(parts, settings)
+        _check_upstream(parts, settings, assisted.health.record)
     parts.push_async_callback(assisted.close)
     metrics.count_states("upstream_calls_running", assisted.slots.running)
     metrics.count_states("upstream_calls_waiting", assisted.slots.waiting)
     return assisted
 
 
-def _check_upstream(parts: PartsStack, settings: Settings) -> None:
-    """Log a warning if assisted-service cannot be reached; nothing waits for this."""
+def _check_upstream(
+    parts: PartsStack, settings: Settings, record: Callable[[ImageServiceError | None], None]
+) -> None:
+    """Record the result, and log a warning if assisted-service cannot be reached; nothing waits for this."""
     is_stopping = False
 
     def report(fault: str | None) -> None:
@@ -69,7 +74,9 @@ def _check_upstream(parts: PartsStack, settings: Settings) -> None:
         if not is_stopping:  # the error of a canceled request depends on how far it was
             _log.failure("unexpected error in a test request", failure=failure)
 
-    checking = Deferred.fromCoroutine(check_upstream(parts.reactor, settings.upstream, settings.proxies))
+    checking = Deferred.fromCoroutine(
+        check_upstream(parts.reactor, settings.upstream, settings.proxies, record)
+    )
     reported = checking.addCallbacks(report, report_error)
 
     async def stop() -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import ssl
-import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
@@ -215,7 +214,6 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
     probe: str = "/health",
     port: int | None = None,
     ends_with: int = 0,
-    fresh: bool = False,
 ) -> Iterator[Service]:
     """Run the service until the block ends; then SIGTERM must end it with status 0.
 
@@ -229,7 +227,6 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
         probe: the path that must answer 200 before the block begins.
         port: of the images; None: any.
         ends_with: the expected exit status if the block itself ends the process.
-        fresh: whether an interpreter of its own starts; False: a fork, see `tests.forks`.
     """
     port, api_port = port or free_port(), free_port()
     variables = {
@@ -247,9 +244,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
     with (
         (directory / "stdout").open("ab") as stdout,
         (directory / "stderr").open("ab") as stderr,
-        (subprocess.Popen if fresh else forks.start)(
-            command, cwd=directory, env=variables, stdout=stdout, stderr=stderr
-        ) as process,
+        forks.start(command, cwd=directory, env=variables, stdout=stdout, stderr=stderr) as process,
     ):
         service = Service(
             process,

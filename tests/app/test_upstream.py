@@ -40,8 +40,9 @@ async def test_stop_within_the_test_request_logs_nothing(reactor: EPollReactor, 
 async def test_unreachable_assisted_service_is_logged_at_the_start(reactor: EPollReactor) -> None:
     with capturedLogs() as events:
         async with PartsStack(reactor) as parts:
-            connect_assisted_service(parts, settings_of(free_port()), None, Metrics())
+            assisted = connect_assisted_service(parts, settings_of(free_port()), None, Metrics())
             while not events:
                 await deferLater(reactor, 0.01)
+    assert (assisted.health.failures, assisted.health.failure_status) == (1, 502)
     (text,) = (formatEvent(event) for event in events)
     assert text.startswith("cannot reach assisted-service: assisted-service: no answer for a test request")

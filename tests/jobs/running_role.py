@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from base64 import b64encode
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from tests.forks import Process
 
 JOBS = (sys.executable, "-m", "image_service.cli", "jobs")
+FRESH_JOBS = ("env", *JOBS)
+"""In an interpreter of its own, for tests of its memory (see `tests.forks`)."""
+
 COMPOSE = (sys.executable, "-m", "image_service.cli", "compose")
 API = "/api/image-builder-composer/v2"
 DISTRIBUTION = "rhcos-4.17"
@@ -132,15 +134,12 @@ def compose_request(
 
 
 @contextmanager
-def running_role(
-    directory: Path, command: Sequence[str] = JOBS, *, fresh: bool = False, **variables: str
-) -> Iterator[RunningRole]:
+def running_role(directory: Path, command: Sequence[str] = JOBS, **variables: str) -> Iterator[RunningRole]:
     """Run the role until the block ends; then SIGTERM must end it with status 0, unless it has ended.
 
     Args:
         directory: ``data`` in it is ``DATA_DIR``, ``log`` the output of the role.
         command: the command line, of a process that stays in the foreground.
-        fresh: whether an interpreter of its own starts; False: a fork, see `tests.forks`.
         variables: more of the environment.
     """
     port, admin_port = free_port(), free_port()
@@ -155,9 +154,7 @@ def running_role(
     }
     with (
         (directory / "log").open("ab") as log,
-        (subprocess.Popen if fresh else forks.start)(
-            command, cwd=directory, env=environment, stdout=log, stderr=log
-        ) as process,
+        forks.start(command, cwd=directory, env=environment, stdout=log, stderr=log) as process,
     ):
         role = RunningRole(
             process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", data_dir, environment

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.acceptance.service import fetch
-from tests.jobs.running_role import API, LOCAL, RunningRole, compose_request, running_role, wait_until
+from tests.jobs.running_role import API, JOBS, LOCAL, RunningRole, compose_request, running_role, wait_until
 from tests.jobs.tenants.tokens import RSA, key_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.acceptance.service import Answer
@@ -24,13 +24,15 @@ _CONFIG = b'{"ignition": {"version": "3.3.0"}}'
 
 
 @contextmanager
-def running_with_tenants(directory: Path, *, fresh: bool = False, **variables: str) -> Iterator[RunningRole]:
+def running_with_tenants(
+    directory: Path, command: Sequence[str] = JOBS, **variables: str
+) -> Iterator[RunningRole]:
     """Run a role that admits tenants named by numbers, and operators."""
     keys, rules = directory / "keys.json", directory / "acl.json"
     keys.write_bytes(key_set(RSA))
     rules.write_text(json.dumps(_RULES))
     variables |= {"JWT_KEYS_FILE": str(keys), "JWT_ACL_FILE": str(rules)}
-    with running_role(directory, fresh=fresh, **variables) as running:
+    with running_role(directory, command, **variables) as running:
         yield running
 
 

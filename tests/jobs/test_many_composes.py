@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.acceptance.service import fetch
-from tests.jobs.running_role import API, RunningRole, wait_until
+from tests.jobs.running_role import API, FRESH_JOBS, RunningRole, wait_until
 from tests.jobs.tenant_clients import ask, running_with_tenants, start, token
 from tests.jobs.worker.workers import real_toolkit, running_worker
 from tests.s3_server import BUCKET, REGION, running_s3_server
@@ -83,7 +83,7 @@ def test_composes_of_two_tenants_end(number: int, workers: int, tmp_path: Path) 
     with ExitStack() as stack:
         s3 = stack.enter_context(running_s3_server(tmp_path / "s3"))
         variables = {**s3.environment, "UPLOAD_S3_URL": f"s3://{BUCKET}/made", "JOBS_WORKER_SLOTS": "0"}
-        role = stack.enter_context(running_with_tenants(tmp_path, fresh=True, **variables))
+        role = stack.enter_context(running_with_tenants(tmp_path, FRESH_JOBS, **variables))
         with ThreadPoolExecutor(len(TENANTS)) as pool:
             list(pool.map(lambda tenant: queue(role, tenant, number), TENANTS))
         toolkit = real_toolkit(tmp_path)

@@ -17,7 +17,7 @@ import pytest
 
 from image_service.jobs.database.tables import DATABASE_FILE
 from tests.jobs.random_client import MIB, MOST_DISK_BYTES, RandomClient
-from tests.jobs.running_role import API, RunningRole, compose_request
+from tests.jobs.running_role import API, FRESH_JOBS, RunningRole, compose_request
 from tests.jobs.tenant_clients import ask, running_with_tenants
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def noisy_clients(role: RunningRole, number: int) -> Sequence[RandomClient]:
 def test_noisy_tenants_neither_harm_a_quiet_one_nor_exceed_memory_and_budgets(
     seconds: float, clients_of_tenant: int, tmp_path: Path
 ) -> None:
-    with running_with_tenants(tmp_path, fresh=True, **VARIABLES) as role:
+    with running_with_tenants(tmp_path, FRESH_JOBS, **VARIABLES) as role:
         quiet, stored = QuietTenant(role), StoredBytes(role.data_dir)
         clients = noisy_clients(role, clients_of_tenant)
         quiet.make_image()  # for the first one, a base disk is unpacked, which takes 64 MiB more

@@ -38,7 +38,7 @@ def start_administration(
     metrics.read_gauge("mounts_moved", activity.progress.count_moved)
     parts.call_every(COLLECT_SECONDS, activity.check)
     apis: list[AdminApi] = [
-        StatusApi(state),
+        StatusApi(state, activity),
         ProgressApi(activity, state, parts.reactor),
         LinksApi(state.links, settings.links.max_seconds),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -51,9 +52,11 @@ class ProcessStatus:
     def describe(self, unready_reason: str, impairment: str) -> StatusDocument:
         """Return the document of this process."""
         return {
+            "host": None if self.database is None else socket.gethostname(),
             "version": __version__,
             "started_at": format_rfc3339(self.started_at),
             "workers": 1,
+            "stopping": self.listeners.shutting_down,
             "ready": not unready_reason,
             "reason": unready_reason or None,
             "impairment": impairment or None,
@@ -71,7 +74,9 @@ class ProcessStatus:
             "url": health.url,
             "answered_at": health.answered_at and format_rfc3339(health.answered_at),
             "failed_at": health.failed_at and format_rfc3339(health.failed_at),
+            "failing_since": health.failing_since and format_rfc3339(health.failing_since),
             "failure": health.failure or None,
+            "failure_status": health.failure_status,
             "failures": health.failures,
         }
 
@@ -112,12 +117,14 @@ def merge_statuses(statuses: Sequence[StatusDocument]) -> StatusDocument:
     upstreams = [status["upstream"] for status in statuses]
     failed = max(upstreams, key=lambda upstream: upstream["failed_at"] or "")
     answered_at = max(upstream["answered_at"] or "" for upstream in upstreams)
+    has_answered = {"failing_since": None, "failures": 0} if answered_at > (failed["failed_at"] or "") else {}
     return {
         **best,
         "started_at": min(status["started_at"] for status in statuses),
         "workers": len(statuses),
         "connections": sum(status["connections"] for status in statuses),
         "requests": sum(status["requests"] for status in statuses),
-        "upstream": {**failed, "answered_at": answered_at or None},
+        "stopping": all(status["stopping"] for status in statuses),
+        "upstream": {**failed, "answered_at": answered_at or None, **has_answered},
         "streams": max((status["streams"] for status in statuses), key=len),
     }

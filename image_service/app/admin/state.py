@@ -32,11 +32,21 @@ class ProcessState:
     @property
     def unready(self) -> str:
         """The reason why no image can be served; empty if some can."""
+        return self._describe_unready(is_public=False)
+
+    @property
+    def public_unready(self) -> str:
+        """The same for everybody, where those who run the service have a listener of their own."""
+        return self._describe_unready(is_public=True)
+
+    def _describe_unready(self, *, is_public: bool) -> str:
         if self._listeners.shutting_down:
             return "this service is shutting down"
         if self._database is not None and not self._database.was_reached:
             return "the database was not reached yet; see the log"
-        return "" if self._catalog.is_ready else describe_unready(self._catalog.statuses())
+        return (
+            "" if self._catalog.is_ready else describe_unready(self._catalog.statuses(), is_public=is_public)
+        )
 
     @property
     def impairment(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,19 +19,26 @@ from image_service.common.openapi.document import (
     object_schema,
     reference,
 )
+from image_service.server.admin.verdict import Level, judge
 from image_service.server.web_api.messages import json_response
 from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.common.openapi.document import Schemas
+    from image_service.server.admin.activity import Activity
     from image_service.server.admin.state import ServingState
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 STATUS_SCHEMAS: Schemas = {
     "Status": object_schema(
+        verdict=reference("Verdict"),
+        host=TEXT_OR_NULL,
         version=TEXT,
         started_at=TIME,
         workers=COUNT,
+        stopping=BOOLEAN,
         ready=BOOLEAN,
         reason=TEXT_OR_NULL,
         impairment=TEXT_OR_NULL,
@@ -40,8 +49,15 @@ STATUS_SCHEMAS: Schemas = {
         streams=list_schema("Stream"),
         certificates=list_schema("Certificate"),
     ),
+    "Verdict": object_schema(level={"enum": [level.name.lower() for level in Level]}, text=TEXT),
     "Upstream": object_schema(
-        url=TEXT, answered_at=TIME_OR_NULL, failed_at=TIME_OR_NULL, failure=TEXT_OR_NULL, failures=COUNT
+        url=TEXT,
+        answered_at=TIME_OR_NULL,
+        failed_at=TIME_OR_NULL,
+        failing_since=TIME_OR_NULL,
+        failure=TEXT_OR_NULL,
+        failure_status={"type": ["integer", "null"]},
+        failures=COUNT,
     ),
     "Database": object_schema(
         was_reached=BOOLEAN,
@@ -58,6 +74,8 @@ class StatusApi:
     """Shows the status."""
 
     _state: ServingState
+    _activity: Activity
+    _now: Callable[[], datetime] = lambda: datetime.now(UTC)
     schemas: Schemas = attrs.field(default=STATUS_SCHEMAS, init=False)
 
     @property
@@ -67,4 +85,10 @@ class StatusApi:
         return (ApiOperation("GET", "/api/v1/status", "getStatus", summary, self._show, reply="Status"),)
 
     async def _show(self, _: ApiRequest) -> ApiResponse:
-        return json_response(await self._state.describe_status())
+        status = await self._state.describe_status()
+        images = json.loads(await self._state.render_images())["images"]
+        await self._activity.refresh()
+        verdict = judge(status, images, self._activity.progress.count_machines(), self._now())
+        return json_response(
+            {"verdict": {"level": verdict.level.name.lower(), "text": verdict.text}, **status}
+        )

@@ -14,6 +14,8 @@ from image_service.server.assisted.server import Server
 from image_service.settings.proxies import NO_PROXIES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.posixbase import PosixReactorBase
 
     from image_service.settings.proxies import ProxySettings
@@ -25,9 +27,18 @@ _CALL = ApiCall(CallKind.INFRA_ENV, "a test request", (_NO_INFRA_ENV,), IGNITION
 
 
 async def check_upstream(
-    reactor: PosixReactorBase, settings: UpstreamSettings, proxies: ProxySettings = NO_PROXIES
+    reactor: PosixReactorBase,
+    settings: UpstreamSettings,
+    proxies: ProxySettings = NO_PROXIES,
+    record: Callable[[ImageServiceError | None], None] = lambda _: None,
 ) -> str | None:
     """Request an infra-env that does not exist, without credentials.
+
+    Args:
+        reactor: for the connection.
+        settings: of assisted-service.
+        proxies: on the way to it.
+        record: gets the result, None for a response.
 
     Returns:
         None: there was an HTTP response, whatever its status. Else a sentence that says why not, and what to
@@ -43,7 +54,9 @@ async def check_upstream(
     try:
         await exchanged.addTimeout(TIMEOUT_SECONDS, reactor, raise_timeout(late))
     except ImageServiceError as error:
+        record(error)
         return f"{error.detail} ({server})"
     finally:
         await connections.close()
+    record(None)
     return None

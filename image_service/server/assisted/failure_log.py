@@ -86,7 +86,9 @@ class UpstreamHealth:
     Attributes:
         answered_at: time of the last answer; None: there was none.
         failed_at: time of the last failure; None: there was none.
-        failure: its reason; empty: there was none.
+        failing_since: time of the first failure since the last answer; None: there was none.
+        failure: the reason of the last failure; empty: there was none.
+        failure_status: that a client of an image gets for it; None: there was none.
         failures: number of calls that failed since the last answer.
     """
 
@@ -94,13 +96,17 @@ class UpstreamHealth:
     _now: Callable[[], datetime] = lambda: datetime.now(UTC)
     answered_at: datetime | None = attrs.field(default=None, init=False)
     failed_at: datetime | None = attrs.field(default=None, init=False)
+    failing_since: datetime | None = attrs.field(default=None, init=False)
     failure: str = attrs.field(default="", init=False)
+    failure_status: int | None = attrs.field(default=None, init=False)
     failures: int = attrs.field(default=0, init=False)
 
     def record(self, error: ImageServiceError | None) -> None:
         """Record the end of a call; an error of a status below 500 (401, 404, …) is an answer, too."""
         if error is None or status_of(error) < _SERVER_ERRORS:
-            self.answered_at, self.failures = self._now(), 0
-        else:
-            self.failed_at, self.failure = self._now(), redact_detail(error.detail)
-            self.failures += 1
+            self.answered_at, self.failing_since, self.failures = self._now(), None, 0
+            return
+        self.failed_at, self.failure = self._now(), redact_detail(error.detail)
+        self.failing_since = self.failing_since or self.failed_at
+        self.failure_status = status_of(error)
+        self.failures += 1

@@ -317,6 +317,10 @@ class ProgressBoard:
         """Return the stage of each record that is not quiet, or `READ_AS_FILE`."""
         return [READ_AS_FILE if record.reached is None else record.reached.value for record in self._active()]
 
+    def count_machines(self) -> int:
+        """Return how many addresses read an image now."""
+        return len({each.key.address for each in self._active() if each.client != DOCTOR})
+
     def count_moved(self) -> int:
         """Return how many machines boot from an image of another infra-env than they read before."""
         return sum(each.boots and self._previous_infra_env(each) is not None for each in self._active())

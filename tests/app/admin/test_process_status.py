@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -23,6 +23,7 @@ NOW_TEXT = "2026-03-04T05:06:07Z"
 @attrs.frozen
 class FakeListeners:
     connections: int = 3
+    shutting_down: bool = False
 
     def handlers(self) -> list[str]:
         return ["/byid", "/images"]
@@ -59,7 +60,7 @@ def process(**parts: Any) -> ProcessStatus:
 
 def checked(status: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = {**reference("Status"), "components": {"schemas": STATUS_SCHEMAS}}
-    Draft202012Validator(schema).validate(status)
+    Draft202012Validator(schema).validate({"verdict": {"level": "good", "text": ""}, **status})
     return status
 
 
@@ -110,9 +111,19 @@ def test_processes_are_added_up() -> None:
         "url": "http://assisted",
         "answered_at": NOW_TEXT,
         "failed_at": NOW_TEXT,
+        "failing_since": NOW_TEXT,
         "failure": "refused",
+        "failure_status": 502,
         "failures": 1,
     }
+
+
+def test_answer_to_one_process_ends_the_failure_of_another() -> None:
+    failing, answered = process(), process()
+    failing.upstream.record(UpstreamError("refused"))
+    answered.upstream.answered_at = NOW + timedelta(seconds=1)
+    upstream = merge_statuses([each.describe("", "") for each in (failing, answered)])["upstream"]
+    assert (upstream["failing_since"], upstream["failures"]) == (None, 0)
 
 
 def test_service_is_not_ready_if_no_process_is() -> None:

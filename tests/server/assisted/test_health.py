@@ -18,11 +18,14 @@ def test_failures_are_counted_from_the_last_answer() -> None:
     health = UpstreamHealth("http://assisted", lambda: at(next(seconds)))
     assert (health.answered_at, health.failed_at, health.failures) == (None, None, 0)
     health.record(UpstreamError("connection refused"))
+    assert (health.failing_since, health.failure_status) == (at(0), 502)
     health.record(UpstreamTimeout("took more than 30 s"))
+    assert (health.failing_since, health.failure_status) == (at(0), 504)
     assert (health.answered_at, health.failed_at, health.failures) == (None, at(1), 2)
     assert health.failure == "took more than 30 s"
     health.record(None)
     assert (health.answered_at, health.failed_at, health.failures) == (at(2), at(1), 0)
+    assert health.failing_since is None
 
 
 def test_refusal_is_an_answer() -> None:

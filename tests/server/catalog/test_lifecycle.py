@@ -10,7 +10,7 @@ from twisted.internet.defer import fail
 from twisted.internet.task import Clock, deferLater
 from twisted.logger import LogLevel, formatEvent
 
-from image_service.core.errors import BaseImageError, Unavailable
+from image_service.core.errors import BaseImageError, ImageServiceError, Unavailable
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.catalog import Catalog
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
@@ -125,6 +125,23 @@ async def test_absent_local_file_is_retried(catalogs: Catalogs, lines: Lines, tm
     write(tmp_path / "late.iso")
     catalogs.clock.advance(RETRY_SECONDS)
     await lines.until(image.file_name, BaseImageState.READY)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"), [(None, "is failed"), (b"<html>", "was refused")], ids=["absent", "not an ISO"]
+)
+@ensure_deferred
+async def test_reason_may_be_kept_from_clients(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path, content: bytes | None, text: str
+) -> None:
+    if content is not None:
+        write(tmp_path / "bad.iso", content)
+    image = entry((tmp_path / "bad.iso").as_uri())
+    catalog = catalogs.start(image, tells_reasons=False)
+    await lines.until(image.file_name, BaseImageState.FAILED if content is None else BaseImageState.REFUSED)
+    with pytest.raises(ImageServiceError) as error:
+        catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
+    assert error.value.detail == f"{image.file_name} {text}"
 
 
 # Refusal.

@@ -108,6 +108,9 @@ NAME = "rhcos-full-iso-9.6.1-0-x86_64.iso"
 )
 def test_unready_service_says_which_images_and_why(statuses: list[ImageStatus], sentence: str) -> None:
     assert describe_unready(statuses) == sentence
+    public = describe_unready(statuses, is_public=True)
+    assert sentence.startswith(public)
+    assert NAME not in public
 
 
 def test_reason_of_an_unready_service_is_short_and_without_credentials() -> None:

@@ -12,11 +12,16 @@ class Section {
   #content = null;
   #drawn;
   #loading = false;
+  #lost = null;
 
-  /** @param description of a section: its element's id, the path of its JSON, and the function that draws it. */
-  constructor({ id, path, draw }) {
+  /**
+   * @param description of a section: its element's id, the path of its JSON, the function that draws it, and the
+   *   one that says for how many seconds and why it was not answered.
+   */
+  constructor({ id, path, draw, drawLost = () => {} }) {
     this.path = path;
     this.draw = draw;
+    this.drawLost = drawLost;
     this.problem = document.querySelector(`#${id} > .problem:not([role])`);
   }
 
@@ -28,9 +33,11 @@ class Section {
     try {
       this.#content = await request(this.path);
       this.problem.hidden = true;
+      this.#lost = null;
     } catch (error) {
       this.problem.textContent = `${this.path}: ${error.message}`;
       this.problem.hidden = false;
+      this.#lost = { since: performance.now(), ...this.#lost, problem: error.message };
     }
     this.#loading = false;
     this.redraw();
@@ -39,6 +46,9 @@ class Section {
   redraw() {
     if (this.#content !== null) {
       this.draw(this.#content);
+    }
+    if (this.#lost !== null) {
+      this.drawLost((performance.now() - this.#lost.since) / 1000, this.#lost.problem);
     }
   }
 }

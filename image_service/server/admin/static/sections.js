@@ -5,6 +5,7 @@ import { bytes, duration, number, percent, relative } from "./format.js";
 import { Table, bar, element } from "./table.js";
 
 const MAX_MOUNTS = 100;
+const LOST_SECONDS = 15; // without a response; what the page shows is grey then
 const STAGES = [
   "probed",
   "firmware",
@@ -68,11 +69,10 @@ function streamFact({ name, refreshed_at: refreshed, failures: failed }) {
 }
 
 function drawService(status) {
-  const isGood = status.ready && !status.impairment;
-  summary.textContent = isGood ? "ready" : status.ready ? "impaired" : "not ready";
-  summary.className = `badge ${isGood ? "good" : status.ready ? "warning" : "bad"}`;
+  document.body.classList.remove("lost");
+  summary.textContent = status.verdict.text;
+  summary.className = { good: "good", impaired: "warning", failing: "bad" }[status.verdict.level];
   const shown = {
-    State: [status.reason ?? status.impairment ?? "images are served"],
     "assisted-service": upstreamFact(status.upstream),
     Clients: [number(status.connections, "connection"), second(`${number(status.requests, "request")} in progress`)],
     Process: [
@@ -95,7 +95,14 @@ function drawService(status) {
   facts.replaceChildren(...made);
 }
 
-export const service = { id: "service", path: "api/v1/status", draw: drawService };
+/** Show that the status is that of some time ago. */
+function drawLost(seconds, problem) {
+  document.body.classList.toggle("lost", seconds >= LOST_SECONDS);
+  summary.textContent = `reconnecting for ${duration(seconds)}: ${problem}`;
+  summary.className = "warning";
+}
+
+export const service = { id: "service", path: "api/v1/status", draw: drawService, drawLost };
 
 // Base images
 

@@ -122,14 +122,15 @@ class BaseImageLifecycle:
     def unavailable_error(self) -> Unavailable | BaseImageError:
         """Return the error for a client: why the image cannot be served, and when to retry."""
         name = self.entry.file_name
+        reason = self._reason if self._shared.options.tells_reasons else ""
         if self.state is BaseImageState.REFUSED:
+            detail = f": {reason}" if reason else ""
             return BaseImageError(
-                f"{name} was refused: {self._reason}", retry_after_seconds=REFUSED_RETRY_AFTER_SECONDS
+                f"{name} was refused{detail}", retry_after_seconds=REFUSED_RETRY_AFTER_SECONDS
             )
         seconds = BUSY_RETRY_AFTER_SECONDS
         if self._retry_seconds is not None:
             seconds = max(1, math.ceil(self._retry_seconds))
-        reason = self._reason
         done, total = self._progress
         if not reason and self.state is BaseImageState.DOWNLOADING and (done or total):
             reason = f"{done} bytes" if total is None else f"{done} of {total} bytes"

@@ -116,10 +116,17 @@ def count_ready(statuses: Sequence[ImageStatus]) -> str:
     return f"{ready} of {total} {images} {'is' if 1 in (ready, total) else 'are'} ready"
 
 
-def describe_unready(statuses: Sequence[ImageStatus]) -> str:
-    """Return which images are not served yet and why, in one sentence for probes, of limited length."""
+def describe_unready(statuses: Sequence[ImageStatus], *, is_public: bool = False) -> str:
+    """Return which images are not served yet and why, in one sentence for probes, of limited length.
+
+    Args:
+        statuses: of all images.
+        is_public: whether anybody reads it; then it names no image, path or host.
+    """
     if not statuses:
         return "no base images yet: no release of COREOS_STREAMS is known; see the log"
+    if is_public:
+        return count_ready(statuses)
     unready = [status for status in statuses if status.state not in _READY]
     causes = [_describe_cause(status) for status in unready[:_MAX_CAUSES]]
     if len(unready) > _MAX_CAUSES:
