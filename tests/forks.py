@@ -137,7 +137,8 @@ def start(
     """Start a program of this project as a fork, and any other, which may start one, as itself."""
     program, *arguments = command
     is_module = program == sys.executable and arguments[0] == "-m"
-    if program == TWISTD or (is_module and str(arguments[1]).startswith("image_service")):
+    is_ours = program == TWISTD or (is_module and str(arguments[1]).startswith("image_service"))
+    if is_ours and env["PYTHONPATH"] == str(ROOT):
         return Fork(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
     return subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
 
