@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from tests.acceptance.clients import needs_client
 from tests.core.families.coreos.miniso_builder import (
     MINISO,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from tests.acceptance.service import SERVE, Service, fetch, os_image, run_service
 from tests.acceptance.tenants import wait_for
 from tests.core.families.coreos.miniso_builder import add_minimal_iso

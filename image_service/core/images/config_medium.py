@@ -23,18 +23,18 @@ import attrs
 
 from image_service.core.errors import Unprocessable
 from image_service.core.extents import ExtentMap, Literal
-from image_service.core.formats.filesystems.iso9660 import SECTOR
-from image_service.core.formats.iso_edit.editor import IsoEditor
-from image_service.core.formats.iso_edit.path_table import Listed, render_path_tables
-from image_service.core.formats.iso_edit.records import (
+from image_service.core.formats.iso9660.path_table import Listed, render_path_tables
+from image_service.core.formats.iso9660.records import (
     DIRECTORY,
     PARENT,
+    SECTOR,
     SELF,
     Record,
     make_record,
     render_records,
 )
-from image_service.core.formats.iso_edit.rock_ridge import both_orders
+from image_service.core.formats.iso9660.rock_ridge import both_orders
+from image_service.core.formats.iso_edit.editor import IsoEditor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,8 @@ from image_service.core.families.live.family import MediumEdit
 from image_service.core.families.live.medium import LiveMedium
 from image_service.core.families.live.others import FLATCAR
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from image_service.core.formats.initrd import store_archive
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.newc import Member, write_archive
 from image_service.core.formats.reading import Span
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag

@@ -12,7 +12,7 @@ from image_service.core.formats.disk.partition_types import BIOS_BOOT, EFI_SYSTE
 from image_service.core.formats.disk.partitions import Partition, PartitionTable, read_partitions
 from image_service.core.formats.filesystems.detection import FileSystem, detect_file_system
 from image_service.core.formats.filesystems.file_tree import find_node
-from image_service.core.formats.filesystems.iso9660 import Iso9660, read_iso9660
+from image_service.core.formats.iso9660.volume import Iso9660, read_iso9660
 from image_service.core.formats.reading import ReadAt, Span, SpanReader
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from image_service.core.formats.efi_program import EfiProgram, read_efi_program
 from image_service.core.formats.filesystems.el_torito import BIOS, EFI, read_boot_images
 from image_service.core.formats.filesystems.fat import FatNode, read_fat
 from image_service.core.formats.filesystems.file_tree import find_node
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.reading import Span, SpanReader
 from image_service.tools.doctor.outcomes import failed, passed, skipped, warned
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from image_service.core.formats.disk.partitions import Partition
     from image_service.core.formats.filesystems.el_torito import BootImageEntry
-    from image_service.core.formats.filesystems.iso9660 import Iso9660
+    from image_service.core.formats.iso9660.volume import Iso9660
     from image_service.core.formats.reading import ReadAt
     from image_service.tools.doctor.outcomes import CheckOutcome
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from image_service.core.families.coreos.live_iso import LiveIso
-    from image_service.core.formats.filesystems.iso9660 import Iso9660
+    from image_service.core.formats.iso9660.volume import Iso9660
     from image_service.core.formats.reading import ReadAt
     from image_service.tools.doctor.outcomes import CheckOutcome
 

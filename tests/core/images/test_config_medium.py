@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from image_service.core.errors import Unprocessable
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.images.config_medium import MEDIA, write_config_medium
 from tests.acceptance.clients import run_client
 from tests.core.formats.filesystems.file_systems import noise

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from image_service.core.formats.initrd import compress_archive
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.newc import Member, write_archive
 from image_service.tools.doctor.coreos_checks import check_coreos, read_coreos
 from tests.core.formats.filesystems.iso_builder import (

@@ -29,7 +29,7 @@ from image_service.core.formats.reading import Span, check_inside, read_exactly
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.core.formats.filesystems.iso9660 import Iso9660
+    from image_service.core.formats.iso9660.volume import Iso9660
     from image_service.core.formats.reading import ReadAt
 
 MAX_AREA: Final = 2048

@@ -12,12 +12,12 @@ from image_service.core.families.coreos import family
 from image_service.core.families.coreos.json_file import read_json_object
 from image_service.core.families.coreos.kargs_areas import KargsAreas, find_kargs_areas
 from image_service.core.families.coreos.minimal_iso import MinimalIso, read_minimal_iso
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.kernel import HEAD_BYTES, detect_kernel_architecture
 from image_service.core.formats.reading import Span, SpanReader, check_disjoint, check_inside, read_exactly
 
 if TYPE_CHECKING:
-    from image_service.core.formats.filesystems.iso9660 import Iso9660
+    from image_service.core.formats.iso9660.volume import Iso9660
     from image_service.core.formats.reading import ReadAt
 
 _MAX_IGNITION_AREA = 64 * 1024 * 1024  # bytes; every builder so far reserved 256 KiB

@@ -27,9 +27,9 @@ from image_service.core.formats.filesystems.ext4_superblock import (
     read_ext4_superblock,
 )
 from image_service.core.formats.filesystems.fat import is_fat, read_fat
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
 from image_service.core.formats.filesystems.ntfs import read_ntfs
 from image_service.core.formats.filesystems.squashfs import SQUASHFS_MAGIC, read_squashfs
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.reading import Span, SpanReader, read_exactly
 
 if TYPE_CHECKING:

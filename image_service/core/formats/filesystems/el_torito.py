@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from image_service.core.errors import FormatError
-from image_service.core.formats.filesystems.iso9660 import SECTOR
+from image_service.core.formats.iso9660.records import SECTOR
 from image_service.core.formats.reading import read_exactly
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ import attrs
 from image_service.core.errors import FormatError, Unprocessable
 from image_service.core.extents import ExtentMap, Literal, Overlay, Zeros, apply_overlays
 from image_service.core.formats.filesystems.el_torito import EFI, read_boot_images
-from image_service.core.formats.filesystems.iso9660 import SECTOR
+from image_service.core.formats.iso9660.descriptors import Descriptor, Names, read_descriptors
+from image_service.core.formats.iso9660.records import SECTOR
+from image_service.core.formats.iso_edit.layout import TreeChange, lay_out
 from image_service.core.formats.iso_edit.partitions import ALIGNMENT, Growth, HybridTables
-from image_service.core.formats.iso_edit.tree import Tree, TreeChange
-from image_service.core.formats.iso_edit.volumes import Descriptor, Names, read_descriptors
+from image_service.core.formats.iso_edit.tree import Tree
 from image_service.core.formats.reading import Span
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from image_service.core.extents import Extent
     from image_service.core.formats.filesystems.el_torito import BootImageEntry
-    from image_service.core.formats.iso_edit.records import Record
+    from image_service.core.formats.iso9660.records import Record
 
 MAX_FILE = (1 << 32) - SECTOR
 """Bytes: a larger file needs several sections, which GRUB 2.06 does not read."""
@@ -171,7 +172,7 @@ class IsoEditor:
         for tree in self._trees:
             for path, offset in places.items():
                 tree.put(path, offset, _length(self._puts[path]), replaced[path])
-            yield from tree.lay_out(tail.allocate)
+            yield from lay_out(tree, tail.allocate)
 
     def _content(self, path: str, record: Record) -> tuple[Extent, ...]:
         start = self._names.start + record.block * SECTOR

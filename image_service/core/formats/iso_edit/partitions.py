@@ -15,7 +15,7 @@ import attrs
 
 from image_service.core.errors import FormatError
 from image_service.core.formats.disk.gpt import GPT_ENTRY, GPT_HEADER, GPT_SIGNATURE, read_gpt_copy
-from image_service.core.formats.iso_edit.volumes import holds_volume
+from image_service.core.formats.iso9660.descriptors import holds_volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A tree of directories of an ISO: found, changed and laid out anew. Only what is on a path is read."""
+"""A tree of directories of an ISO: found and changed; layout.py writes it. Only what is on a path is read."""
 
 from __future__ import annotations
 
@@ -9,35 +9,25 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import FormatError, FormatUnread, Unprocessable
-from image_service.core.formats.filesystems.iso9660 import SECTOR
-from image_service.core.formats.iso_edit.path_table import (
-    Listed,
-    add_directory,
-    parse_path_table,
-    render_path_tables,
-)
-from image_service.core.formats.iso_edit.records import (
+from image_service.core.formats.iso9660.descriptors import Descriptor, Names
+from image_service.core.formats.iso9660.records import (
     MULTI_EXTENT,
     PARENT,
+    SECTOR,
     SELF,
     Record,
     make_record,
     parse_records,
-    render_records,
 )
-from image_service.core.formats.iso_edit.rock_ridge import (
-    add_links,
+from image_service.core.formats.iso9660.rock_ridge import (
     entries_of_new_file,
     find_name,
     find_skip,
     read_entries,
 )
-from image_service.core.formats.iso_edit.volumes import Descriptor, Names
 from image_service.core.formats.reading import read_exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from image_service.core.formats.reading import ReadAt
 
 _MAX_DIRECTORY = 1 << 20  # bytes
@@ -48,15 +38,6 @@ _MAX_ROCK_RIDGE = 150  # bytes that fit beside the other entries of a record
 _STEM, _RELAXED_STEM, _EXTENSION = 8, 27, 3
 _STRICT, _RELAXED = re.compile(rb"[^A-Z0-9_]"), re.compile(rb"[^!-~]|[/;.]")
 _NOT_ONE_FILE = (b"SL", b"ZF", b"CL", b"PL")
-
-
-@attrs.frozen
-class TreeChange:
-    """Bytes at an offset of the new image, and those of the base there; b"": they are behind its end."""
-
-    at: int
-    data: bytes = attrs.field(repr=False)
-    was: bytes = attrs.field(repr=False)
 
 
 @attrs.define(eq=False)
@@ -98,12 +79,12 @@ class Tree:
 
     def __init__(self, descriptors: list[Descriptor], read_at: ReadAt) -> None:
         self.descriptors = descriptors
-        self._read_at = read_at
+        self.read_at = read_at
         first = descriptors[0]
         self.start, self.spelling = first.start, first.names
         self._blocks: dict[int, bytes] = {}
         self.root = self._load(first.root, None, SELF)
-        self._skip = find_skip(self.root.records[0].system_use)
+        self.skip = find_skip(self.root.records[0].system_use)
         files = [record.identifier for record in self.root.records if not record.is_directory]
         self._has_versions = not files or any(name.endswith(b";1") for name in files)
         self._serials = count(0x40000000)  # those of the base are small
@@ -111,7 +92,7 @@ class Tree:
     @property
     def has_rock_ridge(self) -> bool:
         """Whether its names are those of Rock Ridge."""
-        return self._skip is not None
+        return self.skip is not None
 
     def find(self, path: str) -> tuple[Record, ...]:
         """Return the records of a file or directory, one for each section; none if it is absent."""
@@ -167,33 +148,7 @@ class Tree:
             record = self._new_record(directory, name, is_directory=False, identifier=record.identifier)
         directory.records[index : index + len(found)] = [record.as_only_section().moved(block, length)]
 
-    def lay_out(self, allocate: Callable[[int], int]) -> Iterator[TreeChange]:
-        """Yield what changes of directories and path tables; the descriptors are changed after that.
-
-        Args:
-            allocate: returns the offset of so many new bytes.
-        """
-        for directory in list(self._walk(self.root)):
-            self._count_links(directory)
-        places: dict[Directory, int] = {}
-        for directory in sorted(self._walk(self.root), key=lambda each: (each.depth, each.identifier)):
-            size = len(render_records(directory.records))
-            if directory.at < 0 or size > directory.allocated:
-                places[directory] = allocate(size)
-                directory.allocated = size
-                if directory.parent:
-                    directory.parent.is_changed = True
-        for directory, place in places.items():
-            yield from self._move(directory, place)
-        for directory in self._walk(self.root):
-            content = render_records(directory.records).ljust(directory.allocated, b"\0")
-            yield TreeChange(
-                places.get(directory, directory.at), content, b"" if directory in places else directory.was
-            )
-        if places:
-            yield from self._lay_out_tables(places, allocate)
-
-    # Reading
+    # Finding
 
     def _load(self, record: Record, parent: Directory | None, identifier: bytes) -> Directory:
         at, size = self.start + record.block * SECTOR, record.length
@@ -201,11 +156,11 @@ class Tree:
             raise FormatUnread(
                 f"the ISO's directory at offset {at} has {size} bytes, more than {_MAX_DIRECTORY}"
             )
-        if record.data[1] or record.data[26] or record.data[27]:
+        if not record.is_plain:
             raise FormatUnread(
                 f"the ISO's directory at offset {at} is interleaved or has extended attributes"
             )
-        was = read_exactly(self._read_at, at, size)
+        was = read_exactly(self.read_at, at, size)
         records = list(parse_records(was, at))
         if len(records) < 2 or (records[0].identifier, records[1].identifier) != (SELF, PARENT):  # noqa: PLR2004
             raise FormatError(f"the ISO's directory at offset {at} does not begin with itself and its parent")
@@ -270,17 +225,17 @@ class Tree:
         return name.removesuffix(".") if self.spelling is Names.ISO else name
 
     def _entries(self, record: Record) -> list[bytes]:
-        if self._skip is None:
+        if self.skip is None:
             return []
         is_root = record is self.root.records[0]
-        area = record.system_use if is_root else record.system_use[self._skip :]
+        area = record.system_use if is_root else record.system_use[self.skip :]
         return list(read_entries(area, self._read_block))
 
     def _read_block(self, block: int, offset: int, length: int) -> bytes:
         if offset + length > SECTOR:
             raise FormatError(f"Rock Ridge entries leave block {block} of the ISO")
         if block not in self._blocks:
-            self._blocks[block] = read_exactly(self._read_at, self.start + block * SECTOR, SECTOR)
+            self._blocks[block] = read_exactly(self.read_at, self.start + block * SECTOR, SECTOR)
         return self._blocks[block][offset : offset + length]
 
     # Changing
@@ -290,8 +245,8 @@ class Tree:
         if parent.depth + 1 >= _MAX_DEPTH:
             raise Unprocessable(f"the path of {name!r} has more than {_MAX_DEPTH} levels")
         area = b""
-        if self._skip is not None:
-            area = bytes(self._skip) + entries_of_new_file(
+        if self.skip is not None:
+            area = bytes(self.skip) + entries_of_new_file(
                 self._entries(parent.records[0]), b"", next(self._serials), is_directory=True
             )
         own = [make_record(each, parent.records[0], area, is_directory=True) for each in (SELF, PARENT)]
@@ -308,12 +263,12 @@ class Tree:
         if identifier is None:
             identifier = self._new_identifier(directory, name, is_directory=is_directory)
         area = b""
-        if self._skip is not None:
+        if self.skip is not None:
             text = name.encode("utf-8", "surrogateescape")
             if len(text) > _MAX_ROCK_RIDGE:
                 raise Unprocessable(f"the name {name!r} has {len(text)} bytes, more than {_MAX_ROCK_RIDGE}")
             siblings = self._entries(directory.records[0])
-            area = bytes(self._skip) + entries_of_new_file(
+            area = bytes(self.skip) + entries_of_new_file(
                 siblings, text, next(self._serials), is_directory=is_directory
             )
         try:
@@ -362,97 +317,6 @@ class Tree:
             return identifier, b""
         stem, _, extension = identifier.partition(b";")[0].partition(b".")
         return stem.ljust(_RELAXED_STEM + _EXTENSION), extension.ljust(_EXTENSION)
-
-    # Laying out
-
-    def _walk(self, directory: Directory) -> Iterator[Directory]:
-        if directory.is_changed:
-            yield directory
-        for child in directory.children.values():
-            yield from self._walk(child)
-
-    def _count_links(self, directory: Directory) -> None:
-        """Count new subdirectories in the directory's own record and in that of its parent."""
-        more = directory.new_subdirectories
-        if not more or self._skip is None:
-            return
-        directory.records[0] = self._with_links(directory.records[0], more)
-        if directory.parent is None:
-            directory.records[1] = self._with_links(directory.records[1], more)
-        else:
-            self._replace_in_parent(directory, lambda record: self._with_links(record, more))
-
-    def _with_links(self, record: Record, more: int) -> Record:
-        skip = 0 if record is self.root.records[0] else self._skip or 0
-        area = record.system_use
-        return record.with_system_use(area[:skip] + add_links(area[skip:], more))
-
-    def _replace_in_parent(self, directory: Directory, change: Callable[[Record], Record]) -> None:
-        parent = directory.parent
-        assert parent  # noqa: S101 - the root is in no other directory
-        for index, record in enumerate(parent.records):
-            if record.identifier == directory.identifier and record.is_directory:
-                parent.records[index] = change(record)
-        parent.is_changed = True
-
-    def _move(self, directory: Directory, place: int) -> Iterator[TreeChange]:
-        """Write the directory's new place into all records of it; yield those of unchanged directories."""
-        block, size = (place - self.start) // SECTOR, directory.allocated
-        directory.records[0] = directory.records[0].moved(block, size)
-        if directory.parent is None:
-            directory.records[1] = directory.records[1].moved(block, size)
-            self.descriptors = [each.with_root(each.root.moved(block, size)) for each in self.descriptors]
-        else:
-            self._replace_in_parent(directory, lambda record: record.moved(block, size))
-            if directory.at < 0:  # if its parent moves too, that one sets it again
-                parent = directory.parent.records[0]
-                directory.records[1] = directory.records[1].moved(parent.block, parent.length)
-        for record in directory.records[2:]:
-            child = directory.children.get(record.identifier)
-            if child and child.is_changed:
-                child.records[1] = child.records[1].moved(block, size)
-            elif record.is_directory:
-                at = self.start + record.block * SECTOR
-                was = read_exactly(self._read_at, at, SECTOR)
-                own, above, *_ = parse_records(was, at)
-                moved = own.data + above.moved(block, size).data
-                yield TreeChange(at, moved + was[len(moved) :], was)
-
-    def _lay_out_tables(
-        self, places: Mapping[Directory, int], allocate: Callable[[int], int]
-    ) -> Iterator[TreeChange]:
-        first = self.descriptors[0]
-        at = self.start + first.tables[0] * SECTOR
-        root, *_ = parse_path_table(read_exactly(self._read_at, at, first.table_bytes))
-        for directory, place in places.items():
-            block = (place - self.start) // SECTOR
-            if directory.at >= 0 or directory.parent is None:
-                self._list_of(directory, root).block = block
-            else:
-                add_directory(self._list_of(directory.parent, root), directory.identifier, block)
-        little, big = render_path_tables(root)
-        room = first.table_bytes + -first.table_bytes % SECTOR
-        blocks = first.tables
-        if len(little) <= room:
-            for block, table in zip(blocks, (little, little, big, big), strict=True):
-                if block:
-                    at = self.start + block * SECTOR
-                    yield TreeChange(at, table.ljust(room, b"\0"), read_exactly(self._read_at, at, room))
-        else:
-            room = len(little) + -len(little) % SECTOR
-            new = allocate(room), allocate(room)
-            for at, table in zip(new, (little, big), strict=True):
-                yield TreeChange(at, table.ljust(room, b"\0"), b"")
-            blocks = ((new[0] - self.start) // SECTOR, 0, (new[1] - self.start) // SECTOR, 0)
-        self.descriptors = [each.with_tables(len(little), blocks) for each in self.descriptors]
-
-    def _list_of(self, directory: Directory, root: Listed) -> Listed:
-        if directory.parent is None:
-            return root
-        for listed in self._list_of(directory.parent, root).children:
-            if listed.name == directory.identifier:
-                return listed
-        raise FormatError(f"the ISO's path table lacks a directory: {directory.identifier!r}")
 
 
 def _level_1(name: str) -> str:

@@ -33,7 +33,7 @@ from image_service.core.families.coreos.family import (
     ROOTFS_FILE,
     WITHOUT_MINIMAL_ISO,
 )
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.reading import read_exactly
 from image_service.server.catalog.derived.xorriso import Remastering, remaster
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.core.formats.filesystems.iso9660 import Iso9660
+    from image_service.core.formats.iso9660.volume import Iso9660
     from image_service.core.formats.reading import Span
     from image_service.core.images.base_image import BaseImage
 

@@ -20,7 +20,7 @@ from image_service.common.http.origins import public_url
 from image_service.core.errors import BaseImageError, FormatError, Unavailable, describe_os_error
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
 from image_service.core.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.images.canvas import drop_unusable_minimal
 from image_service.server.catalog.lifecycle.opening import make_base_image, read_layout
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES

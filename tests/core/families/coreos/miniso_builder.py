@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from image_service.core.families.coreos.minimal_iso import CopiedFile
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from tests.core.formats.filesystems.iso_builder import CREATED, SECTOR, VOLUME_ID, build_iso, live_files
 from tests.core.formats.reading import reader
 

@@ -16,7 +16,7 @@ from image_service.core.families.coreos.boot_config import (
     render_kargs_json,
 )
 from image_service.core.families.coreos.kargs_areas import KargsArea
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from tests.core.formats.reading import fixture, read_layout, reader
 
 LIVEISO = "coreos.liveiso=rhcos-9.6"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from image_service.core.errors import FormatError
 from image_service.core.families.coreos.family import IGNINFO_JSON, KARGS_JSON
 from image_service.core.families.coreos.live_iso import read_live_iso
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from tests.core.formats.filesystems.iso_builder import KARGS_FILES, SECTOR, build_live_iso
 from tests.core.formats.reading import FIXTURES, MeteredReader, fixture, read_layout, reader
 

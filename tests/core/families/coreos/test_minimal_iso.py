@@ -22,7 +22,7 @@ from image_service.core.families.coreos.minimal_iso import (
     check_minimal_iso,
     read_minimal_iso,
 )
-from image_service.core.formats.filesystems.iso9660 import read_iso9660
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.reading import Span
 from tests.core.families.coreos.miniso_builder import (
     MAGIC,

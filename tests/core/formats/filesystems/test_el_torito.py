@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from image_service.core.errors import FormatError
 from image_service.core.formats.filesystems.el_torito import BIOS, EFI, BootImageEntry, read_boot_images
-from image_service.core.formats.filesystems.iso9660 import SECTOR, read_iso9660
+from image_service.core.formats.iso9660.records import SECTOR
+from image_service.core.formats.iso9660.volume import read_iso9660
 from tests.acceptance.media import master
 from tests.core.formats.filesystems.iso_builder import build_iso
 from tests.core.formats.reading import MeteredReader, reader

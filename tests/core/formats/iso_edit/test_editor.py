@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from image_service.core.errors import FormatError, FormatUnread, Unprocessable
 from image_service.core.extents import Literal, Zeros
-from image_service.core.formats.filesystems.iso9660 import SECTOR
+from image_service.core.formats.iso9660.records import SECTOR
 from image_service.core.formats.iso_edit.editor import MAX_FILE, IsoEditor
 from image_service.core.formats.iso_edit.partitions import HybridTables
 from tests.acceptance.clients import run_client

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FileNotInImage, FormatError
-from image_service.core.formats.filesystems.iso9660 import Iso9660, read_iso9660
+from image_service.core.formats.iso9660.volume import Iso9660, read_iso9660
 from image_service.core.formats.reading import Span
 from tests.core.formats.filesystems.iso_builder import (
     CREATED,

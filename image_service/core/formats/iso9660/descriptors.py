@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import FormatError, FormatUnread
-from image_service.core.formats.filesystems.iso9660 import SECTOR
-from image_service.core.formats.iso_edit.records import Record
-from image_service.core.formats.iso_edit.rock_ridge import both_orders
+from image_service.core.formats.iso9660.records import SECTOR, Record
+from image_service.core.formats.iso9660.rock_ridge import both_orders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,16 @@
-"""Directory records of ISO 9660 (ECMA-119 section 9.1), as they are stored; iso9660.py has their layout."""
+"""Directory records of ISO 9660 (ECMA-119 section 9.1), as they are stored.
+
+    +0      1   length of the record
+    +1      1   sectors of extended attributes
+    +2      8   first sector, both byte orders
+    +10     8   length in bytes, both byte orders
+    +25     1   flags: 0x02 directory, 0x80 more sections of this file follow
+    +26     2   interleaving
+    +32     1   length of the name, which follows: ``NAME.EXT;1``; behind it are entries of Rock Ridge
+
+Sectors are 2048 bytes. No record of a directory crosses the end of a sector; a zero byte skips to the next
+one. The little-endian halves are read, as coreos-installer does.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +19,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import FormatError
-from image_service.core.formats.filesystems.iso9660 import SECTOR
-from image_service.core.formats.iso_edit.rock_ridge import both_orders
+from image_service.core.formats.iso9660.rock_ridge import both_orders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-DIRECTORY, MULTI_EXTENT, ASSOCIATED = 0x02, 0x80, 0x04
+SECTOR = 2048
+DIRECTORY, MULTI_EXTENT = 0x02, 0x80
 SELF, PARENT = b"\0", b"\1"
 _HEAD_BYTES = 33
 MAX_RECORD = 255
@@ -45,6 +57,11 @@ class Record:
     def is_directory(self) -> bool:
         """Whether its file is a directory."""
         return bool(self.flags & DIRECTORY)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its extent is its content: it has no extended attributes and is not interleaved."""
+        return not (self.data[1] or self.data[26] or self.data[27])
 
     @property
     def identifier(self) -> bytes:
