@@ -15,6 +15,7 @@ from image_service.core.families.coreos.build_names import (
     VERSION,
     VERSION_FAULT,
 )
+from image_service.core.families.coreos.family import COREOS
 from image_service.core.families.live.families import FAMILIES
 from image_service.core.formats.hosts import host_fault, is_web_url
 from image_service.settings import parsers
@@ -28,7 +29,6 @@ METAL_DISK = "metal-disk"
 ISO_TYPES = (FULL_ISO, "disconnected-iso")
 TYPES = (*ISO_TYPES, METAL_DISK)
 
-COREOS = "coreos"
 FAMILY_NAMES = (COREOS, *(family.name for family in FAMILIES))
 
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")

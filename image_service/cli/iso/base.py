@@ -14,26 +14,22 @@ from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import interrupt_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
 from image_service.core.errors import BaseImageError, RamdiskTooLarge, Unprocessable
-from image_service.core.extents import ExtentMap, FileExtent
+from image_service.core.families.coreos.family import COREOS
 from image_service.core.families.coreos.kargs import Operation, find_ineffective
-from image_service.core.families.coreos.live_iso import detect_architecture, is_coreos, read_live_iso
+from image_service.core.families.coreos.live_iso import LiveIso, detect_architecture
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
-from image_service.core.families.live.families import detect_family, get_family
-from image_service.core.families.live.medium import LiveMedium
 from image_service.core.images.base_image import BaseImage
+from image_service.core.images.base_layout import read_base_layout
 from image_service.core.images.canvas import (
     derived_minimal_canvas,
     drop_unusable_minimal,
     spliced_minimal_canvas,
 )
 from image_service.core.images.compose import compose
-from image_service.core.images.live import read_other_layout
-from image_service.settings.os_images import COREOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from image_service.core.base_file import BaseFile
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
@@ -55,25 +51,13 @@ def open_base(path: str, family: str | None = COREOS) -> Iterator[BaseImage]:
         OSError: it cannot be read.
     """
     with open_input(path) as file:
-        if family != COREOS and not (family is None and is_coreos(file.read_at, file.size)):
-            yield _open_other(file, path, family)
-            return
         try:
-            layout = read_live_iso(file.read_at, file.size)
-            architecture = detect_architecture(file.read_at, layout.files)
+            found, layout = read_base_layout(file, family)
+            is_coreos = isinstance(layout, LiveIso)
+            architecture = detect_architecture(file.read_at, layout.files) if is_coreos else None
         except BaseImageError as error:
             raise BaseImageError(f"{path}: {error.detail}") from None
-        yield BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN)
-
-
-def _open_other(file: BaseFile, path: str, family: str | None) -> BaseImage:
-    try:
-        medium = LiveMedium(ExtentMap((FileExtent(file, 0, file.size),)))
-        found = detect_family(medium) if family is None else get_family(family)
-        layout = read_other_layout(medium, found)
-    except BaseImageError as error:
-        raise BaseImageError(f"{path}: {error.detail}") from None
-    return BaseImage(file, layout, "", Path(path).name, UNKNOWN, family=found)
+        yield BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN, family=found)
 
 
 def with_checked_minimal(base: BaseImage) -> BaseImage:
@@ -113,7 +97,7 @@ def minimal_image(
         OSError: a file cannot be read or written.
     """
     checked = with_checked_minimal(base)
-    if checked.iso.minimal and not base.needs_nmstate:
+    if checked.coreos.minimal and not base.needs_nmstate:
         try:
             canvas = spliced_minimal_canvas(checked, rootfs_url)
             spliced = compose_with_notes(canvas, customization, (RamdiskTooLarge,))

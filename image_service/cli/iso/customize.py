@@ -212,9 +212,9 @@ def run(options: argparse.Namespace) -> int:
         if options.network_keyfile and not features.get(FEATURE):
             raise BaseImageError(f"{options.base} does not support --network-keyfile: it lacks {FEATURE}")
         output = choose_output(options.output, base.file, force=options.force)
-        if base.iso.customized and not options.reset:
+        if base.coreos.customized and not options.reset:
             raise BaseImageError(
-                f"{options.base} is already customized: {base.iso.customized};"
+                f"{options.base} is already customized: {base.coreos.customized};"
                 " use the pristine image, or --reset"
             )
         composed: AbstractContextManager[BootImage]

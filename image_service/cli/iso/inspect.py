@@ -12,7 +12,7 @@ from image_service.cli.iso.other_description import describe_other, lines_of_oth
 from image_service.cli.shared.command import add_file_command
 from image_service.common.command_line.parser import printable
 from image_service.core.errors import BaseImageError
-from image_service.core.families.coreos.live_iso import BootFiles, read_features
+from image_service.core.families.coreos.live_iso import read_features
 from image_service.core.formats.initrd import read_members
 from image_service.core.formats.reading import Span, read_exactly
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.common.command_line.parser import AddParser
+    from image_service.core.families.iso_layout import BootFiles
     from image_service.core.formats.reading import ReadAt
     from image_service.core.images.base_image import BaseImage
 
@@ -142,8 +143,8 @@ def run(options: argparse.Namespace) -> int:
 def describe(base: BaseImage) -> Description:
     """Describe an open base image; raises BaseImageError if it became shorter, and OSError."""
     read_at = base.file.read_at
-    customized = base.iso.customized
-    layout = base.iso if customized else with_checked_minimal(base).iso
+    customized = base.coreos.customized
+    layout = base.coreos if customized else with_checked_minimal(base).coreos
     minimal = None if customized else layout.minimal
     kargs = layout.kernel_arguments
     return Description(

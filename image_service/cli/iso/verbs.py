@@ -51,7 +51,7 @@ def add(add_parser: AddParser) -> None:
 def show_ignition(options: argparse.Namespace) -> int:
     """Print the Ignition config of an ISO."""
     with open_base(options.base) as base:
-        area = base.iso.ignition
+        area = base.coreos.ignition
         config = read_members(read_exactly(base.file.read_at, area.offset, area.length)).get(CONFIG_NAME)
     if config is None:
         raise BaseImageError(f"{options.base} contains no Ignition config")
@@ -62,7 +62,7 @@ def show_ignition(options: argparse.Namespace) -> int:
 def show_kargs(options: argparse.Namespace) -> int:
     """Print the kernel arguments of an ISO."""
     with open_base(options.base) as base:
-        areas = base.iso.kernel_arguments
+        areas = base.coreos.kernel_arguments
         if areas is None:
             raise BaseImageError(f"{options.base} has no embed areas for kernel arguments")
         print(areas.default.strip() if options.default else areas.read(base.file.read_at))  # noqa: T201

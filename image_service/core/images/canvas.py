@@ -57,20 +57,18 @@ class Canvas:
 
 def full_canvas(base: BaseImage) -> Canvas:
     """Return the base image as it is; Unprocessable if it is not of CoreOS."""
-    if base.family is not None:
-        raise Unprocessable(f"{base.name} is of the family {base.family.name}, not of CoreOS")
-    kargs = base.iso.kernel_arguments
+    kargs = base.coreos.kernel_arguments
     return Canvas(
         extents=ExtentMap((FileExtent(base.file, 0, base.file.size),)),
         identity=base.sha256,
         created=base.iso.created,
-        ignition=base.iso.ignition,
-        ramdisk=base.iso.ramdisk,
+        ignition=base.coreos.ignition,
+        ramdisk=base.coreos.ramdisk,
         kernel_arguments=kargs,
         arguments=kargs.default if kargs else "",
-        has_arguments=base.iso.customized is None,
+        has_arguments=base.coreos.customized is None,
         name=base.name,
-        areas=find_boot_areas(base.iso),
+        areas=find_boot_areas(base.coreos, base.coreos.ignition),
     )
 
 
@@ -82,9 +80,11 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     Raises:
         BaseImageError: the base has no usable recipe; says why.
     """
-    minimal, kargs = base.iso.minimal, base.iso.kernel_arguments
+    minimal, kargs = base.coreos.minimal, base.coreos.kernel_arguments
     if minimal is None or kargs is None:
-        raise BaseImageError(f"{base.name} contains no usable recipe of a minimal ISO: {base.iso.no_minimal}")
+        raise BaseImageError(
+            f"{base.name} contains no usable recipe of a minimal ISO: {base.coreos.no_minimal}"
+        )
     areas = [attrs.evolve(area, offset=minimal.translate(area.offset, kargs.size)) for area in kargs.areas]
     liveiso = next((word for word in kargs.default.split() if word.startswith(LIVEISO)), None)
     if liveiso is None:
@@ -94,10 +94,10 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
     default = edit_arguments(kargs.default, [KernelArgument(Operation.DELETE, liveiso)])
     kargs = attrs.evolve(kargs, default=default, areas=areas)
     overlays = []
-    if (file := base.iso.kargs_json) is not None:
+    if (file := base.coreos.kargs_json) is not None:
         offset = minimal.translate(file.offset, len(file.content))
         overlays.append(Overlay(offset, Literal(rewrite_kargs_json(file.content, kargs.default))))
-    ignition = base.iso.ignition
+    ignition = base.coreos.ignition
     return Canvas(
         extents=apply_overlays(_splice(base, minimal), overlays),
         identity=f"minimal {base.sha256}",
@@ -108,19 +108,19 @@ def spliced_minimal_canvas(base: BaseImage, rootfs_url: str) -> Canvas:
         arguments=_add_rootfs_url(kargs.default, rootfs_url),
         has_arguments=False,
         name=base.name,
-        areas=find_boot_areas(base.iso, minimal.translate),
+        areas=find_boot_areas(base.coreos, ignition, minimal.translate),
     )
 
 
 def drop_unusable_minimal(base: BaseImage, check_recipe: Callable[[MinimalIso], None]) -> BaseImage:
     """Remove the recipe of the minimal ISO if ``check_recipe`` raises, or its ISO cannot be customized."""
-    if base.iso.minimal is None:
+    if base.family is not None or base.coreos.minimal is None:
         return base
     try:
         spliced_minimal_canvas(base, rootfs_url="")
-        check_recipe(base.iso.minimal)
+        check_recipe(base.coreos.minimal)
     except (BaseImageError, Unprocessable) as error:
-        return attrs.evolve(base, iso=attrs.evolve(base.iso, minimal=None, no_minimal=error.detail))
+        return attrs.evolve(base, iso=attrs.evolve(base.coreos, minimal=None, no_minimal=error.detail))
     return base
 
 

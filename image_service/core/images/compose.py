@@ -8,13 +8,15 @@ import attrs
 
 from image_service.core.errors import IgnitionTooLarge, KernelArgumentsTooLarge, RamdiskTooLarge
 from image_service.core.extents import Literal, Overlay, Zeros
+from image_service.core.families.coreos.family import IGNITION_FILE
 from image_service.core.families.coreos.kargs import edit_arguments
 from image_service.core.formats.initrd import compress_archive, store_archive
 from image_service.core.formats.iso_edit.editor import IsoPlan
 from image_service.core.formats.newc import Member, write_archive
+from image_service.core.images.boot_areas import edited_areas
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
 from image_service.core.images.layouts import newest_layout
-from image_service.core.images.relocation import Relocation, moved_areas, relocate
+from image_service.core.images.relocation import Relocation, relocate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,7 +81,7 @@ def compose(
         ),
         modified=last_modified(canvas.created, customization.modified),
         file_name=file_name,
-        areas=moved_areas(canvas.areas, plan),
+        areas=edited_areas(canvas.areas, plan, {IGNITION_FILE}),
     )
 
 

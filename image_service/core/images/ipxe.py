@@ -47,7 +47,7 @@ def netboot_arguments(base: BaseImage, rootfs_url: str, arguments: Sequence[Kern
         if base.family.netboot is None:
             raise NotFound(f"{base.name} is of the family {base.family.name}, which needs its ISO to boot")
         return _check_words(edit_arguments(base.family.netboot.arguments, arguments))
-    kargs = base.iso.kernel_arguments
+    kargs = base.coreos.kernel_arguments
     default = kargs.default if kargs else _DEFAULT_ARGUMENTS
     medium = [word for word in default.split() if word.startswith(LIVEISO)]
     edits = [KernelArgument(Operation.DELETE, word) for word in medium]

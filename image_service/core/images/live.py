@@ -11,16 +11,14 @@ from image_service.core.errors import IgnitionInvalid, NotFound, Unprocessable
 from image_service.core.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import Operation
-from image_service.core.families.coreos.live_iso import BootFiles, LiveIso
-from image_service.core.families.live.editing import edit_medium
+from image_service.core.families.live.editing import INITRD_PATH, edit_medium
 from image_service.core.families.live.family import MediumEdit
 from image_service.core.families.live.medium import LiveMedium
 from image_service.core.families.live.others import FLATCAR
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 from image_service.core.formats.initrd import store_archive
-from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.newc import Member, write_archive
-from image_service.core.formats.reading import Span
+from image_service.core.images.boot_areas import edited_areas, find_boot_areas
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
 from image_service.core.images.compose import ALIGNMENT
 from image_service.core.images.config_medium import MEDIA, write_config_medium
@@ -40,27 +38,6 @@ if TYPE_CHECKING:
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.customization import Customization
     from image_service.core.images.layouts import ByteLayout
-
-
-def read_other_layout(medium: LiveMedium, family: LiveFamily) -> LiveIso:
-    """Return what is known of an ISO of another family than CoreOS; FormatError if it is not one."""
-    size = medium.base.size
-    iso = read_iso9660(medium.base.read_at, size)
-    files = BootFiles()
-    for kernel, initrd in family.netboot.files if family.netboot else ():
-        found = [medium.locate(path) for path in (kernel, initrd)]
-        if all(found):
-            files = BootFiles(*found)
-            break
-    return LiveIso(
-        volume_id=iso.volume_id,
-        created=iso.created,
-        size=size,
-        ignition=Span("Ignition", 0, 0),
-        kernel_arguments=None,
-        customized=None,
-        files=files,
-    )
 
 
 def compose_live(
@@ -99,12 +76,14 @@ def compose_live(
     if more is not None:
         edit = attrs.evolve(edit, files={**edit.files, **more.files}, initrd={**edit.initrd, **more.initrd})
     plan = edit_medium(medium, edit)
+    config = {*edit.files, INITRD_PATH} if customization.ignition else set()
     layout = layout or newest_layout()
     return BootImage(
         extents=plan.apply(medium.base),
         etag=make_etag(f"{family.name} {base.sha256}", plan.overlays, layout.version, plan.tail),
         modified=last_modified(base.iso.created, customization.modified),
         file_name=file_name,
+        areas=edited_areas(find_boot_areas(base.iso), plan, config),
     )
 
 
@@ -118,8 +97,9 @@ def compose_config_medium(
     """
     found = CONFIG_DRIVE if base.family is None else base.family.medium
     if found is None or (base.family is None and not customization.ignition):
-        name = "CoreOS" if base.family is None else f"the family {base.family.name}"
-        raise Unprocessable(f"{base.name} is of {name}, which reads no config from another medium")
+        raise Unprocessable(
+            f"{base.name} is of {base.family_name}, which reads no config from another medium"
+        )
     label, path = found
     created = customization.modified or base.iso.created or _NO_DATE
     content = write_config_medium(label, MEDIA[label].complete({path: customization.ignition}), created)

@@ -56,7 +56,7 @@ def compose_pxe_archive(base: BaseImage, customization: Customization, file_name
 
 def _kernel_arguments(base: BaseImage, customization: Customization) -> bytes:
     """Return the line of kernel arguments: those of the ISO that do not name it, edited."""
-    kargs = base.iso.kernel_arguments
+    kargs = base.coreos.kernel_arguments
     words = kargs.default.split() if kargs else []
     of_iso = [KernelArgument(Operation.DELETE, word) for word in words if word.startswith(LIVEISO)]
     edits = [*of_iso, *customization.kernel_arguments]

@@ -16,7 +16,6 @@ from image_service.core.extents import Literal
 from image_service.core.families.coreos import family
 from image_service.core.families.coreos.kargs_areas import MAX_AREA
 from image_service.core.formats.iso_edit.editor import IsoEditor
-from image_service.core.images.boot_areas import BootArea, BootPart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,16 +57,6 @@ def relocate(canvas: Canvas, relocation: Relocation, overlays: Sequence[Overlay]
     except (FormatError, Unprocessable) as error:
         reason = relocation.reason
         raise type(reason)(f"{reason.detail}, and cannot move in {canvas.name}: {error.detail}") from None
-
-
-def moved_areas(areas: tuple[BootArea, ...], plan: IsoPlan) -> tuple[BootArea, ...]:
-    """Return the parts that a machine reads, with the Ignition config where the plan has put it."""
-    moved = [place for place in plan.places if place.path == family.IGNITION_FILE]
-    if not moved:
-        return areas
-    (place,) = moved
-    kept = (area for area in areas if area.part is not BootPart.IGNITION)
-    return (*kept, BootArea(BootPart.IGNITION, place.offset, place.offset + place.length))
 
 
 def _put_initrd(editor: IsoEditor, canvas: Canvas, content: Sequence[bytes]) -> None:

@@ -86,7 +86,7 @@ class ComposedImages:
         return compose_iso(canvas, customization, file_name)
 
     def _minimal_canvas(self, base: BaseImage, rootfs_url: str) -> Canvas:
-        if base.iso.minimal:
+        if base.coreos.minimal:
             return spliced_minimal_canvas(base, rootfs_url)
         return derived_minimal_canvas(base, self._derived.get_minimal_iso(base), rootfs_url)
 

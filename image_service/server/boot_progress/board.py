@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.core.images.reference import ISOS, Kind
+from image_service.core.images.reference import ISOS
 from image_service.server.boot_progress.clients import DOCTOR, MACHINES
 from image_service.server.boot_progress.coverage import Coverage
 from image_service.server.boot_progress.recording import BEGINNING, HEAD, RETURNED, SMALL, ReadKey
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 MAX_RECORDS = 4096
 """That are kept; beyond it, those that were not read for longest are forgotten."""
 KEEP_SECONDS = 3600.0
-IGNITION_SECONDS = 1.0
-"""How long the stage of a minimal ISO is `ignition` after the area was read, before it is `done`."""
+SETTLED_SECONDS = 1.0
+"""How long the last stage lasts after its file was read, before it is `done`, where that is a config or an
+initrd: of a minimal ISO, and of families whose live system is in its initrd."""
 RATE_SECONDS = 10.0
 """The rate is the mean of these seconds."""
 _RESTART_PAUSES = 10  # times stall_seconds: after such a pause a read of the beginning begins a new record
 _IN_ORDER_BYTES = 1024 * 1024
 _BEYOND_FIRMWARE = {Touch.KERNEL, Touch.INITRD, Touch.IGNITION, Touch.ROOTFS}
-_MINIMAL_ISO = Kind.MINIMAL_ISO.value
+_LOADED = {Stage.INITRD, Stage.IGNITION}
 _ISO_KINDS = frozenset(kind.value for kind in ISOS)
 _PERCENT = 100
 
@@ -51,6 +52,7 @@ class BootProgress:
         key: client and image.
         coverage: of the bytes that were read.
         rootfs: where the root file system begins and ends, if the image has one.
+        last_stage: that a boot reaches before it is done.
         previous: the image of another infra-env that its address read last before; None: none is known.
         since: first read.
         last_read: the latest.
@@ -72,6 +74,7 @@ class BootProgress:
     key: ReadKey
     coverage: Coverage
     rootfs: tuple[int, int] | None
+    last_stage: Stage
     since: float
     last_read: float
     previous: ReadKey | None = None
@@ -180,10 +183,10 @@ class BootProgress:
     def stage(self, now: float, stall_seconds: float) -> Stage | None:
         """Return the stage at a time."""
         pause = now - self.last_read
-        if self.reached is Stage.ROOTFS and pause > stall_seconds:
-            return Stage.DONE
-        is_minimal = self.reached is Stage.IGNITION and self.key.kind == _MINIMAL_ISO
-        if is_minimal and self.touches.has_read_ignition and pause > IGNITION_SECONDS:
+        if self.reached is not self.last_stage or self.reached is Stage.PROBED:
+            return self.reached
+        is_read = self.touches.has_read_to_end(self.reached) and pause > SETTLED_SECONDS
+        if is_read or (self.reached not in _LOADED and pause > stall_seconds):
             return Stage.DONE
         return self.reached
 
@@ -193,8 +196,7 @@ class BootProgress:
             return False
         if self.reached is None:
             return not self.is_complete
-        last = Stage.IGNITION if self.key.kind == _MINIMAL_ISO else Stage.ROOTFS
-        return ORDER[self.reached] < ORDER[last]
+        return ORDER[self.reached] < ORDER[self.last_stage]
 
 
 class ProgressBoard:
@@ -240,7 +242,9 @@ class ProgressBoard:
                 record = None
             if record is None:
                 rootfs = None if reads["rootfs"] is None else tuple(reads["rootfs"])
-                record = BootProgress(key, Coverage(size), rootfs, reads["first_read"], reads["last_read"])
+                last_stage = Stage(reads["last_stage"])
+                first_read, last_read = reads["first_read"], reads["last_read"]
+                record = BootProgress(key, Coverage(size), rootfs, last_stage, first_read, last_read)
                 self._records[key] = record
                 self._find_previous(record)
             record.merge(reads)

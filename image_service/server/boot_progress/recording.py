@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from image_service.core.images.boot_areas import BootPart
+from image_service.core.families.iso_layout import BootPart
 from image_service.server.boot_progress.coverage import Coverage
 from image_service.server.boot_progress.stages import (
     BEGINNING_BYTES,
@@ -23,6 +23,7 @@ from image_service.server.boot_progress.stages import (
     NO_FILE,
     BootMap,
     Touches,
+    find_last_stage,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class PendingReads:
         "_is_changed",
         "_key",
         "_last_read",
+        "_last_stage",
         "_marks",
         "_previous",
         "_recorder",
@@ -107,6 +109,7 @@ class PendingReads:
         self.user_agent = ""
         self._boot_map = BootMap(image.areas)
         self._rootfs = find_rootfs(image.areas)
+        self._last_stage = find_last_stage(image.areas)
         self._coverage = Coverage(image.size)
         self._touches = Touches()
         self._file = NO_FILE  # in which the latest range began
@@ -181,6 +184,7 @@ class PendingReads:
             "user_agent": self.user_agent,
             "size": self._coverage.size,
             "rootfs": self._rootfs,
+            "last_stage": self._last_stage.value,
             "bitmap": b64encode(self._coverage.bitmap).decode(),
             "marks": self._marks,
             "touches": self._touches.collect(),
@@ -196,8 +200,9 @@ class PendingReads:
 
 
 def find_rootfs(areas: Sequence[BootArea]) -> tuple[int, int] | None:
-    """Return where the root file system of an ISO begins and ends; None: it has none."""
-    return next(((area.start, area.stop) for area in areas if area.part is BootPart.ROOTFS), None)
+    """Return where the root file system of an ISO begins and ends, the largest one; None: it has none."""
+    found = [(area.start, area.stop) for area in areas if area.part is BootPart.ROOTFS]
+    return max(found, key=lambda area: area[1] - area[0], default=None)
 
 
 class ReadRecorder:

@@ -4,8 +4,8 @@
     boot loader         a file of a boot loader, after the firmware's
     kernel              the kernel
     initrd              the initrd, after the kernel
-    ignition            the Ignition area, after the end of the initrd
-    root file system    its file after the Ignition area, or anything far behind its beginning
+    ignition            the area or file of the config, after the end of the initrd
+    root file system    its file after the config, or anything far behind its beginning
 
 The order distinguishes the files that the machine wants from those that are read with them: clients read
 ahead, and whole blocks, so a range may begin and end in files that the machine did not want. A range counts
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.images.boot_areas import BootPart
+from image_service.core.families.iso_layout import BootPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,6 +53,19 @@ class Stage(enum.Enum):
 READ_AS_FILE = "file"
 """In the place of a stage, of an image that is read as a whole."""
 ORDER = {stage: number for number, stage in enumerate(Stage)}
+_STAGES = {
+    BootPart.FIRMWARE: Stage.FIRMWARE,
+    BootPart.BOOT_LOADER: Stage.BOOT_LOADER,
+    BootPart.KERNEL: Stage.KERNEL,
+    BootPart.INITRD: Stage.INITRD,
+    BootPart.CONFIG: Stage.IGNITION,
+    BootPart.ROOTFS: Stage.ROOTFS,
+}
+
+
+def find_last_stage(areas: Iterable[BootArea]) -> Stage:
+    """Return the last stage that a boot from an ISO with these parts reaches before it is done."""
+    return max((_STAGES[area.part] for area in areas), key=ORDER.__getitem__, default=Stage.PROBED)
 
 
 class Touch(enum.IntEnum):
@@ -75,10 +88,11 @@ _BEGUN = {
     BootPart.BOOT_LOADER: Touch.BOOT_LOADER,
     BootPart.KERNEL: Touch.KERNEL,
     BootPart.INITRD: Touch.INITRD,
-    BootPart.IGNITION: Touch.IGNITION,
+    BootPart.CONFIG: Touch.IGNITION,
     BootPart.ROOTFS: Touch.ROOTFS,
 }
-_ENDED = {BootPart.INITRD: Touch.INITRD_END, BootPart.IGNITION: Touch.IGNITION_END}
+_ENDS = {Stage.INITRD: Touch.INITRD_END, Stage.IGNITION: Touch.IGNITION_END}
+_ENDED = {BootPart.INITRD: Touch.INITRD_END, BootPart.CONFIG: Touch.IGNITION_END}
 
 
 NO_FILE: tuple[int, int, Touch | None] = (0, 0, None)
@@ -163,9 +177,10 @@ class Touches:
     @property
     def stage(self) -> Stage:
         """The last stage that was reached, except for the end."""
+        has_loaded = self.has_read_to_end(Stage.INITRD)
         for stage, is_reached in (
             (Stage.ROOTFS, self._has_mounted),
-            (Stage.IGNITION, self._has_loaded and self._follows(Touch.IGNITION, self._loaded_at)),
+            (Stage.IGNITION, has_loaded and self._follows(Touch.IGNITION, self._loaded_at)),
             (Stage.INITRD, self._follows(Touch.INITRD, self.first.get(Touch.KERNEL))),
             (Stage.KERNEL, Touch.KERNEL in self.first),
             (Stage.BOOT_LOADER, self._follows(Touch.BOOT_LOADER, self.first.get(Touch.FIRMWARE))),
@@ -175,25 +190,23 @@ class Touches:
                 return stage
         return Stage.PROBED
 
-    @property
-    def has_read_ignition(self) -> bool:
-        """True if the end of the Ignition area was read; GRUB may have got it in a block with the initrd."""
-        return self._follows(Touch.IGNITION_END, self.first.get(Touch.KERNEL))
+    def has_read_to_end(self, stage: Stage) -> bool:
+        """Return True if the file of a stage was read to its end after the kernel was begun.
+
+        GRUB may have got the end of the config in a block with the initrd.
+        """
+        end = _ENDS.get(stage)
+        return end is not None and self._follows(end, self.first.get(Touch.KERNEL))
 
     @property
     def _loaded_at(self) -> float | None:
         return self.last.get(Touch.INITRD_END)
 
     @property
-    def _has_loaded(self) -> bool:
-        """True if the initrd was read to its end, after the kernel."""
-        return self._follows(Touch.INITRD_END, self.first.get(Touch.KERNEL))
-
-    @property
     def _has_mounted(self) -> bool:
         if Touch.ROOTFS_INSIDE in self.last:
             return True
-        has_read = self._has_loaded and self._follows(Touch.IGNITION, self._loaded_at)
+        has_read = self.has_read_to_end(Stage.INITRD) and self._follows(Touch.IGNITION, self._loaded_at)
         return has_read and self._follows(Touch.ROOTFS, self.last.get(Touch.IGNITION))
 
     def _follows(self, touch: Touch, moment: float | None) -> bool:

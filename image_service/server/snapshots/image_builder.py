@@ -139,7 +139,7 @@ class ImageBuilder:
         file_name = _file_name(ref, base)
         rootfs_url = f"{self.base_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
         lacks_nmstate = base.needs_nmstate and customization.ramdisk is not None
-        if base.iso.minimal and not lacks_nmstate:
+        if base.coreos.minimal and not lacks_nmstate:
             with suppress(RamdiskTooLarge):  # the derived one has more room
                 canvas = spliced_minimal_canvas(base, rootfs_url)
                 return await self._compose(canvas, customization, file_name, layout, (RamdiskTooLarge,))

@@ -183,14 +183,14 @@ def test_spliced_iso_is_smaller_by_its_rootfs() -> None:
 
 
 def test_areas_are_sorted_where_the_recipe_reorders_files(base: BaseImage) -> None:
-    minimal = base.iso.minimal
+    minimal = base.coreos.minimal
     assert minimal is not None
     pieces: list[Piece] = []
     position = 0
     for piece in reversed(minimal.pieces):
         pieces.append(attrs.evolve(piece, minimal=position) if isinstance(piece, CopiedFile) else piece)
         position += len(bytes(piece)) if isinstance(piece, int | bytes) else piece.length
-    iso = attrs.evolve(base.iso, minimal=attrs.evolve(minimal, pieces=tuple(pieces)))
+    iso = attrs.evolve(base.coreos, minimal=attrs.evolve(minimal, pieces=tuple(pieces)))
     canvas = spliced_minimal_canvas(attrs.evolve(base, iso=iso), ROOTFS_URL)
     kargs, image = canvas.kernel_arguments, composed(canvas)
     assert kargs is not None

@@ -73,12 +73,12 @@ def big_config(length: int) -> bytes:
 
 
 def ignition_area(base: BaseImage, image: bytes) -> bytes:
-    area = base.iso.ignition
+    area = base.coreos.ignition
     return image[area.offset : area.offset + area.length]
 
 
 def kargs_areas(base: BaseImage, image: bytes) -> list[bytes]:
-    areas = base.iso.kernel_arguments
+    areas = base.coreos.kernel_arguments
     assert areas is not None
     return [image[area.offset : area.offset + areas.size] for area in areas.areas]
 
@@ -117,7 +117,7 @@ def test_bytes_and_etag_are_golden(
 def test_only_the_areas_change(base: BaseImage) -> None:
     image = bytearray(bytes_of(composed(base, CONFIG, "quiet")))
     assert len(image) == len(ISO)
-    ignition, kargs = base.iso.ignition, base.iso.kernel_arguments
+    ignition, kargs = base.coreos.ignition, base.coreos.kernel_arguments
     assert kargs is not None
     areas = [(ignition.offset, ignition.length), *((area.offset, kargs.size) for area in kargs.areas)]
     for offset, length in areas:
@@ -315,7 +315,7 @@ def test_argument_that_a_boot_loader_would_change_is_refused(base: BaseImage, ar
 
 
 def test_arguments_may_fill_their_area_and_then_its_file_moves(base: BaseImage) -> None:
-    areas = base.iso.kernel_arguments
+    areas = base.coreos.kernel_arguments
     assert areas is not None
     room = areas.size - len(KERNEL_ARGUMENTS) - len(" ") - len("\n")
     assert kargs_areas(base, bytes_of(composed(base, CONFIG, "x" * room)))[0].endswith(b"x\n")
@@ -330,7 +330,7 @@ def test_arguments_may_fill_their_area_and_then_its_file_moves(base: BaseImage) 
 
 
 def test_arguments_longer_than_a_kernel_reads_are_refused(base: BaseImage) -> None:
-    areas = base.iso.kernel_arguments
+    areas = base.coreos.kernel_arguments
     assert areas is not None
     with pytest.raises(KernelArgumentsTooLarge) as caught:
         composed(base, CONFIG, "x" * (MAX_AREA - len(KERNEL_ARGUMENTS) - 1))
@@ -344,7 +344,7 @@ def test_arguments_longer_than_a_kernel_reads_are_refused(base: BaseImage) -> No
 def test_arguments_without_an_area_are_refused() -> None:
     files = {name: data for name, data in live_files().items() if name != "coreos/kargs.json"}
     with base_image(build_live_iso(files)) as base:
-        assert base.iso.kernel_arguments is None
+        assert base.coreos.kernel_arguments is None
         composed(base)
         with pytest.raises(
             KernelArgumentsTooLarge, match=r"2 kernel arguments .*x86_64.*\(0 bytes\)"
@@ -360,7 +360,7 @@ def test_customized_base_is_overwritten_with_default_arguments(
     """The result equals that of the pristine base."""
     first = bytes_of(composed(base, big_config(200_000), "first", "x=y"))
     with base_image(first, disconnected=True) as customized:
-        assert customized.iso.customized is not None
+        assert customized.coreos.customized is not None
         second = composed(customized, CONFIG, *arguments)
         assert bytes_of(second) == bytes_of(composed(base, CONFIG, *arguments))
 

@@ -22,7 +22,7 @@ def append(value: str) -> KernelArgument:
 
 def test_arguments_are_those_of_the_base_with_another_root_file_system() -> None:
     with base_image(build_live_iso()) as base:
-        kargs = base.iso.kernel_arguments
+        kargs = base.coreos.kernel_arguments
         assert kargs is not None
         assert "coreos.liveiso=" in kargs.default
         words = netboot_arguments(base, ROOTFS, [append("a=1"), append('b="2 3"')]).split()
@@ -43,7 +43,7 @@ def test_arguments_of_the_base_can_be_deleted_and_replaced() -> None:
 
 def test_base_without_areas_has_the_arguments_that_ignition_needs() -> None:
     with base_image(build_live_iso()) as base:
-        bare = attrs.evolve(base, iso=attrs.evolve(base.iso, kernel_arguments=None))
+        bare = attrs.evolve(base, iso=attrs.evolve(base.coreos, kernel_arguments=None))
         arguments = netboot_arguments(bare, ROOTFS, [])
     assert arguments == f"ignition.firstboot ignition.platform.id=metal coreos.live.rootfs_url={ROOTFS}"
 

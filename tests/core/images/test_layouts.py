@@ -52,7 +52,7 @@ def image(base: BaseImage, layout: ByteLayout | None, config: bytes = LARGE) -> 
 
 
 def ignition_area(base: BaseImage, layout: ByteLayout) -> bytes:
-    area = base.iso.ignition
+    area = base.coreos.ignition
     return bytes_of(image(base, layout))[area.offset : area.offset + area.length]
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.core.extents import ExtentMap, Zeros
-from image_service.core.images.boot_areas import BootArea, BootPart
+from image_service.core.families.iso_layout import BootPart
+from image_service.core.images.boot_areas import BootArea
 from image_service.core.images.boot_image import BootImage
 from image_service.server.boot_progress.board import ProgressBoard
 from image_service.server.boot_progress.recording import ContentReads, ReadKey, ReadRecorder
@@ -23,7 +24,7 @@ AREAS = (
     BootArea(BootPart.FIRMWARE, 90112, 131072),
     BootArea(BootPart.FIRMWARE, 131072, 131072 + 9 * MIB),
     BootArea(BootPart.BOOT_LOADER, 10 * MIB + 2048, 10 * MIB + 5130),
-    BootArea(BootPart.IGNITION, 10 * MIB + 6144, 10 * MIB + 268288),
+    BootArea(BootPart.CONFIG, 10 * MIB + 6144, 10 * MIB + 268288),
     BootArea(BootPart.INITRD, 10 * MIB + 268288, 100 * MIB + 268300),
     BootArea(BootPart.ROOTFS, 100 * MIB + 270336, 1100 * MIB),
     BootArea(BootPart.KERNEL, 1100 * MIB, 1115 * MIB),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.core.images.boot_areas import BootPart
+from image_service.core.families.iso_layout import BootPart
 from image_service.server.boot_progress.board import KEEP_SECONDS, MAX_RECORDS
 from image_service.server.boot_progress.clients import DOCTOR
 from tests.server.boot_progress.boots import (
+    AREAS,
     INFRA_ENV,
     MIB,
     MINIMAL_AREAS,
@@ -57,7 +58,7 @@ def test_full_iso_passes_through_each_stage(processes: int, block: int) -> None:
     assert site.mount()["stage"] == "kernel"
     client.read_part(BootPart.INITRD, block)
     assert site.mount()["stage"] == "initrd"
-    client.read_part(BootPart.IGNITION, block)
+    client.read_part(BootPart.CONFIG, block)
     assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == (
         "ignition",
         pytest.approx(0.1, abs=0.1),
@@ -80,12 +81,43 @@ def test_minimal_iso_is_done_once_ignition_is_read(processes: int, block: int) -
     client = minimal(site)
     client.boot_until_ignition(block)
     assert site.mount()["stage"] == "initrd"
-    client.read_part(BootPart.IGNITION, block, step=64 * 1024)
+    client.read_part(BootPart.CONFIG, block, step=64 * 1024)
     assert site.mount()["stage"] == "ignition"
     site.now += 2
     assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == ("done", None)
     site.now += STALL_SECONDS
     assert not site.mount()["stalled"]
+
+
+@pytest.mark.parametrize(
+    ("last", "parts"),
+    [
+        ("initrd", {BootPart.ROOTFS, BootPart.CONFIG}),
+        ("ignition", {BootPart.ROOTFS}),
+    ],
+)
+def test_live_system_in_an_initrd_is_done_once_it_is_loaded(
+    site: Site, last: str, parts: set[BootPart]
+) -> None:
+    """As Debian's installer and Talos are; their ISO is a full one."""
+    client = site.client(iso([area for area in AREAS if area.part not in parts]))
+    client.boot_until_ignition()
+    if last == "ignition":
+        client.read_part(BootPart.CONFIG)
+    assert (site.mount()["stage"], site.mount()["stalled"]) == (last, False)
+    site.now += 2
+    assert site.mount()["stage"] == "done"
+    site.now += STALL_SECONDS
+    assert not site.mount()["stalled"]
+
+
+def test_unified_kernel_is_done_once_firmware_reads_no_more(site: Site) -> None:
+    client = site.client(iso([area for area in AREAS if area.part is BootPart.FIRMWARE]))
+    client.read(32768)
+    client.read_part(BootPart.FIRMWARE, step=64 * 1024)
+    assert site.mount()["stage"] == "firmware"
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["stalled"]) == ("done", False)
 
 
 def test_initrd_loaded_in_a_block_with_ignition_is_not_ignition_yet(site: Site) -> None:
@@ -121,7 +153,7 @@ def test_boot_that_ends_early_is_stalled(site: Site, parts: list[BootPart], stag
 def test_full_iso_is_stalled_between_ignition_and_root_file_system(site: Site) -> None:
     client = site.client()
     client.boot_until_ignition()
-    client.read_part(BootPart.IGNITION)
+    client.read_part(BootPart.CONFIG)
     site.now += STALL_SECONDS + 1
     assert (site.mount()["stage"], site.mount()["stalled"]) == ("ignition", True)
 
@@ -195,7 +227,7 @@ def test_reopened_medium_is_a_new_mount(site: Site) -> None:
 def test_linux_that_probes_the_medium_is_the_same_mount(site: Site) -> None:
     client = minimal(site)
     client.boot_until_ignition()
-    client.read_part(BootPart.IGNITION)
+    client.read_part(BootPart.CONFIG)
     site.collect()
     site.now += 30
     client.read(0)
@@ -396,7 +428,7 @@ def test_streams_share_the_description_of_a_change(site: Site) -> None:
 def test_end_of_a_boot_is_a_change(site: Site) -> None:
     client = minimal(site)
     client.boot_until_ignition()
-    client.read_part(BootPart.IGNITION)
+    client.read_part(BootPart.CONFIG)
     site.collect()
     revision = site.board.revision
     site.now += 2

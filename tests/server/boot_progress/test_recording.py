@@ -8,7 +8,8 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.core.images.boot_areas import BootArea, BootPart
+from image_service.core.families.iso_layout import BootPart
+from image_service.core.images.boot_areas import BootArea
 from image_service.server.boot_progress.recording import PendingReads, ReadRecorder
 from image_service.server.boot_progress.stages import BootMap, Touch, Touches
 from tests.server.boot_progress.boots import MIB, iso, key

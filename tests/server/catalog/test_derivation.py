@@ -130,7 +130,7 @@ def test_minimal_iso_has_all_files_but_the_rootfs(derivation: Derivation, full: 
 
 def test_minimal_iso_is_pristine_and_has_a_ramdisk_area(derivation: Derivation) -> None:
     layout = read_layout(derivation.derive())
-    base = derivation.base.iso
+    base = derivation.base.coreos
     assert (layout.volume_id, layout.created, layout.customized) == (base.volume_id, base.created, None)
     assert layout.ignition.length == base.ignition.length
     assert layout.ramdisk
@@ -417,10 +417,10 @@ def test_area_outside_known_boot_configurations_is_refused(
     full_isos.x86_64(tmp_path / "base.iso")
     derivation = make(tmp_path / "base.iso")
     grub = mastered.files((tmp_path / "base.iso").read_bytes())["EFI/REDHAT/GRUB.CFG"]
-    kargs = derivation.base.iso.kernel_arguments
+    kargs = derivation.base.coreos.kernel_arguments
     assert kargs
     areas = (attrs.evolve(kargs.areas[0], offset=grub.sector * 2048 + distance), kargs.areas[1])
-    layout = attrs.evolve(derivation.base.iso, kernel_arguments=attrs.evolve(kargs, areas=areas))
+    layout = attrs.evolve(derivation.base.coreos, kernel_arguments=attrs.evolve(kargs, areas=areas))
     with pytest.raises(BaseImageError, match=r"contain only 1 of the 2 kernel argument areas"):
         attrs.evolve(derivation, base=attrs.evolve(derivation.base, iso=layout)).derive()
 

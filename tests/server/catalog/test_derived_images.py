@@ -154,7 +154,7 @@ async def test_minimal_iso_is_unavailable_until_it_is_derived(derivations: Deriv
 
     image = os.pread(template.file.descriptor, template.file.size, 0)
     assert template.sha256 == hashlib.sha256(image).hexdigest()
-    assert template.iso.ramdisk
+    assert template.coreos.ramdisk
     assert template.iso.files.rootfs is None
     assert (template.version, template.architecture) == (base.version, base.architecture)
     archive = mastered.files(image)["IMAGES/NMSTATE.IMG"].read(image)
@@ -175,7 +175,7 @@ async def test_derive_makes_initrd_and_minimal_iso(derivations: Derivations) -> 
     archive = os.pread(nmstate.file.descriptor, nmstate.file.size, 0)
     assert NMSTATECTL in gzip.decompress(archive)
     assert nmstate.sha256 == hashlib.sha256(archive).hexdigest()
-    assert derived_images.get_minimal_iso(base).iso.customized is None
+    assert derived_images.get_minimal_iso(base).coreos.customized is None
     made = {MINIMAL_ISO, NMSTATE}
     assert derivations.names() == made | {f"{name}.json" for name in made}
 
@@ -196,7 +196,7 @@ async def test_derive_makes_nothing_that_is_not_needed(derivations: Derivations,
     path = tmp_path / "miniso.iso"
     path.write_bytes(fixture("embed-areas-2022-02.iso"))
     with_recipe = derivations.open(path, openshift="4.17")
-    assert with_recipe.iso.minimal
+    assert with_recipe.coreos.minimal
     derived_images = derivations.start()
     start_deriving(derived_images, with_recipe)
     start_deriving(derived_images, attrs.evolve(derivations.open(openshift="4.17"), architecture="s390x"))
@@ -260,7 +260,7 @@ async def test_file_derived_from_something_else_is_derived_again(
     ):  # or the new file might get the number of the old one
         start_deriving(derived_images, base)
         await derivations.log.until(f"{MINIMAL_ISO_NAME} is ready")
-    assert derived_images.get_minimal_iso(base).iso.ramdisk
+    assert derived_images.get_minimal_iso(base).coreos.ramdisk
     assert (derivations.data_dir / MINIMAL_ISO).stat().st_ino != first
 
 
@@ -297,7 +297,7 @@ async def test_failure_is_reported_until_the_retry(
     with pytest.raises(Unavailable, match="is being derived"):
         derived_images.get_minimal_iso(base)
     await derivations.log.until("is ready")
-    assert derived_images.get_minimal_iso(base).iso.ramdisk
+    assert derived_images.get_minimal_iso(base).coreos.ramdisk
 
 
 @ensure_deferred
@@ -360,7 +360,7 @@ async def test_derive_waits_until_all_is_there(derivations: Derivations) -> None
     assert derived is not None
     await derived
     assert derived_images.get_nmstate_image(base).sha256
-    assert derived_images.get_minimal_iso(base).iso.ramdisk
+    assert derived_images.get_minimal_iso(base).coreos.ramdisk
     assert derived_images.derive(base) is None
 
 

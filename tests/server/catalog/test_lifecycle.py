@@ -66,7 +66,7 @@ async def test_local_file_is_served_in_place(catalogs: Catalogs, lines: Lines, t
     assert (base.sha256, base.version, base.needs_nmstate) == (SHA256, "9.6.1-0", True)
     assert base.architecture == "x86_64"
     assert not base.disconnected
-    assert base.iso.ignition.length == 262144
+    assert base.coreos.ignition.length == 262144
     assert catalogs.names() == {f"{image.file_name}.json"}
 
 

@@ -85,8 +85,8 @@ def opener(tmp_path: Path) -> Opener:
 
 
 def minimal_of(base: BaseImage) -> MinimalIso:
-    assert base.iso.minimal is not None, base.iso.no_minimal
-    return base.iso.minimal
+    assert base.coreos.minimal is not None, base.coreos.no_minimal
+    return base.coreos.minimal
 
 
 def damaged(content: bytes, at: bytes) -> bytes:
@@ -101,7 +101,7 @@ def damaged(content: bytes, at: bytes) -> bytes:
 def test_valid_minimal_recipe_is_kept(opener: Opener) -> None:
     with opener.opened(ISO) as base:
         assert base.iso == read_layout(ISO)
-        assert base.iso.no_minimal == ""
+        assert base.coreos.no_minimal == ""
         assert base.sha256 == sha256(ISO).hexdigest()
         assert read(spliced_minimal_canvas(base, URL).extents.extents)
         assert opener.sidecar_content()["minimal_sha256"] == minimal_of(base).sha256
@@ -134,7 +134,7 @@ def test_file_written_to_in_place_is_verified_again_despite_its_date(opener: Ope
     os.utime(opener.iso, ns=(status.st_atime_ns, status.st_mtime_ns))
     with opener.opened() as base:
         assert base.sha256 == sha256(changed).hexdigest()
-        assert base.iso.minimal is None
+        assert base.coreos.minimal is None
 
 
 @pytest.mark.parametrize("known", ["0" * 64, "x", None, 5])
@@ -178,9 +178,9 @@ BROKEN = {
 def test_unusable_recipe_is_dropped_with_the_reason(opener: Opener, content: bytes, reason: str) -> None:
     for written in (content, None):
         with opener.opened(written) as base:
-            assert base.iso.minimal is None
-            assert reason in base.iso.no_minimal
-            assert attrs.evolve(base.iso, no_minimal="") == attrs.evolve(
+            assert base.coreos.minimal is None
+            assert reason in base.coreos.no_minimal
+            assert attrs.evolve(base.coreos, no_minimal="") == attrs.evolve(
                 read_layout(content), minimal=None, no_minimal=""
             )
             assert base.sha256 == sha256(content).hexdigest()
@@ -263,7 +263,7 @@ def test_customized_image_is_refused_unless_disconnected(opener: Opener) -> None
     with pytest.raises(BaseImageError, match="is already customized"), opener.opened(customized):
         pass
     with opener.opened(customized, image_type="disconnected-iso") as base:
-        assert base.iso.customized
+        assert base.coreos.customized
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo"])

@@ -1,7 +1,6 @@
 """The CoreOS family of live ISOs: how an image is recognized, and the names of its files and arguments.
 
-Everything that distinguishes one OS family from another starts here. Another family is a package beside this
-one, with a module like this and a layout like `live_iso.LiveIso`.
+Other families have no areas for a config; they are rows of `core/families/live`.
 
     coreos/igninfo.json    {"file": path, "offset"?: bytes into it, "length"?: bytes}: the Ignition area;
                            where the file is absent, the whole of images/ignition.img
@@ -15,6 +14,9 @@ one, with a module like this and a layout like `live_iso.LiveIso`.
 """
 
 from __future__ import annotations
+
+COREOS = "coreos"
+"""The name of the family."""
 
 VOLUME_IDS = ("rhcos-", "fedora-coreos-", "scos-")
 """How the volume identifiers of live ISOs start."""

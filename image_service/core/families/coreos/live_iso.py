@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - attrs resolves annotations at run time
 from typing import TYPE_CHECKING
 
 import attrs
@@ -12,6 +11,7 @@ from image_service.core.families.coreos import family
 from image_service.core.families.coreos.json_file import read_json_object
 from image_service.core.families.coreos.kargs_areas import KargsAreas, find_kargs_areas
 from image_service.core.families.coreos.minimal_iso import MinimalIso, read_minimal_iso
+from image_service.core.families.iso_layout import BootFiles, IsoLayout
 from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.kernel import HEAD_BYTES, detect_kernel_architecture
 from image_service.core.formats.reading import Span, SpanReader, check_disjoint, check_inside, read_exactly
@@ -32,32 +32,15 @@ class KargsJson:
     content: bytes = attrs.field(repr=False)
 
 
-@attrs.frozen
-class BootFiles:
-    """The files that are booted without the ISO; None: it has no such file."""
+@attrs.frozen(kw_only=True)
+class LiveIso(IsoLayout):
+    """The layout of a live ISO of CoreOS. A part that the image does not have is None."""
 
-    kernel: Span | None = None
-    initrd: Span | None = None
-    rootfs: Span | None = None
-    ins_file: Span | None = None
-    initrd_addrsize: Span | None = None
-
-
-@attrs.frozen
-class LiveIso:
-    """The layout of a live ISO. A part that the image does not have is None."""
-
-    volume_id: str  # by which the boot loader finds the image
-    created: datetime | None  # when the volume was made, UTC, whole seconds
-    size: int  # bytes of the file
     ignition: Span  # the area of the Ignition config, all zero in a pristine image
     kernel_arguments: KargsAreas | None
     customized: str | None  # how the image differs from its builder's; None: it is pristine
     kargs_json: KargsJson | None = None
     ramdisk: Span | None = None  # the area of a ramdisk
-    files: BootFiles = BootFiles()
-    firmware: tuple[Span, ...] = ()  # the files that firmware reads
-    boot_loader: tuple[Span, ...] = ()  # the files that boot loaders read, beside those of `files`
     minimal: MinimalIso | None = attrs.field(default=None, repr=False)
     no_minimal: str = ""  # why there is no usable recipe of a minimal ISO
 

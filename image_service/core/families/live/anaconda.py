@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import LiveFamily, MediumEdit
+from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -31,4 +31,15 @@ def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(files={_KICKSTART: config}, boot=BootEdit(append=arguments, delete=CHECKS))
 
 
-ANACONDA = LiveFamily("anaconda", "kickstart file", _recognizes, _place, ("OEMDRV", _KICKSTART))
+ANACONDA = LiveFamily(
+    "anaconda",
+    "kickstart file",
+    _recognizes,
+    LiveFiles(
+        ("images/pxeboot/vmlinuz", "isolinux/vmlinuz"),
+        ("images/pxeboot/initrd.img", "isolinux/initrd.img"),
+        ("images/install.img", "LiveOS/squashfs.img"),
+    ),
+    _place,
+    ("OEMDRV", _KICKSTART),
+)

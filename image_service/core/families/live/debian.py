@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit, Netboot
+from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, LiveFiles, MediumEdit, Netboot
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ DEBIAN_INSTALLER = LiveFamily(
     "debian-installer",
     "preseed file",
     _is_installer,
+    LiveFiles(
+        (*(f"{name}/vmlinuz" for name in _INSTALLERS), "linux"),
+        (*(f"{name}/initrd.gz" for name in (*_INSTALLERS, "install.amd/gtk")), "initrd.gz"),
+    ),
     _preseed,
     netboot=Netboot(
         (*((f"{name}/vmlinuz", f"{name}/initrd.gz") for name in _INSTALLERS), ("linux", "initrd.gz")),
@@ -56,6 +60,7 @@ DEBIAN_LIVE = LiveFamily(
     "debian-live",
     "user-data of cloud-init",
     lambda medium: medium.has("live/filesystem.squashfs"),
+    LiveFiles(("live/vmlinuz*",), ("live/initrd*",), ("live/*.squashfs",)),
     _user_data,
     CLOUD_INIT,
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping  # noqa: TC003 - attrs resolves annotations at run time
+from collections.abc import Callable, Iterator, Mapping  # noqa: TC003 - attrs resolves annotations at run time
 
 import attrs
 
 from image_service.core.errors import Unprocessable
+from image_service.core.families.iso_layout import BootPart
 from image_service.core.families.live.medium import LiveMedium  # noqa: TC001 - same
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+from image_service.core.formats.reading import Span  # noqa: TC001 - same
 
 
 @attrs.frozen
@@ -42,6 +44,25 @@ class Netboot:
 
 
 @attrs.frozen
+class LiveFiles:
+    """What a machine reads of an ISO to boot it: patterns of the paths, in any case."""
+
+    kernels: tuple[str, ...] = ()
+    initrds: tuple[str, ...] = ()
+    rootfs: tuple[str, ...] = ()
+
+    def find(self, medium: LiveMedium) -> Iterator[tuple[BootPart, Span]]:
+        """Yield those that an ISO has."""
+        for part, patterns in (
+            (BootPart.KERNEL, self.kernels),
+            (BootPart.INITRD, self.initrds),
+            (BootPart.ROOTFS, self.rootfs),
+        ):
+            for pattern in patterns:
+                yield from ((part, file) for file in medium.find_all(pattern))
+
+
+@attrs.frozen
 class LiveFamily:
     """A family.
 
@@ -49,6 +70,7 @@ class LiveFamily:
         name: as in ``OS_IMAGES``.
         config: what its config is called.
         recognizes: returns True for an ISO of the family.
+        files: that are read while it boots.
         place: returns the edit that makes the installer or the live system use a config.
         medium: label and path by which it finds a config on a second medium; None: it looks for none.
         netboot: None: it does not boot without its ISO.
@@ -57,6 +79,7 @@ class LiveFamily:
     name: str
     config: str
     recognizes: Callable[[LiveMedium], bool]
+    files: LiveFiles
     place: Callable[[LiveMedium, bytes], MediumEdit]
     medium: tuple[str, str] | None = None
     netboot: Netboot | None = None

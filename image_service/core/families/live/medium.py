@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from image_service.core.formats.filesystems.fat_edit import FatEditor
 from image_service.core.formats.iso_edit.editor import IsoEditor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from image_service.core.extents import ExtentMap
     from image_service.core.formats.reading import Span
@@ -65,6 +67,16 @@ class LiveMedium:
         """Return where a file lies, in any case of its name; None if it is absent or in several runs."""
         spelled = self.spell(path)
         return self.editor.locate(spelled) if spelled else None
+
+    def find_all(self, pattern: str) -> Iterator[Span]:
+        """Yield the files whose names match a pattern, in any case, in a directory that is spelled out."""
+        directory, name = posixpath.split(pattern)
+        spelled = self.spell(directory) if directory else ""
+        for each in self.list(spelled) if spelled is not None else ():
+            if fnmatchcase(each.casefold(), name.casefold()):
+                found = self.editor.locate(posixpath.join(spelled or "", each))
+                if found is not None:
+                    yield found
 
     def has(self, *paths: str) -> bool:
         """Return True if all of the files and directories are there, in any case of their names."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit, Netboot, refuse
+from image_service.core.families.live.family import (
+    CLOUD_INIT,
+    LiveFamily,
+    LiveFiles,
+    MediumEdit,
+    Netboot,
+    refuse,
+)
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -82,13 +89,33 @@ def _credentials(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(efi_files={"loader/credentials/image-service.cred": config})
 
 
-ALPINE = LiveFamily("alpine", "apkovl archive (tar.gz)", _is_alpine, _apkovl)
-KAIROS = LiveFamily("kairos", "cloud-config", _is_kairos, _cloud_config, CLOUD_INIT)
-ESXI = LiveFamily("esxi", "kickstart file", _is_esxi, _kickstart_of_esxi)
+ALPINE = LiveFamily(
+    "alpine",
+    "apkovl archive (tar.gz)",
+    _is_alpine,
+    LiveFiles(("boot/vmlinuz-*",), ("boot/initramfs-*",), ("boot/modloop-*",)),
+    _apkovl,
+)
+KAIROS = LiveFamily(
+    "kairos",
+    "cloud-config",
+    _is_kairos,
+    LiveFiles(("boot/kernel*",), ("boot/initrd*",), ("rootfs.squashfs",)),
+    _cloud_config,
+    CLOUD_INIT,
+)
+ESXI = LiveFamily(
+    "esxi",
+    "kickstart file",
+    _is_esxi,
+    LiveFiles(("b.b00",), ("*.v??",)),  # the kernel and its modules
+    _kickstart_of_esxi,
+)
 FLATCAR = LiveFamily(
     "flatcar",
     "Ignition config",
     _is_flatcar,
+    LiveFiles(("flatcar/vmlinuz*",), ("flatcar/cpio.gz",)),
     _ignition_of_flatcar,
     netboot=Netboot(
         (("flatcar/vmlinuz-a", "flatcar/cpio.gz"), ("flatcar/vmlinuz", "flatcar/cpio.gz")),
@@ -99,6 +126,7 @@ TALOS = LiveFamily(
     "talos",
     "machine configuration",
     _is_talos,
+    LiveFiles(("boot/vmlinuz",), ("boot/initramfs.xz",)),
     _second_medium,
     ("metal-iso", "config.yaml"),
     Netboot((("boot/vmlinuz", "boot/initramfs.xz"),), "talos.platform=metal talos.config=metal-iso"),
@@ -107,6 +135,7 @@ HARVESTER = LiveFamily(
     "harvester",
     "configuration",
     _is_harvester,
+    LiveFiles(("boot/kernel*",), ("boot/initrd*",), ("rootfs.squashfs",)),
     refuse(
         "Harvester reads its configuration by HTTP: append harvester.install.automatic=true and"
         " harvester.install.config_url=URL"
@@ -116,13 +145,17 @@ NIXOS = LiveFamily(
     "nixos",
     "configuration",
     _is_nixos,
+    LiveFiles(("boot/bzImage",), ("boot/initrd*",), ("nix-store.squashfs",)),
     refuse("a NixOS ISO reads no configuration of its medium: append arguments, or build it into the ISO"),
 )
-UNIFIED_KERNEL = LiveFamily("unified-kernel", "systemd credential", _has_unified_kernel, _credentials)
+UNIFIED_KERNEL = LiveFamily(
+    "unified-kernel", "systemd credential", _has_unified_kernel, LiveFiles(), _credentials
+)
 GENERIC = LiveFamily(
     "generic",
     "config",
     lambda _: True,
+    LiveFiles(),
     refuse(
         "no family of this ISO is known, so there is no place for a config: give files, arguments, an initrd"
     ),

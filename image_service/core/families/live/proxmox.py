@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import LiveFamily, MediumEdit
+from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
@@ -21,4 +21,10 @@ def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(files={"auto-installer-mode.toml": b'mode = "iso"\n', "answer.toml": config})
 
 
-PROXMOX = LiveFamily("proxmox", "answer file", _recognizes, _place)
+PROXMOX = LiveFamily(
+    "proxmox",
+    "answer file",
+    _recognizes,
+    LiveFiles(("boot/linux26",), ("boot/initrd.img",), ("p??-*.squashfs",)),
+    _place,
+)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import LiveFamily, MediumEdit
+from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
+
+
+_LOADERS = ("x86_64/loader", "aarch64")
 
 
 def _recognizes(medium: LiveMedium) -> bool:
@@ -19,4 +22,14 @@ def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(files={"autoinst.xml": config})
 
 
-SUSE = LiveFamily("suse", "AutoYaST profile", _recognizes, _place)
+SUSE = LiveFamily(
+    "suse",
+    "AutoYaST profile",
+    _recognizes,
+    LiveFiles(
+        tuple(f"boot/{name}/linux" for name in _LOADERS),
+        tuple(f"boot/{name}/initrd" for name in _LOADERS),
+        ("boot/x86_64/root", "boot/aarch64/root"),
+    ),
+    _place,
+)

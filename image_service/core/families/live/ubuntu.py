@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, MediumEdit
+from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, LiveFiles, MediumEdit
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -20,4 +20,11 @@ def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(files={"autoinstall.yaml": config}, boot=BootEdit(append=("autoinstall",)))
 
 
-UBUNTU = LiveFamily("ubuntu", "autoinstall configuration", _recognizes, _place, CLOUD_INIT)
+UBUNTU = LiveFamily(
+    "ubuntu",
+    "autoinstall configuration",
+    _recognizes,
+    LiveFiles(("casper/*vmlinuz*",), ("casper/*initrd*",), ("casper/*.squashfs",)),
+    _place,
+    CLOUD_INIT,
+)

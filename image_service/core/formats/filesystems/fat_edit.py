@@ -67,6 +67,11 @@ class FatEditor:
         self._volume = fat.volume
         self._puts: dict[tuple[str, ...], tuple[tuple[str, ...], bytes]] = {}  # by the path in capitals
 
+    @property
+    def size(self) -> int:
+        """Bytes up to the end of the last cluster."""
+        return self._volume.data + self._volume.clusters * self._volume.cluster_size
+
     def read(self, path: str) -> bytes | None:
         """Return a file's content, as it was put if it was; None: there is no such file."""
         put = self._puts.get(_fold(_split(path)))

@@ -36,6 +36,7 @@ _FIRST_DESCRIPTOR = 16
 _MAX_DESCRIPTORS = 64  # real images have three or four
 _PRIMARY, _TERMINATOR = b"\x01CD001\x01", b"\xffCD001\x01"
 _MAX_DEPTH = 8  # ECMA-119 section 6.8.2.1; also bounds a cycle
+_MAX_LISTED = 16 * 1024 * 1024  # bytes of directories that are listed at once
 _MAX_DIRECTORY = 256 * 1024  # bytes, some thousands of files; real ones on our paths have one sector
 _ZONES = range(-48, 52 + 1)  # quarters of an hour; ECMA-119 section 8.4.26.1
 
@@ -83,9 +84,13 @@ class Iso9660:
             if not matching:
                 return
             place = _locate(path, matching[:1], self._file_size)
-        yield from self._list_below(place, path.strip("/"), _MAX_DEPTH)
+        yield from self._list_below(place, path.strip("/"), {})
 
-    def _list_below(self, directory: Span, path: str, levels: int) -> Iterator[Span]:
+    def _list_below(self, directory: Span, path: str, listed: dict[int, int]) -> Iterator[Span]:
+        """Yield the files below a directory that is not among those listed so far, offsets with sizes."""
+        listed[directory.offset] = directory.length
+        if sum(listed.values()) > _MAX_LISTED:
+            raise FormatError(f"the directories of the ISO have more than {_MAX_LISTED} bytes at {path!r}")
         for record in _read_directory(self._read_at, directory):
             if record.identifier in {SELF, PARENT}:
                 continue
@@ -93,8 +98,8 @@ class Iso9660:
             place = _locate(name, [record], self._file_size)
             if not record.is_directory:
                 yield place
-            elif levels:
-                yield from self._list_below(place, name, levels - 1)
+            elif place.offset not in listed and name.count("/") < _MAX_DEPTH:
+                yield from self._list_below(place, name, listed)
 
 
 def read_iso9660(read_at: ReadAt, size: int) -> Iso9660:

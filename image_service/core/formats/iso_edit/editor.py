@@ -18,7 +18,7 @@ from image_service.core.formats.filesystems.el_torito import EFI, read_boot_imag
 from image_service.core.formats.iso9660.descriptors import Descriptor, Names, read_descriptors
 from image_service.core.formats.iso9660.records import SECTOR
 from image_service.core.formats.iso_edit.layout import TreeChange, lay_out
-from image_service.core.formats.iso_edit.partitions import ALIGNMENT, Growth, HybridTables
+from image_service.core.formats.iso_edit.partitions import ALIGNMENT, Growth, HybridTables, Move
 from image_service.core.formats.iso_edit.tree import Tree
 from image_service.core.formats.reading import Span
 
@@ -44,11 +44,13 @@ class IsoPlan:
         overlays: by offset, disjoint.
         tail: what follows the base, and zeros up to the next sector first; empty: the size is the same.
         places: where the files are that were put.
+        moves: partitions of the base that are elsewhere now.
     """
 
     overlays: tuple[Overlay, ...]
     tail: tuple[Extent, ...] = ()
     places: tuple[Span, ...] = ()
+    moves: tuple[Move, ...] = ()
 
     def apply(self, base: ExtentMap) -> ExtentMap:
         """Return the edited ISO."""
@@ -164,7 +166,7 @@ class IsoEditor:
         for at, data in growth.patches:
             overlays += _differences(at, self._base.read_at(at, len(data)), data)
         spans = tuple(Span(path, at, _length(self._puts[path])) for path, at in places.items())
-        return IsoPlan(_sorted(overlays), tail.extents, spans)
+        return IsoPlan(_sorted(overlays), tail.extents, spans, growth.moves)
 
     def _change_trees(
         self, replaced: Mapping[str, tuple[Record, ...]], places: Mapping[str, int], tail: _Tail

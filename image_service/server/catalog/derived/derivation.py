@@ -87,7 +87,7 @@ def derive_minimal_iso(
 
 def _derive_boot_configs(base: BaseImage, iso: Iso9660, initrds: list[str]) -> BootConfigs:
     """Change the boot configurations that boot something, with the areas that lie inside each."""
-    kargs = base.iso.kernel_arguments
+    kargs = base.coreos.kernel_arguments
     areas, size = (kargs.areas, kargs.size) if kargs else ((), 0)
     named = [area.name for area in areas]  # paths, except in legacy headers
     files = _find_files(iso, [*named, *BOOT_CONFIG_FILES])

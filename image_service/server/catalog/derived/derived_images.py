@@ -83,7 +83,7 @@ class DerivedImages:
             return
         if base.needs_nmstate:
             yield self._nmstate_images
-        can_be_spliced = base.iso.minimal and not base.needs_nmstate
+        can_be_spliced = base.coreos.minimal and not base.needs_nmstate
         if not can_be_spliced and base.architecture not in WITHOUT_MINIMAL_ISO:
             yield self._minimal_isos
 

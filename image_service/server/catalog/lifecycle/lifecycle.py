@@ -280,15 +280,17 @@ class BaseImageLifecycle:
         )
 
     def _log_limits(self, base: BaseImage) -> None:
-        if base.iso.no_minimal and not base.disconnected:
+        if base.family is not None:
+            return
+        if base.coreos.no_minimal and not base.disconnected:
             self._log.info(
                 "base image {image} contains no usable minimal ISO: {reason}",
                 image=self.entry.file_name,
-                reason=base.iso.no_minimal,
+                reason=base.coreos.no_minimal,
             )
-        if base.iso.customized:  # only a disconnected ISO may be
+        if base.coreos.customized:  # only a disconnected ISO may be
             self._log.warn(
                 "base image {image} is already customized; its customization will be overwritten: {reason}",
                 image=self.entry.file_name,
-                reason=base.iso.customized,
+                reason=base.coreos.customized,
             )

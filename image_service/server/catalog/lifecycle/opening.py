@@ -7,32 +7,29 @@ from typing import TYPE_CHECKING
 
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
-from image_service.core.extents import ExtentMap, FileExtent
 from image_service.core.families.coreos.family import (
     FIRST_WITH_NMSTATE,
     INITRD_FILES,
     KERNEL_FILES,
     ROOTFS_FILE,
 )
-from image_service.core.families.coreos.live_iso import is_coreos, read_live_iso
+from image_service.core.families.coreos.live_iso import LiveIso
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
-from image_service.core.families.live.families import detect_family, get_family
-from image_service.core.families.live.medium import LiveMedium
 from image_service.core.families.live.others import GENERIC
 from image_service.core.images.base_image import BaseImage
+from image_service.core.images.base_layout import read_base_layout
 from image_service.core.images.canvas import drop_unusable_minimal
-from image_service.core.images.live import read_other_layout
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.catalog.storage.digest import Sidecar, get_sha256
-from image_service.settings.os_images import COREOS, precedence
+from image_service.settings.os_images import precedence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.common.concurrency.interruption import Interruption
     from image_service.core.base_file import BaseFile
-    from image_service.core.families.coreos.live_iso import LiveIso
     from image_service.core.families.coreos.minimal_iso import MinimalIso
-    from image_service.core.families.live.family import LiveFamily
     from image_service.server.catalog.lifecycle.signature import KeyRing
     from image_service.settings.os_images import OsImage
 
@@ -74,9 +71,8 @@ def examine_file(
 ) -> BaseImage:
     """Verify an open file; see `open_base_image`."""
     known = load_sidecar(sidecar, file)  # first, to notice if the file changes while it is read
-    iso = read_layout(entry, file)
-    digest = verify_file(entry, file, known, interruption, keys)
-    base = make_base_image(entry, file, iso, digest)
+    make_base = open_layout(entry, file)
+    base = make_base(verify_file(entry, file, known, interruption, keys))
 
     def check_recipe(minimal: MinimalIso) -> None:
         if known.get_digest("minimal_sha256") != minimal.sha256:
@@ -108,49 +104,34 @@ def verify_file(
     return digest
 
 
-def make_base_image(entry: OsImage, file: BaseFile, iso: LiveIso, sha256: str) -> BaseImage:
-    """Return the base image of an entry; its digest stands for it in every ETag."""
-    return BaseImage(
+def open_layout(entry: OsImage, file: BaseFile) -> Callable[[str], BaseImage]:
+    """Read the layout of an open file; return what makes its base image of a digest, which is in every ETag.
+
+    Raises:
+        BaseImageError: it is not an ISO of the entry's family and type.
+    """
+    family, iso = read_base_layout(file, entry.family)
+    if family is GENERIC and entry.family is None:
+        raise BaseImageError(
+            f"volume {iso.volume_id!r} is neither of CoreOS nor of another family that is known; give its"
+            ' entry in OS_IMAGES "family": "generic" to serve it with kernel arguments alone'
+        )
+    is_disconnected = Kind(entry.image_type) is Kind.DISCONNECTED_ISO
+    if isinstance(iso, LiveIso) and not is_disconnected:
+        _check_full_iso(iso)
+    needs_nmstate = family is None and precedence(entry.openshift_versions[0]) >= precedence(
+        FIRST_WITH_NMSTATE
+    )
+    return lambda sha256: BaseImage(
         file=file,
         iso=iso,
         sha256=sha256,
-        family=read_family(entry, file),
+        family=family,
         version=entry.version,
         architecture=entry.cpu_architecture,
-        disconnected=Kind(entry.image_type) is Kind.DISCONNECTED_ISO,
-        needs_nmstate=entry.family in {None, COREOS}
-        and precedence(entry.openshift_versions[0]) >= precedence(FIRST_WITH_NMSTATE),
+        disconnected=is_disconnected,
+        needs_nmstate=needs_nmstate,
     )
-
-
-def read_family(entry: OsImage, file: BaseFile) -> LiveFamily | None:
-    """Return the family of a base image: that of its entry, or the one that recognizes it; None: CoreOS.
-
-    Raises:
-        BaseImageError: no family recognizes it, and it cannot be edited.
-    """
-    if entry.family == COREOS or is_coreos(file.read_at, file.size):
-        return None
-    if entry.family is not None:
-        return get_family(entry.family)
-    medium = LiveMedium(ExtentMap((FileExtent(file, 0, file.size),)))
-    family = detect_family(medium)
-    if family is GENERIC:
-        raise BaseImageError(
-            f"volume {medium.volume_id!r} is neither of CoreOS nor of another family that is known; give its"
-            ' entry in OS_IMAGES "family": "generic" to serve it with kernel arguments alone'
-        )
-    return family
-
-
-def read_layout(entry: OsImage, file: BaseFile) -> LiveIso:
-    """Return the layout of a base image; BaseImageError if it is not one of the entry's type."""
-    if (family := read_family(entry, file)) is not None:
-        return read_other_layout(LiveMedium(ExtentMap((FileExtent(file, 0, file.size),))), family)
-    iso = read_live_iso(file.read_at, file.size)
-    if Kind(entry.image_type) is not Kind.DISCONNECTED_ISO:
-        _check_full_iso(iso)
-    return iso
 
 
 def _check_full_iso(iso: LiveIso) -> None:

@@ -22,7 +22,7 @@ from image_service.core.families.coreos.minimal_iso import check_minimal_iso
 from image_service.core.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
 from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.images.canvas import drop_unusable_minimal
-from image_service.server.catalog.lifecycle.opening import make_base_image, read_layout
+from image_service.server.catalog.lifecycle.opening import open_layout
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.catalog.remote.origin import Origin
 from image_service.server.catalog.remote.source import LoggedDigests, PinnedSource
@@ -275,8 +275,7 @@ class RemoteImages:
     def _examine(
         self, entry: OsImage, file: BaseFile, identity: CacheIdentity, interruption: Interruption
     ) -> BaseImage:
-        iso = read_layout(entry, file)
-        base = make_base_image(entry, file, iso, identity_digest(entry, identity))
+        base = open_layout(entry, file)(identity_digest(entry, identity))
         if self.prefetch != "none":
             self._keep_boot_files(file, identity, interruption)
         if base.disconnected:

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from image_service.core.families.coreos.live_iso import BootFiles, detect_architecture
+from image_service.core.families.coreos.live_iso import detect_architecture
+from image_service.core.families.iso_layout import BootFiles
 from image_service.core.formats.reading import Span
 from tests.core.formats.reading import reader
 

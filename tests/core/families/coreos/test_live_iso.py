@@ -10,7 +10,8 @@ import pytest
 from image_service.core.errors import FormatError
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.core.families.coreos.kargs_areas import KargsArea, KargsAreas
-from image_service.core.families.coreos.live_iso import BootFiles, KargsJson, LiveIso, read_live_iso
+from image_service.core.families.coreos.live_iso import KargsJson, LiveIso, read_live_iso
+from image_service.core.families.iso_layout import BootFiles
 from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.reading import Span
 from tests.core.formats.filesystems.iso_builder import (

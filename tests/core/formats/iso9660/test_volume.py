@@ -333,3 +333,20 @@ def test_any_tree_is_read_back(tree: dict[str, bytes]) -> None:
     iso = read(image)
     found = {path: iso.find_file(path) for path in tree}
     assert {path: image[file.offset : file.offset + file.length] for path, file in found.items()} == tree
+
+
+def test_directory_that_contains_itself_is_listed_once() -> None:
+    entries = [record(f"LOOP{n}".encode(), 18, SECTOR, DIRECTORY) for n in range(30)]
+    image = image_of(*entries, record(b"A;1", 19, 1))
+    iso = read_iso9660(MeteredReader(image, 20 * SECTOR), len(image))
+    assert [file.path for file in iso.list_files("LOOP1")] == ["LOOP1/A"]
+
+
+def test_directories_that_are_listed_are_bounded() -> None:
+    size = 256 * 1024
+    entries = [record(f"D{n}".encode(), 19 + n, size, DIRECTORY) for n in range(80)]
+    listing = b"".join(b"".join(entries[at : at + 40]).ljust(SECTOR, b"\0") for at in (0, 40))
+    image = descriptors(record(b"\0", 18, 2 * SECTOR, DIRECTORY), 400) + listing * 190
+    iso = read_iso9660(reader(image.ljust(400 * SECTOR, b"\0")), 400 * SECTOR)
+    with pytest.raises(FormatError, match="have more than 16777216 bytes"):
+        list(iso.list_files("D0"))
