@@ -22,8 +22,14 @@ from image_service.tools.doctor.coherence_checks import (
     check_two_reads,
     skip_coherence,
 )
-from image_service.tools.doctor.coreos_checks import COREOS_CHECKS, check_coreos, read_coreos
 from image_service.tools.doctor.expiry import EXPIRY_CHECKS, check_expiry
+from image_service.tools.doctor.live_checks import (
+    COREOS_CHECKS,
+    FAMILY_CHECKS,
+    check_coreos,
+    check_family,
+    read_coreos,
+)
 from image_service.tools.doctor.network_checks import NETWORK_CHECKS, check_network
 from image_service.tools.doctor.outcomes import complete, failed, passed, skipped
 from image_service.tools.doctor.range_checks import RANGE_CHECKS, check_ranges
@@ -62,6 +68,7 @@ ALL_CHECKS = (
     *EXPIRY_CHECKS,
     *RANGE_CHECKS,
     *BOOT_CHECKS,
+    *FAMILY_CHECKS,
     *COREOS_CHECKS,
     _READS,
     *COHERENCE_CHECKS,
@@ -113,7 +120,7 @@ class Examination:
     def _check_content(self, file: ServedFile) -> Iterator[CheckOutcome]:
         size = yield from check_ranges(file, self.profile)
         if size is None:
-            for name in (*BOOT_CHECKS, *COREOS_CHECKS, _READS):
+            for name in (*BOOT_CHECKS, *FAMILY_CHECKS, *COREOS_CHECKS, _READS):
                 yield skipped(name, "ranges, by which the image is read, do not work")
             yield check_beginning_twice(file)
             yield skip_coherence("ranges do not work")
@@ -136,9 +143,10 @@ def _check_image(read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, li
     """Yield the outcomes about the image; return the areas that differ between customizations."""
     iso = yield from check_image(read_at, size)
     if iso is None:
-        for name in (*BOOT_CHECKS[1:], *COREOS_CHECKS):
+        for name in (*BOOT_CHECKS[1:], *FAMILY_CHECKS, *COREOS_CHECKS):
             yield skipped(name, "the image is no ISO")
         return []
+    yield from check_family(iso, read_at, size)
     layout = yield from read_coreos(iso, read_at, size)
     ways = find_boot_ways(read_at, size)
     architecture = detect_architecture(read_at, layout.files) if layout else next(iter(ways.loaders), None)

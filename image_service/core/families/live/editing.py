@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import Unprocessable
+from image_service.core.errors import FormatError, Unprocessable
 from image_service.core.extents import Literal
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit, Dialect
 from image_service.core.formats.boot_configuration.checksums import LIST_NAME, update_checksums
 from image_service.core.formats.boot_configuration.editing import edit_config
 from image_service.core.formats.boot_configuration.finding import find_configs
 from image_service.core.formats.initrd import store_archive
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.newc import Member, write_archive
 
 if TYPE_CHECKING:
@@ -57,9 +60,23 @@ def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
     for path, content in files.items():
         medium.editor.put(path, (Literal(content),))
     for image in medium.efi_images:
-        for overlay in image.fat.finish():
+        try:
+            overlays = image.fat.finish()
+        except Unprocessable as error:
+            raise Unprocessable(f"{_name_fat(medium, image)}: {error.detail}") from None
+        for overlay in overlays:
             medium.editor.patch(image.offset + overlay.offset, overlay.data)
     return medium.editor.finish()
+
+
+def _name_fat(medium: LiveMedium, image: EfiImage) -> str:
+    """Return the name of a FAT file system in messages: that of the file which it is, or a partition."""
+    with suppress(FormatError):
+        iso = read_iso9660(medium.base.read_at, medium.base.size)
+        for file in chain.from_iterable(map(iso.list_files, ("boot", "EFI", "images", "isolinux"))):
+            if file.offset == image.offset:
+                return f"{file.path} at offset {image.offset} of the ISO"
+    return f"the EFI system partition at offset {image.offset} of the ISO"
 
 
 def _edit_configs(medium: LiveMedium, boot: BootEdit) -> Mapping[str, bytes]:

@@ -259,3 +259,20 @@ def test_lists_of_checksums_stay_true(tmp_path: Path) -> None:
 def test_family_that_does_not_exist_is_named() -> None:
     with pytest.raises(Unprocessable, match="there is no family 'windows'; there are coreos, ubuntu"):
         get_family("windows")
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_fat_without_room_is_named(*, is_file: bool, tmp_path: Path) -> None:
+    esp = _make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
+    if is_file:
+        files = {"boot/grub/efi.img": esp.read_bytes()}
+        data = make("LABEL", files, "-e", "boot/grub/efi.img", "-no-emul-boot")
+    else:
+        data = make("LABEL", {"readme": b""}, *ESP_OPTIONS, str(esp))
+    medium = LiveMedium(base_of(data))
+    name = "boot/GRUB/EFI.IMG" if is_file else "the EFI system partition"
+    offset = medium.efi_images[0].offset
+    with pytest.raises(
+        Unprocessable, match=f"^{name} at offset {offset} of the ISO: .* has no room: [0-9]+ clu"
+    ):
+        edit_medium(medium, MediumEdit(efi_files={"large": bytes(9 << 20)}))

@@ -1,9 +1,11 @@
-"""Checks of a CoreOS live ISO: architecture, Ignition config, kernel arguments, root file system."""
+"""Checks of a live ISO: its family and config; of CoreOS also kernel, arguments and root file system."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import attrs
 
 from image_service.core.errors import (
     BaseImageError,
@@ -11,10 +13,17 @@ from image_service.core.errors import (
     IgnitionInvalid,
     InvalidArguments,
     TransferFailed,
+    Unprocessable,
 )
+from image_service.core.extents import ExtentMap, FileExtent
 from image_service.core.families.coreos.family import ROOTFS_URL, VOLUME_IDS
 from image_service.core.families.coreos.ignition import read_ignition_version
 from image_service.core.families.coreos.live_iso import read_live_iso
+from image_service.core.families.live.editing import INITRD_PATH, FatMedium
+from image_service.core.families.live.families import detect_family
+from image_service.core.families.live.medium import LiveMedium
+from image_service.core.families.live.others import GENERIC
+from image_service.core.formats.boot_configuration.finding import find_configs
 from image_service.core.formats.initrd import read_members
 from image_service.core.formats.reading import read_exactly
 from image_service.tools.doctor.outcomes import failed, passed, skipped, warned
@@ -24,12 +33,16 @@ from image_service.tools.doctor.web_client import WebClient
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
+    from image_service.core.base_file import BaseFile
     from image_service.core.families.coreos.live_iso import LiveIso
+    from image_service.core.families.live.family import LiveFamily
     from image_service.core.formats.iso9660.volume import Iso9660
     from image_service.core.formats.reading import ReadAt
     from image_service.tools.doctor.outcomes import CheckOutcome
 
 COREOS_CHECKS = ("architecture", "ignition", "kernel-arguments", "rootfs")
+
+FAMILY_CHECKS = ("family", "config")
 
 _CONFIG = "config.ign"
 _MAX_REDIRECTS = 5
@@ -130,3 +143,53 @@ def _ask_for(url: ImageUrl) -> tuple[int, int | None]:
             return reply.status, reply.content_length
         url = url.follow(reply.fields["location"])
     raise TransferFailed(f"more than {_MAX_REDIRECTS} redirects")
+
+
+@attrs.frozen
+class _ServedImage:
+    """What is read of a base image: the rest of `BaseFile` is for those that serve one."""
+
+    read_at: ReadAt
+    size: int
+
+
+def check_family(iso: Iso9660, read_at: ReadAt, size: int) -> Iterator[CheckOutcome]:
+    """Yield the outcomes of `FAMILY_CHECKS`; of a config, no more than its paths: it has secrets."""
+    if iso.volume_id.startswith(VOLUME_IDS):
+        yield passed("family", "CoreOS")
+        yield skipped("config", "of CoreOS: see ignition")
+        return
+    file = cast("BaseFile", _ServedImage(read_at, size))
+    try:
+        medium = LiveMedium(ExtentMap((FileExtent(file, 0, size),)))
+        family = detect_family(medium)
+        if family is not GENERIC:
+            yield passed("family", family.name)
+            yield _check_config(medium, family)
+            return
+        reason = f"none that is known has the volume {medium.volume_id!r}"
+    except FormatError as error:
+        reason = error.detail
+    yield skipped("family", reason)
+    yield skipped("config", "the family is not known")
+
+
+def _check_config(medium: LiveMedium, family: LiveFamily) -> CheckOutcome:
+    name = "config"
+    try:
+        edit = family.place(medium, b"")
+    except Unprocessable as error:
+        return skipped(name, error.detail)
+    paths = [*edit.files, *([INITRD_PATH] if edit.initrd else []), *edit.efi_files]
+    if not paths:
+        return skipped(name, f"the family {family.name} reads its {family.config} from config.iso")
+    fats = [FatMedium(image) for image in medium.efi_images]
+    absent = [path for path in paths if not medium.has(path) and all(fat.read(path) is None for fat in fats)]
+    remedy = "use the URL of an image that was customized: this one asks, unless another medium has a config"
+    if absent:
+        return warned(name, f"the ISO has no {absent[0]}, for a {family.config}", remedy)
+    menus = [config.content for each in (medium, *fats) for config in find_configs(each).files]
+    lost = [text for text in edit.boot.append if not any(text.encode() in menu for menu in menus)]
+    if lost:
+        return warned(name, f"no boot configuration has the argument {lost[0]}", remedy)
+    return passed(name, f"a {family.config}: {', '.join(paths)}")

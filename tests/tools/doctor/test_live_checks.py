@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from image_service.core.families.live.editing import edit_medium
+from image_service.core.families.live.families import detect_family
+from image_service.core.families.live.medium import LiveMedium
 from image_service.core.formats.initrd import compress_archive
 from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.newc import Member, write_archive
-from image_service.tools.doctor.coreos_checks import check_coreos, read_coreos
+from image_service.tools.doctor.live_checks import check_coreos, check_family, read_coreos
+from tests.core.families.live.test_families import BOOT, CASES, REFUSING, Case, make
 from tests.core.formats.filesystems.iso_builder import (
     IGNITION_LENGTH,
     build_iso,
     build_live_iso,
     live_files,
 )
+from tests.core.formats.iso_edit.isos import base_of
 from tests.core.formats.reading import read_layout, reader
 from tests.tools.doctor.image_server import Served, serving
 
@@ -138,3 +143,49 @@ def test_other_isos_are_skipped_and_damaged_ones_fail() -> None:
         )
         assert {str(outcome.status) for outcome in outcomes} == {status}
         assert len(outcomes) == 4
+
+
+def check_of_family(data: bytes) -> list[tuple[str, str, str]]:
+    iso = read_iso9660(reader(data), len(data))
+    found = list(check_family(iso, reader(data), len(data)))
+    assert SECRET not in str(found)
+    return [(each.name, str(each.status), each.detail) for each in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
+def test_family_and_its_config_are_recognized(case: Case) -> None:
+    data = make(case.label, {**BOOT, **case.files})
+    medium = LiveMedium(base_of(data))
+    assert check_of_family(data)[0] == ("family", "ok", case.name)
+    edit = detect_family(medium).place(medium, SECRET.encode())
+    edited = edit_medium(medium, edit).apply(medium.base)
+    (_, (_, status, detail)) = check_of_family(edited.read_at(0, edited.size))
+    if case.name == "talos":
+        assert (status, "config.iso" in detail) == ("skip", True)
+        return
+    assert (status, ": " in detail) == ("ok", True)
+    (_, (_, status, detail)) = check_of_family(data)
+    assert (status, "the ISO has no" in detail) == ("warn", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSING)
+def test_family_without_a_config_is_skipped_with_the_reason(name: str) -> None:
+    files, instead = REFUSING[name]
+    (_, family, _), (_, config, detail) = check_of_family(make("LABEL", {**BOOT, **files}))
+    assert (family, config) == ("skip" if name == "generic" else "ok", "skip")
+    assert instead in detail or name == "generic"
+
+
+def test_config_whose_argument_is_absent_is_a_warning() -> None:
+    data = make("LABEL", {**BOOT, "casper/vmlinuz": b"", ".disk/info": b"Ubuntu", "autoinstall.yaml": b"x"})
+    assert check_of_family(data)[1] == (
+        "config",
+        "warn",
+        "no boot configuration has the argument autoinstall",
+    )
+
+
+def test_iso_of_coreos_has_its_own_checks() -> None:
+    assert [each[:2] for each in check_of_family(build_live_iso())] == [("family", "ok"), ("config", "skip")]
