@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from image_service.core.base_file import BaseFile
     from image_service.core.families.coreos.live_iso import LiveIso
     from image_service.core.families.live.family import LiveFamily
+    from image_service.core.formats.boot_configuration.finding import Medium
     from image_service.core.formats.iso9660.volume import Iso9660
     from image_service.core.formats.reading import ReadAt
     from image_service.tools.doctor.outcomes import CheckOutcome
@@ -188,7 +189,8 @@ def _check_config(medium: LiveMedium, family: LiveFamily) -> CheckOutcome:
     remedy = "use the URL of an image that was customized: this one asks, unless another medium has a config"
     if absent:
         return warned(name, f"the ISO has no {absent[0]}, for a {family.config}", remedy)
-    menus = [config.content for each in (medium, *fats) for config in find_configs(each).files]
+    media: tuple[Medium, ...] = (medium, *fats)
+    menus = [config.content for each in media for config in find_configs(each).files]
     lost = [text for text in edit.boot.append if not any(text.encode() in menu for menu in menus)]
     if lost:
         return warned(name, f"no boot configuration has the argument {lost[0]}", remedy)
