@@ -202,6 +202,12 @@ class IgnitionNotJson(IgnitionInvalid):
     """The config is not even JSON."""
 
 
+class ConfigInvalid(Unprocessable):
+    """The config is not in the language of its family."""
+
+    code = "config-invalid"
+
+
 class IgnitionTooLarge(Unprocessable):
     """The compressed config does not fit its embed area."""
 

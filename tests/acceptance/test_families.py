@@ -82,12 +82,14 @@ def edits(**operations: str) -> list[dict[str, str]]:
 
 def test_preseed_and_arguments_are_in_debians_installer(service: Service, tmp_path: Path) -> None:
     arguments = edits(append="console=ttyS0", delete="vga=788")
-    infra_env = register(service, DEBIAN, family_config="d-i partman/method", kernel_arguments=arguments)
+    infra_env = register(
+        service, DEBIAN, family_config="d-i partman/method string lvm", kernel_arguments=arguments
+    )
     answer = service.get_image(url(infra_env, DEBIAN))
     menu = read(answer, "boot/grub/grub.cfg", tmp_path)
     assert "linux /vmlinuz rd.live.check auto=true priority=critical console=ttyS0 --- quiet\n" in menu
     assert "initrd /initrd.gz /image-service.img\n" in menu
-    assert "d-i partman/method" in read(answer, "image-service.img", tmp_path)
+    assert "d-i partman/method string lvm" in read(answer, "image-service.img", tmp_path)
 
 
 def test_kickstart_is_in_fedoras_installer_and_the_check_of_the_medium_is_not(
@@ -102,7 +104,7 @@ def test_kickstart_is_in_fedoras_installer_and_the_check_of_the_medium_is_not(
 
 
 def test_ranges_are_those_of_one_image_with_one_tag(service: Service) -> None:
-    path = url(register(service, DEBIAN, family_config="x" * 300_000), DEBIAN)
+    path = url(register(service, DEBIAN, family_config="#" * 300_000), DEBIAN)
     whole = service.get_image(path)
     assert service.get_image(path).headers["ETag"] == whole.headers["ETag"]
     size = len(whole.body)
@@ -123,6 +125,7 @@ def test_changed_config_is_another_image(service: Service) -> None:
     ("version", "fields", "status", "reason"),
     [
         (OTHER, {"family_config": "x"}, 422, "give files, arguments"),
+        (DEBIAN, {"family_config": "d-i a strng b"}, 422, "line 1, column 7 of the preseed file has no type"),
         (DEBIAN, {}, 422, "whose config is a preseed file; the infra-env has an Ignition config"),
     ],
 )
@@ -161,14 +164,14 @@ def test_config_iso_has_the_label_and_the_path_of_its_family(service: Service, t
 
 def test_debians_installer_boots_without_its_iso(service: Service) -> None:
     infra_env = register(
-        service, DEBIAN, family_config="d-i x", kernel_arguments=edits(append="console=ttyS0")
+        service, DEBIAN, family_config="d-i x string y", kernel_arguments=edits(append="console=ttyS0")
     )
     query = f"?version={DEBIAN}&arch=x86_64"
     script = service.get_image(f"/images/{infra_env}/ipxe{query}").body.decode()
     assert " initrd=initrd auto=true priority=critical console=ttyS0\n" in script
     initrd = service.get_image(f"/images/{infra_env}/pxe-initrd{query}").body
     assert initrd.startswith(b"the initrd\0\0")
-    assert read_members(initrd[12:])["preseed.cfg"].data == b"d-i x"
+    assert read_members(initrd[12:])["preseed.cfg"].data == b"d-i x string y"
     kernel = service.get_image(f"/boot-artifacts/{DEBIAN}/x86_64/vmlinuz")
     assert kernel.body == b"the kernel"
     rootfs = service.get_image(f"/boot-artifacts/{DEBIAN}/x86_64/rootfs.img")
@@ -187,5 +190,11 @@ def test_secret_of_a_config_is_in_no_log(service: Service) -> None:
     infra_env = register(service, FEDORA, family_config="rootpw --plaintext topsecretword\n")
     service.get_image(url(infra_env, FEDORA))
     service.get_image(url(infra_env, FEDORA, "config.iso"))
+    invalid = register(service, FEDORA, family_config="%post\ntopsecretword\n")
+    for file in ("full.iso", "config.iso"):
+        answer = service.get(url(invalid, FEDORA, file))
+        assert (answer.status, answer.json()["code"]) == (422, "config-invalid")
+        assert "topsecretword" not in answer.body.decode()
+    assert "topsecretword" not in service.get("/metrics").body.decode()
     assert b"topsecretword" not in service.output
     assert "topsecretword" not in service.ask_api(INFRA_ENVS).body.decode()

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1000)]
 
 VERSION = "live"
 APPENDED = ["edited.by=image-service", "edited.twice=yes"]
-CONFIG = "config of the test, ünïcode"
+CONFIG = "#!/config of the test, ünïcode"
 PRESEEDED = "the installer has read its preseed file"
 PRESEED = f"""\
 d-i debian-installer/locale string de_DE.UTF-8

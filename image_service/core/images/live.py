@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,8 @@ def compose_config_medium(
         raise Unprocessable(
             f"{base.name} is of {base.family_name}, which reads no config from another medium"
         )
+    if base.family is not None and customization.ignition:
+        _check_config(customization.ignition, base.family, base.name)
     label, path = found
     created = customization.modified or base.iso.created or _NO_DATE
     content = write_config_medium(label, MEDIA[label].complete({path: customization.ignition}), created)
@@ -158,12 +161,11 @@ def boot_edit_of(arguments: Sequence[KernelArgument]) -> BootEdit:
 
 
 def _check_config(config: bytes, family: LiveFamily, name: str) -> None:
-    try:
+    with suppress(IgnitionInvalid):
         check_ignition(config)
-    except IgnitionInvalid:
-        return
-    if family is not FLATCAR:
-        raise Unprocessable(
-            f"{name} is of the family {family.name}, whose config is a {family.config}; the infra-env has an"
-            " Ignition config in its place: set its family_config, to an empty string for none"
-        )
+        if family is not FLATCAR:
+            raise Unprocessable(
+                f"{name} is of the family {family.name}, whose config is a {family.config}; the infra-env has"
+                " an Ignition config in its place: set its family_config, to an empty string for none"
+            )
+    family.check(config)

@@ -43,7 +43,8 @@ INSTALLER = {
     "install.amd/vmlinuz": b"kernel",
     "install.amd/initrd.gz": b"initrd",
 }
-CONFIG = Customization(b"what: the family reads\n", (), modified=None)
+CONFIG = Customization(b"#cloud-config\nautoinstall:\n  version: 1\n", (), modified=None)
+PRESEED = Customization(b"d-i a/b string c\n", (), modified=None)
 
 
 def compose(data: bytes, customization: Customization = CONFIG) -> tuple[BootImage, bytes]:
@@ -53,9 +54,9 @@ def compose(data: bytes, customization: Customization = CONFIG) -> tuple[BootIma
         return image, image.extents.read_at(0, image.size)
 
 
-def parts(files: Mapping[str, bytes]) -> dict[BootPart, set[bytes]]:
+def parts(files: Mapping[str, bytes], config: Customization = CONFIG) -> dict[BootPart, set[bytes]]:
     """Return what a machine reads of an edited ISO of these files, by part."""
-    image, content = compose(make("LABEL", files))
+    image, content = compose(make("LABEL", files), config)
     found: dict[BootPart, set[bytes]] = {}
     for area in image.areas:
         found.setdefault(area.part, set()).add(content[area.start : area.stop])
@@ -72,7 +73,7 @@ def test_machine_reads_kernel_initrd_root_file_system_and_config_of_its_family()
 
 
 def test_config_of_an_installer_is_one_more_initrd() -> None:
-    (config,) = parts(INSTALLER)[BootPart.CONFIG]
+    (config,) = parts(INSTALLER, PRESEED)[BootPart.CONFIG]
     assert config.startswith(b"\x1f\x8b")
 
 
@@ -80,7 +81,7 @@ def test_config_of_an_installer_is_one_more_initrd() -> None:
     ("files", "customization", "stage"),
     [
         (UBUNTU, CONFIG, Stage.ROOTFS),
-        (INSTALLER, CONFIG, Stage.IGNITION),
+        (INSTALLER, PRESEED, Stage.IGNITION),
         (INSTALLER, attrs.evolve(CONFIG, ignition=b""), Stage.INITRD),
     ],
 )

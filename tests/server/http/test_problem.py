@@ -51,6 +51,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("arguments-invalid", 500),
         ("base-image-refused", 503),
         ("base-image-unknown", 404),
+        ("config-invalid", 422),
         ("configuration-invalid", 500),
         ("conflict", 409),
         ("content-not-accepted", 413),

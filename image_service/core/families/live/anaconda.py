@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from image_service.core.families.live.config_checks import check_kickstart
 from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
@@ -40,6 +41,7 @@ ANACONDA = LiveFamily(
         ("images/pxeboot/initrd.img", "isolinux/initrd.img"),
         ("images/install.img", "LiveOS/squashfs.img"),
     ),
+    check_kickstart,
     _place,
     ("OEMDRV", _KICKSTART),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.core.families.live.config_checks import check_preseed, check_user_data
 from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, LiveFiles, MediumEdit, Netboot
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
@@ -50,6 +51,7 @@ DEBIAN_INSTALLER = LiveFamily(
         (*(f"{name}/vmlinuz" for name in _INSTALLERS), "linux"),
         (*(f"{name}/initrd.gz" for name in (*_INSTALLERS, "install.amd/gtk")), "initrd.gz"),
     ),
+    check_preseed,
     _preseed,
     netboot=Netboot(
         (*((f"{name}/vmlinuz", f"{name}/initrd.gz") for name in _INSTALLERS), ("linux", "initrd.gz")),
@@ -61,6 +63,7 @@ DEBIAN_LIVE = LiveFamily(
     "user-data of cloud-init",
     lambda medium: medium.has("live/filesystem.squashfs"),
     LiveFiles(("live/vmlinuz*",), ("live/initrd*",), ("live/*.squashfs",)),
+    check_user_data,
     _user_data,
     CLOUD_INIT,
 )

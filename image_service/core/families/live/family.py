@@ -71,6 +71,7 @@ class LiveFamily:
         config: what its config is called.
         recognizes: returns True for an ISO of the family.
         files: that are read while it boots.
+        check: raises ConfigInvalid for a config that the family would not read.
         place: returns the edit that makes the installer or the live system use a config.
         medium: label and path by which it finds a config on a second medium; None: it looks for none.
         netboot: None: it does not boot without its ISO.
@@ -80,9 +81,14 @@ class LiveFamily:
     config: str
     recognizes: Callable[[LiveMedium], bool]
     files: LiveFiles
+    check: Callable[[bytes], None]
     place: Callable[[LiveMedium, bytes], MediumEdit]
     medium: tuple[str, str] | None = None
     netboot: Netboot | None = None
+
+
+def check_nothing(config: bytes) -> None:
+    """Accept any config."""
 
 
 CLOUD_INIT = ("cidata", "user-data")

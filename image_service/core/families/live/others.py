@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.core.families.live.config_checks import (
+    check_any_ignition,
+    check_apkovl,
+    check_esxi_kickstart,
+    check_yaml,
+)
 from image_service.core.families.live.family import (
     CLOUD_INIT,
     LiveFamily,
     LiveFiles,
     MediumEdit,
     Netboot,
+    check_nothing,
     refuse,
 )
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
@@ -94,6 +101,7 @@ ALPINE = LiveFamily(
     "apkovl archive (tar.gz)",
     _is_alpine,
     LiveFiles(("boot/vmlinuz-*",), ("boot/initramfs-*",), ("boot/modloop-*",)),
+    check_apkovl,
     _apkovl,
 )
 KAIROS = LiveFamily(
@@ -101,6 +109,7 @@ KAIROS = LiveFamily(
     "cloud-config",
     _is_kairos,
     LiveFiles(("boot/kernel*",), ("boot/initrd*",), ("rootfs.squashfs",)),
+    check_yaml,
     _cloud_config,
     CLOUD_INIT,
 )
@@ -109,6 +118,7 @@ ESXI = LiveFamily(
     "kickstart file",
     _is_esxi,
     LiveFiles(("b.b00",), ("*.v??",)),  # the kernel and its modules
+    check_esxi_kickstart,
     _kickstart_of_esxi,
 )
 FLATCAR = LiveFamily(
@@ -116,6 +126,7 @@ FLATCAR = LiveFamily(
     "Ignition config",
     _is_flatcar,
     LiveFiles(("flatcar/vmlinuz*",), ("flatcar/cpio.gz",)),
+    check_any_ignition,
     _ignition_of_flatcar,
     netboot=Netboot(
         (("flatcar/vmlinuz-a", "flatcar/cpio.gz"), ("flatcar/vmlinuz", "flatcar/cpio.gz")),
@@ -127,6 +138,7 @@ TALOS = LiveFamily(
     "machine configuration",
     _is_talos,
     LiveFiles(("boot/vmlinuz",), ("boot/initramfs.xz",)),
+    check_yaml,
     _second_medium,
     ("metal-iso", "config.yaml"),
     Netboot((("boot/vmlinuz", "boot/initramfs.xz"),), "talos.platform=metal talos.config=metal-iso"),
@@ -136,6 +148,7 @@ HARVESTER = LiveFamily(
     "configuration",
     _is_harvester,
     LiveFiles(("boot/kernel*",), ("boot/initrd*",), ("rootfs.squashfs",)),
+    check_nothing,
     refuse(
         "Harvester reads its configuration by HTTP: append harvester.install.automatic=true and"
         " harvester.install.config_url=URL"
@@ -146,16 +159,18 @@ NIXOS = LiveFamily(
     "configuration",
     _is_nixos,
     LiveFiles(("boot/bzImage",), ("boot/initrd*",), ("nix-store.squashfs",)),
+    check_nothing,
     refuse("a NixOS ISO reads no configuration of its medium: append arguments, or build it into the ISO"),
 )
 UNIFIED_KERNEL = LiveFamily(
-    "unified-kernel", "systemd credential", _has_unified_kernel, LiveFiles(), _credentials
+    "unified-kernel", "systemd credential", _has_unified_kernel, LiveFiles(), check_nothing, _credentials
 )
 GENERIC = LiveFamily(
     "generic",
     "config",
     lambda _: True,
     LiveFiles(),
+    check_nothing,
     refuse(
         "no family of this ISO is known, so there is no place for a config: give files, arguments, an initrd"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.core.families.live.config_checks import check_answer_file
 from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
 
 if TYPE_CHECKING:
@@ -26,5 +27,6 @@ PROXMOX = LiveFamily(
     "answer file",
     _recognizes,
     LiveFiles(("boot/linux26",), ("boot/initrd.img",), ("p??-*.squashfs",)),
+    check_answer_file,
     _place,
 )

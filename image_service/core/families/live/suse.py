@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.core.families.live.config_checks import check_xml
 from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
 
 if TYPE_CHECKING:
@@ -31,5 +32,6 @@ SUSE = LiveFamily(
         tuple(f"boot/{name}/initrd" for name in _LOADERS),
         ("boot/x86_64/root", "boot/aarch64/root"),
     ),
+    check_xml,
     _place,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.core.families.live.config_checks import check_autoinstall
 from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, LiveFiles, MediumEdit
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
@@ -25,6 +26,7 @@ UBUNTU = LiveFamily(
     "autoinstall configuration",
     _recognizes,
     LiveFiles(("casper/*vmlinuz*",), ("casper/*initrd*",), ("casper/*.squashfs",)),
+    check_autoinstall,
     _place,
     CLOUD_INIT,
 )
