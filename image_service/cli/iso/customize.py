@@ -133,7 +133,11 @@ def add(add_parser: AddParser) -> None:
         type=parse_input_name,
         help="the config of the family: a preseed, kickstart or autoinstall file, …; - is standard input",
     )
-    for option, text in (("--put", "on the medium"), ("--initrd-put", "in one more initrd")):
+    for option, text in (
+        ("--put", "on the medium"),
+        ("--initrd-put", "in one more initrd"),
+        ("--efi-put", "in the EFI system partition"),
+    ):
         group.add_argument(
             option,
             metavar="PATH=FILE",
@@ -204,7 +208,7 @@ def run(options: argparse.Namespace) -> int:
         if base.family is not None:
             _write_other(base, base.family, customization, options)
             return 0
-        if options.config or options.put or options.initrd_put:
+        if options.config or options.put or options.initrd_put or options.efi_put:
             raise BaseImageError(
                 f"{options.base} is of CoreOS: its config is --ignition, and --put is for other families"
             )
@@ -243,6 +247,7 @@ def _write_other(
     more = MediumEdit(
         files={path: Path(file).read_bytes() for path, file in options.put},
         initrd={path: Path(file).read_bytes() for path, file in options.initrd_put},
+        efi_files={path: Path(file).read_bytes() for path, file in options.efi_put},
     )
     output = choose_output(options.output, base.file, force=options.force)
     write_output(output, compose_live(base, customization, "", more=more).extents)
@@ -262,7 +267,7 @@ def _check_usage(options: argparse.Namespace) -> None:
         options.refuse("--ignition is for CoreOS, and --config for other families")
     if [options.base, *options.ignition, options.ramdisk, options.config].count(STANDARD_INPUT) > 1:
         options.refuse("standard input can be read once only")
-    files = (*options.put, *options.initrd_put, options.config)
+    files = (*options.put, *options.initrd_put, *options.efi_put, options.config)
     initrds = (*options.ignition, *options.network_keyfile, options.ramdisk)
     if not any((*files, *initrds, options.kernel_arguments, options.minimal, options.reset)):
         options.refuse(

@@ -12,6 +12,7 @@ from image_service.core.families.coreos.live_iso import is_coreos, read_live_iso
 from image_service.core.families.iso_layout import BootFiles, BootPart, IsoLayout
 from image_service.core.families.live.families import detect_family, get_family
 from image_service.core.families.live.medium import LiveMedium
+from image_service.core.formats.disk.partitions import read_partitions
 from image_service.core.formats.filesystems.el_torito import read_boot_images
 from image_service.core.formats.iso9660.records import SECTOR
 from image_service.core.formats.iso9660.volume import read_iso9660
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from image_service.core.families.live.family import LiveFamily
     from image_service.core.formats.iso9660.volume import Iso9660
 
+_DESCRIPTOR_AT, _MAGIC = 16 * SECTOR + 1, b"CD001"
 _OTHER_DIRECTORIES = ("loader", "syslinux")
 
 
@@ -38,6 +40,7 @@ def read_base_layout(file: BaseFile, name: str | None = None) -> tuple[LiveFamil
         Unprocessable: there is no family of this name.
     """
     if name == COREOS or (name is None and is_coreos(file.read_at, file.size)):
+        _check_is_no_disk(file)
         return None, read_live_iso(file.read_at, file.size)
     medium = LiveMedium(ExtentMap((FileExtent(file, 0, file.size),)))
     family = detect_family(medium) if name is None else get_family(name)
@@ -52,6 +55,20 @@ def read_base_layout(file: BaseFile, name: str | None = None) -> tuple[LiveFamil
         boot_loader=tuple(_loader_files(iso, live)),
         live=live,
     )
+
+
+def _check_is_no_disk(file: BaseFile) -> None:
+    """Refuse an image of a disk, as IncusOS has beside its ISO, by name."""
+    if file.read_at(_DESCRIPTOR_AT, len(_MAGIC)) == _MAGIC:
+        return
+    table = None
+    with suppress(FormatError):
+        table = read_partitions(file.read_at, file.size)
+    if table is not None and table.partitions:
+        raise FormatError(
+            f"not an ISO but an image of a disk with {len(table.partitions)} partitions: image-toolkit"
+            " customize puts a config into one"
+        )
 
 
 def _boot_files(medium: LiveMedium, family: LiveFamily) -> BootFiles:

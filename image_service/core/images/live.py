@@ -75,7 +75,12 @@ def compose_live(
     )
     edit = attrs.evolve(edit, boot=boot)
     if more is not None:
-        edit = attrs.evolve(edit, files={**edit.files, **more.files}, initrd={**edit.initrd, **more.initrd})
+        edit = attrs.evolve(
+            edit,
+            files={**edit.files, **more.files},
+            initrd={**edit.initrd, **more.initrd},
+            efi_files={**edit.efi_files, **more.efi_files},
+        )
     plan = edit_medium(medium, edit)
     config = {*edit.files, INITRD_PATH} if customization.ignition else set()
     layout = layout or newest_layout()

@@ -62,7 +62,10 @@ def relocate(canvas: Canvas, relocation: Relocation, overlays: Sequence[Overlay]
 def _put_initrd(editor: IsoEditor, canvas: Canvas, content: Sequence[bytes]) -> None:
     found, area = editor.locate(family.IGNITION_FILE), canvas.ignition
     if found is None or (found.offset, found.length) != (area.offset, area.length):
-        raise Unprocessable(f"the area of the Ignition config is not the whole of {family.IGNITION_FILE}")
+        one = ", but in the one image that s390x loads" if editor.find(family.INS_FILE) else ""
+        raise Unprocessable(
+            f"the area of the Ignition config is not the whole of {family.IGNITION_FILE}{one}"
+        )
     editor.put(family.IGNITION_FILE, [Literal(data) for data in content])
     info = editor.find(family.IGNINFO_JSON)
     if info is not None:

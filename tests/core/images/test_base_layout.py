@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import os
+import struct
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
-from image_service.core.errors import Unprocessable
+from image_service.core.errors import FormatError, IgnitionTooLarge, Unprocessable
 from image_service.core.families.coreos.live_iso import LiveIso
 from image_service.core.families.iso_layout import BootPart
 from image_service.core.images.base_image import BaseImage
 from image_service.core.images.base_layout import read_base_layout
 from image_service.core.images.canvas import full_canvas
+from image_service.core.images.compose import compose as compose_coreos
 from image_service.core.images.customization import Customization
 from image_service.core.images.live import compose_live
 from image_service.core.images.netboot import compose_artifact
 from image_service.core.images.reference import BootArtifact
 from image_service.server.boot_progress.stages import Stage, find_last_stage
+from tests.acceptance.clients import run_client
 from tests.core.families.live.test_families import BOOT, make
-from tests.core.formats.filesystems.iso_builder import build_live_iso
-from tests.core.images.building import base_file
+from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
+from tests.core.images.building import base_file, base_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from image_service.core.images.boot_image import BootImage
 
@@ -117,3 +123,47 @@ def test_coreos_is_not_looked_for_among_other_families() -> None:
         family, iso = read_base_layout(file)
     assert family is None
     assert isinstance(iso, LiveIso)
+
+
+def test_medium_of_windows_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    run_client(
+        "genisoimage", "-quiet", "-udf", "-V", "CCCOMA_X64", "-o", tmp_path / "udf.iso", tmp_path / "tree"
+    )
+    with (
+        base_file((tmp_path / "udf.iso").read_bytes()) as file,
+        pytest.raises(FormatError, match=r"UDF file system too, as media of Windows do.*second medium"),
+    ):
+        read_base_layout(file)
+
+
+def test_image_of_a_disk_is_named() -> None:
+    """As IncusOS has one beside its ISO."""
+    disk = bytearray(4 << 20)
+    disk[446:462] = struct.pack("<B3sB3sII", 0, b"", 0x83, b"", 2048, 4096)
+    disk[510:512] = b"\x55\xaa"
+    with (
+        base_file(bytes(disk)) as file,
+        pytest.raises(FormatError, match="an image of a disk with 1 partitions"),
+    ):
+        read_base_layout(file)
+    with base_file(bytes(4 << 20)) as file, pytest.raises(FormatError, match="not an ISO 9660 image"):
+        read_base_layout(file)
+
+
+def test_config_that_does_not_fit_its_area_on_s390x_is_named() -> None:
+    info = {"file": "images/cdboot.img", "offset": 0, "length": 4096}
+    files = {
+        **live_files(),
+        "images/cdboot.img": bytes(8192),
+        "coreos/igninfo.json": json.dumps(info).encode(),
+        "generic.ins": b"",
+    }
+    config = b'{"ignition": {"version": "3.2.0"}, "x": "%s"}' % os.urandom(6000).hex().encode()
+    with (
+        base_image(build_live_iso(files), architecture="s390x") as base,
+        pytest.raises(
+            IgnitionTooLarge, match=r"URL that the config merges.*in the one image that s390x loads"
+        ),
+    ):
+        compose_coreos(full_canvas(base), Customization(config, (), modified=None), "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -11,10 +12,11 @@ import attrs
 
 from image_service.core.errors import FormatError, Unprocessable
 from image_service.core.extents import Literal
-from image_service.core.formats.boot_configuration.boot_edit import BootEdit, Dialect
+from image_service.core.formats.boot_configuration.boot_edit import BootEdit, ConfigFile, Dialect
 from image_service.core.formats.boot_configuration.checksums import LIST_NAME, update_checksums
 from image_service.core.formats.boot_configuration.editing import edit_config
-from image_service.core.formats.boot_configuration.finding import find_configs
+from image_service.core.formats.boot_configuration.finding import Medium, find_configs
+from image_service.core.formats.filesystems.el_torito import read_boot_images
 from image_service.core.formats.initrd import store_archive
 from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.newc import Member, write_archive
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 INITRD_PATH = "image-service.img"
 """Of the additional initrd, on the medium. It is gzip: Linux skips a plain archive at an odd offset."""
 
+_ENFORCED = re.compile(rb"^[ \t]*set +check_signatures=enforce\b", re.MULTILINE)
 _ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 
 
@@ -52,10 +55,9 @@ def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
     changes_fat = [_edit_efi_image(image, edit, boot, initrd) for image in medium.efi_images]
     changes_boot = boot.append or boot.delete or boot.replace or boot.initrds
     if changes_boot and not (edited or any(changes_fat)):
-        raise Unprocessable(
-            "no boot configuration of the ISO takes arguments or another initrd: a signed unified kernel"
-            " has its own"
-        )
+        raise Unprocessable(_why_nothing_takes(medium))
+    if edit.efi_files and not medium.efi_images:
+        raise Unprocessable("the ISO has no FAT file system that UEFI boots from")
     files |= dict(_update_lists(medium, files))
     for path, content in files.items():
         medium.editor.put(path, (Literal(content),))
@@ -67,6 +69,26 @@ def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
         for overlay in overlays:
             medium.editor.patch(image.offset + overlay.offset, overlay.data)
     return medium.editor.finish()
+
+
+def _why_nothing_takes(medium: LiveMedium) -> str:
+    """Return why no kernel of the ISO gets arguments or another initrd, and what works."""
+    if kernels := medium.unified_kernels:
+        return (
+            f"arguments and initrds of a signed unified kernel are in it ({kernels[0]}): give a credential"
+            " or a signed addon as its config, which are read beside it"
+        )
+    with suppress(FormatError):
+        for image in read_boot_images(medium.base.read_at, medium.base.size):
+            if image.is_emulated:
+                return (
+                    f"the ISO boots from an image of a disk that is at its offset {image.offset} (El Torito"
+                    " emulation), and no loader in it reads the ISO: edit that image, and make the ISO again"
+                )
+    return (
+        "no boot configuration that takes arguments or another initrd is on the ISO, of GRUB, SYSLINUX,"
+        " systemd-boot or ESXi: put files alone"
+    )
 
 
 def _name_fat(medium: LiveMedium, image: EfiImage) -> str:
@@ -82,8 +104,21 @@ def _name_fat(medium: LiveMedium, image: EfiImage) -> str:
 def _edit_configs(medium: LiveMedium, boot: BootEdit) -> Mapping[str, bytes]:
     if boot == BootEdit():
         return {}
-    found = ((config, edit_config(config, boot)) for config in find_configs(medium).files)
-    return {config.path: edited.content for config, edited in found if edited.content != config.content}
+    return {config.path: edited for config, edited in _changed(medium, boot)}
+
+
+def _changed(medium: Medium, boot: BootEdit) -> Iterator[tuple[ConfigFile, bytes]]:
+    """Yield the configurations that an edit changes, with their new contents."""
+    for config in find_configs(medium).files:
+        edited = edit_config(config, boot).content
+        if edited == config.content:
+            continue
+        if medium.read(f"{config.path}.sig") is not None or _ENFORCED.search(config.content):
+            raise Unprocessable(
+                f"GRUB checks the signature of {config.path} on this ISO, which an edit would break: put"
+                " files alone, or give a config that needs no kernel arguments"
+            )
+        yield config, edited
 
 
 def _edit_efi_image(image: EfiImage, edit: MediumEdit, boot: BootEdit, initrd: bytes) -> bool:
@@ -93,13 +128,11 @@ def _edit_efi_image(image: EfiImage, edit: MediumEdit, boot: BootEdit, initrd: b
     changed = False
     if boot == BootEdit():
         return changed
-    for config in find_configs(FatMedium(image)).files:
-        edited = edit_config(config, boot).content
-        if edited != config.content:
-            image.fat.put(config.path, edited)
-            changed = True
-            if initrd and config.dialect is Dialect.SYSTEMD_BOOT:  # its kernels are in the same file system
-                image.fat.put(INITRD_PATH, initrd)
+    for config, edited in list(_changed(FatMedium(image), boot)):
+        image.fat.put(config.path, edited)
+        changed = True
+        if initrd and config.dialect is Dialect.SYSTEMD_BOOT:  # its kernels are in the same file system
+            image.fat.put(INITRD_PATH, initrd)
     return changed
 
 

@@ -19,7 +19,7 @@ from image_service.core.families.live.others import (
     UNIFIED_KERNEL,
 )
 from image_service.core.families.live.proxmox import PROXMOX
-from image_service.core.families.live.suse import SUSE
+from image_service.core.families.live.suse import AGAMA, COMBUSTION, YAST
 from image_service.core.families.live.ubuntu import UBUNTU
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     *(UBUNTU, DEBIAN_LIVE, DEBIAN_INSTALLER, PROXMOX, ALPINE, KAIROS, HARVESTER, FLATCAR, TALOS, NIXOS, ESXI),
-    *(SUSE, ANACONDA, UNIFIED_KERNEL, GENERIC),
+    *(COMBUSTION, AGAMA, YAST, ANACONDA, UNIFIED_KERNEL, GENERIC),
 )
 
 

@@ -113,5 +113,11 @@ class LiveMedium:
                 continue
         return tuple(found)
 
+    @property
+    def unified_kernels(self) -> tuple[str, ...]:
+        """The paths of kernels that firmware starts as programs, in the FAT file systems."""
+        names = (name for image in self.efi_images for name in image.fat.list("EFI/Linux") or ())
+        return tuple(f"EFI/Linux/{name}" for name in names if name.casefold().endswith(".efi"))
+
     def _entries(self, path: str) -> Mapping[str, bool]:
         return self.editor.list(path) or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.core.errors import ConfigInvalid, FormatError
 from image_service.core.families.live.config_checks import (
     check_any_ignition,
     check_apkovl,
@@ -20,9 +21,13 @@ from image_service.core.families.live.family import (
     refuse,
 )
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+from image_service.core.formats.efi_program import read_efi_program
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
+
+
+_CREDENTIAL = "loader/credentials/image-service.cred"
 
 
 def _is_alpine(medium: LiveMedium) -> bool:
@@ -83,17 +88,31 @@ def _is_nixos(medium: LiveMedium) -> bool:
 
 
 def _has_unified_kernel(medium: LiveMedium) -> bool:
-    return any(
-        name.casefold().endswith(".efi")
-        for image in medium.efi_images
-        for name in image.fat.list("EFI/Linux") or ()
-    )
+    return bool(medium.unified_kernels)
 
 
 def _credentials(medium: LiveMedium, config: bytes) -> MediumEdit:
-    """systemd-stub passes them on from its file system, although the kernel's arguments are signed."""
+    """systemd-stub reads them beside the kernel, whose arguments are a part of its signature.
+
+    An addon is a program for UEFI whose arguments are added to those of the kernel; it has a signature of its
+    own.
+    """
     del medium
-    return MediumEdit(efi_files={"loader/credentials/image-service.cred": config})
+    path = "loader/addons/image-service.addon.efi" if _is_program(config) else _CREDENTIAL
+    return MediumEdit(efi_files={path: config})
+
+
+def _is_program(config: bytes) -> bool:
+    return config.startswith(b"MZ")
+
+
+def _check_addon(config: bytes) -> None:
+    if not _is_program(config):
+        return
+    try:
+        read_efi_program(lambda at, length: config[at : at + length], len(config))
+    except FormatError as error:
+        raise ConfigInvalid(f"the addon is not a program for UEFI: {error.detail}") from None
 
 
 ALPINE = LiveFamily(
@@ -163,7 +182,12 @@ NIXOS = LiveFamily(
     refuse("a NixOS ISO reads no configuration of its medium: append arguments, or build it into the ISO"),
 )
 UNIFIED_KERNEL = LiveFamily(
-    "unified-kernel", "systemd credential", _has_unified_kernel, LiveFiles(), check_nothing, _credentials
+    "unified-kernel",
+    "systemd credential or addon",
+    _has_unified_kernel,
+    LiveFiles(),
+    _check_addon,
+    _credentials,
 )
 GENERIC = LiveFamily(
     "generic",

@@ -1,37 +1,121 @@
-"""openSUSE and SLES: linuxrc reads ``/autoinst.xml`` of the medium by itself, and starts AutoYaST with it."""
+"""openSUSE and SLES: the installers of YaST and of Agama, and images that Combustion configures.
+
+linuxrc reads ``/autoinst.xml`` of the medium by itself, and starts AutoYaST with it. Agama, from Leap 16 and
+SLES 16 on, is a live system, which mounts the medium at ``/run/initramfs/live``; it takes a profile of its
+own, as JSON or Jsonnet, an AutoYaST profile, or a script. The installer of MicroOS and SLE Micro writes an
+image to the disk, in which Combustion looks for a second medium with its label.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from image_service.core.errors import ConfigInvalid
+from image_service.core.families.live.anaconda import CHECKS
 from image_service.core.families.live.config_checks import check_xml
-from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
+from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, refuse
+from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
 
-
 _LOADERS = ("x86_64/loader", "aarch64")
+_LIVE = "/run/initramfs/live"
+_INSTALLS = re.compile(r"agama|install|sles", re.IGNORECASE)
 
 
-def _recognizes(medium: LiveMedium) -> bool:
+def _has_yast(medium: LiveMedium) -> bool:
     return medium.has("media.1") or medium.has("boot/x86_64/loader", "boot/x86_64/root")
 
 
-def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
+def _profile_of_yast(medium: LiveMedium, config: bytes) -> MediumEdit:
     del medium
     return MediumEdit(files={"autoinst.xml": config})
 
 
-SUSE = LiveFamily(
+def _has_agama(medium: LiveMedium) -> bool:
+    is_live = medium.has("LiveOS/squashfs.img") and any(
+        medium.has(f"boot/{loader}/linux") for loader in _LOADERS
+    )
+    return is_live and bool(_INSTALLS.search(medium.volume_id + medium.text("boot/grub2/grub.cfg")))
+
+
+def _profile_of_agama(medium: LiveMedium, config: bytes) -> MediumEdit:
+    del medium
+    name = _agama_name(config)
+    arguments = (f"inst.auto=file://{_LIVE}/{name}",)
+    return MediumEdit(files={name: config}, boot=BootEdit(append=arguments, delete=CHECKS))
+
+
+def _agama_name(config: bytes) -> str:
+    """Return the name of a profile, by whose suffix Agama knows its language."""
+    if config.lstrip().startswith(b"<"):
+        return "autoinst.xml"
+    if config.startswith(b"#!"):
+        return "agama.sh"
+    with suppress(ValueError, RecursionError):
+        json.loads(config)
+        return "agama.json"
+    return "agama.jsonnet"
+
+
+def _check_profile(config: bytes) -> None:
+    name = _agama_name(config)
+    if name == "autoinst.xml":
+        check_xml(config)
+    elif name == "agama.jsonnet" and not re.search(rb"[{+:]", config):
+        raise ConfigInvalid(
+            "the config is not a profile of Agama or AutoYaST: JSON, Jsonnet, XML or a script"
+        )
+
+
+def _check_combustion(config: bytes) -> None:
+    if not config.startswith(b"#!"):
+        raise ConfigInvalid(
+            "Combustion would not run the script: its first line must be #! and an interpreter"
+        )
+
+
+YAST = LiveFamily(
     "suse",
     "AutoYaST profile",
-    _recognizes,
+    _has_yast,
     LiveFiles(
         tuple(f"boot/{name}/linux" for name in _LOADERS),
         tuple(f"boot/{name}/initrd" for name in _LOADERS),
         ("boot/x86_64/root", "boot/aarch64/root"),
     ),
     check_xml,
-    _place,
+    _profile_of_yast,
+)
+AGAMA = LiveFamily(
+    "agama",
+    "profile of Agama",
+    _has_agama,
+    LiveFiles(
+        tuple(f"boot/{name}/linux" for name in _LOADERS),
+        tuple(f"boot/{name}/initrd" for name in _LOADERS),
+        ("LiveOS/squashfs.img",),
+    ),
+    _check_profile,
+    _profile_of_agama,
+)
+COMBUSTION = LiveFamily(
+    "combustion",
+    "script of Combustion",
+    lambda medium: "IMAGE=" in medium.text("config.isoclient"),
+    LiveFiles(
+        ("boot/x86_64/loader/linux", "boot/aarch64/loader/linux"),
+        ("boot/x86_64/loader/initrd", "boot/aarch64/loader/initrd"),
+        ("*.raw.squashfs", "*.raw.xz"),
+    ),
+    _check_combustion,
+    refuse(
+        "the installed system reads the script from a medium labelled combustion: give config.iso as a"
+        " second CD"
+    ),
+    ("combustion", "combustion/script"),
 )

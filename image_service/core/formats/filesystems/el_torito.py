@@ -7,8 +7,8 @@
 catalog       entries of 32 bytes; the first two are the validation entry and the default entry
   validation  1 (1), platform: 1 (1); 55 AA: 30 (2); the sum of all 16-bit words is 0
   header      of a section: 0x90, or 0x91 for the last one (1), platform: 1 (1), number of entries: 2 (2)
-  entry       0x88 if it can be booted, else 0 (1); 512-byte sectors: 6 (2); first sector of the boot
-              image: 8 (4)
+  entry       0x88 if it can be booted, else 0 (1); 0, or 1 to 4: a disk that BIOS emulates (1); 512-byte
+              sectors: 6 (2); first sector of the boot image: 8 (4)
   extension   0x44, after an entry whose byte 1 has 0x20
 """
 
@@ -38,7 +38,8 @@ _CATALOG_AT = 71
 _ENTRY_BYTES = 32
 _VALIDATION = struct.Struct("<BB28xH")
 _VALIDATION_ID, _VALIDATION_KEY = 1, 0xAA55
-_ENTRY = struct.Struct("<B5xHI")
+_ENTRY = struct.Struct("<BB4xHI")
+_EMULATION = 0x0F  # the bits of the medium; 0: none
 _HEADER = struct.Struct("<BBH")
 _MORE_HEADERS, _LAST_HEADER, _EXTENSION = 0x90, 0x91, 0x44
 _BOOTABLE = 0x88
@@ -55,6 +56,7 @@ class BootImageEntry:
         bootable: False: firmware must not boot it.
         offset: bytes from the start of the image.
         length: bytes that firmware loads; for EFI, of the whole FAT file system.
+        is_emulated: BIOS takes it for a floppy or hard disk, and reads nothing else.
         block_at: where the image has its first block (4 bytes), in bytes.
     """
 
@@ -63,6 +65,7 @@ class BootImageEntry:
     offset: int
     length: int
     block_at: int
+    is_emulated: bool = False
 
 
 def read_boot_images(read_at: ReadAt, size: int) -> tuple[BootImageEntry, ...]:
@@ -104,12 +107,13 @@ def _read_entries(catalog: bytes, at: int, platform: int, size: int) -> Iterator
 
 
 def _parse_entry(catalog: bytes, at: int, position: int, platform: int, size: int) -> BootImageEntry:
-    indicator, sectors, first = _ENTRY.unpack_from(catalog, position)
+    indicator, medium, sectors, first = _ENTRY.unpack_from(catalog, position)
     offset = first * SECTOR
     to_end = platform == EFI and sectors < _MIN_SECTORS
     return BootImageEntry(
         platform=platform,
         bootable=indicator == _BOOTABLE,
+        is_emulated=bool(medium & _EMULATION),
         offset=offset,
         length=max(0, size - offset) if to_end else sectors * _SECTOR_BYTES,
         block_at=at + position + 8,

@@ -120,7 +120,10 @@ def read_descriptors(read_at: ReadAt, start: int) -> Iterator[Descriptor]:
             raise FormatError(f"not an ISO 9660 image: no volume descriptor at offset {at}")
         if kind == _END:
             if any(read_at(at + more * SECTOR + 1, len(_UDF)) == _UDF for more in (1, 2)):
-                raise FormatUnread("the ISO has a UDF file system too, which would show the files unchanged")
+                raise FormatUnread(
+                    "the ISO has a UDF file system too, as media of Windows do, which would show the files"
+                    " unchanged; put them on a second medium"
+                )
             return
         if kind in {_PRIMARY, _SUPPLEMENTARY}:
             if int.from_bytes(data[128:130], "little") != SECTOR:

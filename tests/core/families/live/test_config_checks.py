@@ -56,6 +56,8 @@ VALID = {
     "talos": ["version: v1alpha1\nmachine: {}\n---\napiVersion: v1alpha1\nkind: HostnameConfig\n"],
     "esxi": ["vmaccepteula\ninstall --firstdisk\n", "accepteula\r\nreboot\r\n"],
     "flatcar": ['{"ignition": {"version": "2.3.0"}}', '{"ignition": {"version": "3.4.0"}}'],
+    "agama": ["{}", "local x = 1;\n{ a: x }", "#!/bin/sh\n", "<profile/>"],
+    "combustion": ["#!/bin/bash\n# combustion: network\n"],
     "unified-kernel": ["anything", "\0\xff"],
 }
 INVALID = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.core.errors import Unprocessable
+from image_service.core.errors import ConfigInvalid, Unprocessable
 from image_service.core.families.live.editing import INITRD_PATH, edit_medium
 from image_service.core.families.live.families import FAMILIES, detect_family, get_family
 from image_service.core.families.live.family import MediumEdit
@@ -20,6 +20,7 @@ from image_service.core.families.live.medium import LiveMedium
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 from image_service.core.formats.initrd import read_members
 from tests.acceptance.clients import needs_client, run_client
+from tests.core.formats.efi_programs import build_efi_program
 from tests.core.formats.iso_edit.isos import base_of, extract
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ CASES = [
         "quiet inst.ks=hd:LABEL=Fedora-S-dvd-x86_64-40:/ks.cfg",
         label="Fedora-S-dvd-x86_64-40",
     ),
+    Case(
+        "agama",
+        {"LiveOS/squashfs.img": b"hsqs", "boot/x86_64/loader/linux": b"k"},
+        {"agama.jsonnet": CONFIG},
+        "quiet inst.auto=file:///run/initramfs/live/agama.jsonnet",
+        label="Install-SLES-16.0-x86_64",
+    ),
     Case("suse", {"media.1/media": b"SUSE"}, {"autoinst.xml": CONFIG}),
     Case(
         "proxmox",
@@ -99,6 +107,7 @@ CASES = [
 ]
 REFUSING = {
     "harvester": ({"harvester-release.yaml": b""}, "config_url"),
+    "combustion": ({"config.isoclient": b'IMAGE="MicroOS.raw"'}, "second CD"),
     "nixos": ({"nix-store.squashfs": b""}, "append arguments"),
     "generic": ({"readme": b""}, "give files"),
 }
@@ -182,6 +191,34 @@ def test_kickstart_of_esxi_is_named_in_both_configurations(tmp_path: Path) -> No
     assert read["KS.CFG"] == CONFIG
 
 
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (b'{"product": {"id": "SLES"}}', "agama.json"),
+        (b"{ product: { id: 'SLES' } }", "agama.jsonnet"),
+        (b"#!/bin/sh\nagama install\n", "agama.sh"),
+        (b"<?xml version='1.0'?>\n<profile/>", "autoinst.xml"),
+    ],
+)
+def test_profile_of_agama_is_named_by_its_language(config: bytes, name: str) -> None:
+    family = get_family("agama")
+    medium = LiveMedium(base_of(make("AGAMA", BOOT)))
+    family.check(config)
+    edit = family.place(medium, config)
+    assert (edit.files, edit.boot.append) == (
+        {name: config},
+        (f"inst.auto=file:///run/initramfs/live/{name}",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), [("agama", b"reboot"), ("agama", b"<a>"), ("combustion", b"a: b")]
+)
+def test_profile_that_suse_does_not_read_is_refused(name: str, config: bytes) -> None:
+    with pytest.raises(ConfigInvalid):
+        get_family(name).check(config)
+
+
 def _make_esp(files: Mapping[str, bytes], directory: Path) -> Path:
     image = directory / "esp"
     image.write_bytes(bytes(8 << 20))
@@ -214,8 +251,63 @@ def test_credential_is_beside_the_unified_kernel(tmp_path: Path) -> None:
     fat = LiveMedium(base_of(edited.read_at(0, edited.size))).efi_images[0].fat
     assert fat.read("loader/credentials/image-service.cred") == CONFIG
     assert fat.read("EFI/Linux/os.efi") == b"MZ signed"
-    with pytest.raises(Unprocessable, match="signed unified kernel"):
-        edit_medium(LiveMedium(base_of(data)), MediumEdit(boot=BootEdit(append=("quiet",))))
+    for edit in (MediumEdit(boot=BootEdit(append=("quiet",))), MediumEdit(initrd={"a": b""})):
+        with pytest.raises(
+            Unprocessable, match=r"unified kernel are in it \(EFI/Linux/os\.efi\).* signed addon"
+        ):
+            edit_medium(LiveMedium(base_of(data)), edit)
+
+
+def test_addon_is_beside_the_unified_kernel(tmp_path: Path) -> None:
+    addon = build_efi_program(signature=b"signed")
+    esp = _make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
+    medium = LiveMedium(base_of(make("PARTICLE", {"readme": b""}, *ESP_OPTIONS, str(esp))))
+    family = get_family("unified-kernel")
+    family.check(addon)
+    edited = edit_medium(medium, family.place(medium, addon)).apply(medium.base)
+    fat = LiveMedium(base_of(edited.read_at(0, edited.size))).efi_images[0].fat
+    assert fat.read("loader/addons/image-service.addon.efi") == addon
+    with pytest.raises(ConfigInvalid, match="the addon is not a program for UEFI"):
+        family.check(b"MZ" + bytes(100))
+
+
+def test_disk_that_bios_emulates_is_named() -> None:
+    files = {"floppy.img": bytes(1440 * 1024), "readme": b""}
+    medium = LiveMedium(base_of(make("DOS", files, "-b", "floppy.img", "-c", "boot.cat")))
+    with pytest.raises(
+        Unprocessable, match=r"boots from an image of a disk .*El Torito emulation.*edit that"
+    ):
+        edit_medium(medium, MediumEdit(boot=BootEdit(append=("quiet",))))
+    assert edit_medium(medium, MediumEdit(files={"new": b"1"})).places
+
+
+def test_iso_without_a_loader_says_which_are_known() -> None:
+    medium = LiveMedium(base_of(make("LABEL", {"readme": b""})))
+    with pytest.raises(Unprocessable, match=r"no boot configuration .* GRUB, SYSLINUX, systemd-boot or ESXi"):
+        edit_medium(medium, MediumEdit(boot=BootEdit(append=("quiet",))))
+    with pytest.raises(Unprocessable, match="has no FAT file system that UEFI boots from"):
+        edit_medium(medium, MediumEdit(efi_files={"loader/addons/a.efi": b""}))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"boot/grub/grub.cfg.sig": b"signature"},
+        {"boot/grub/grub.cfg": b"set check_signatures=enforce\n" + GRUB},
+        {
+            "boot/grub/grub.cfg": b"source /boot/grub/x.cfg\n",
+            "boot/grub/x.cfg": GRUB,
+            "boot/grub/x.cfg.sig": b"s",
+        },
+    ],
+)
+def test_grub_that_checks_signatures_is_named(files: Mapping[str, bytes]) -> None:
+    medium = LiveMedium(base_of(make("LABEL", {**BOOT, **files})))
+    with pytest.raises(
+        Unprocessable, match=r"GRUB checks the signature of boot/grub/.*\.cfg.* put files alone"
+    ):
+        edit_medium(medium, MediumEdit(boot=BootEdit(append=("quiet",))))
+    assert edit_medium(medium, MediumEdit(files={"answer.toml": CONFIG})).places
 
 
 def test_entries_in_an_appended_partition_are_edited_and_move_with_it(tmp_path: Path) -> None:
