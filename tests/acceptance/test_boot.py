@@ -200,9 +200,10 @@ def test_guest_reads_a_config_and_arguments_that_do_not_fit_their_areas(
     stored = [{"path": "/noise", "contents": {"source": f"data:;base64,{noise}"}}]
     arguments = [*APPENDED, "long=" + "x" * 1300]
     infra_env_id = host.service.register(SPLICED, {**CONFIG, "storage": {"files": stored}}, arguments)
-    if file == "full.iso":
-        image = host.service.get_image(f"/byid/{infra_env_id}/{SPLICED}/x86_64/{file}", method="HEAD")
-        assert int(image.headers["Content-Length"]) > host.iso.stat().st_size + (16 << 20)
+    # A slow machine is told to come back while such an image is made for the first time; QEMU does not.
+    image = host.service.get_image(f"/byid/{infra_env_id}/{SPLICED}/x86_64/{file}", method="HEAD")
+    base_size = host.iso.stat().st_size if file == "full.iso" else 0
+    assert int(image.headers["Content-Length"]) > base_size + (16 << 20)
     url = host.url(infra_env_id, SPLICED, file)
     report = boot(*firmware(firmware_name, tmp_path), *NETWORK, *medium(medium_name, url), "-m", "1024")
     config = host.service.ignition_config(infra_env_id)

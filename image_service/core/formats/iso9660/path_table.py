@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _HEADS = {"little": struct.Struct("<BBIH"), "big": struct.Struct(">BBIH")}
 MAX_DIRECTORIES = 65535
+MAX_TABLE_BYTES = 8 << 20
 
 
 @attrs.define(eq=False)
@@ -56,6 +57,8 @@ def parse_path_table(table: bytes) -> list[Listed]:
         if parent is not None:
             parent.children.append(directory)
         found.append(directory)
+        if len(found) > MAX_DIRECTORIES:
+            raise FormatError(f"the ISO's path table has more than {MAX_DIRECTORIES} directories")
     if not found or position != len(table):
         raise FormatError("the ISO's path table is damaged: it does not end with an entry")
     return found

@@ -92,7 +92,7 @@ def entries_of_new_file(siblings: list[bytes], name: bytes, serial: int, *, is_d
     kind, links = (stat.S_IFDIR | 0o555, 2) if is_directory else (stat.S_IFREG | 0o444, 1)
     entries = [entry for entry in siblings if entry[:2] not in _OF_ONE_FILE]
     for index, entry in enumerate(entries):
-        if entry.startswith(b"PX"):
+        if entry.startswith(b"PX") and len(entry) >= _SERIAL_AT:
             entries[index] = _with_number(_with_number(entry, _MODE_AT, kind), _LINKS_AT, links)
             if len(entry) >= _SERIAL_END:
                 entries[index] = _with_number(entries[index], _SERIAL_AT, serial)

@@ -7,7 +7,7 @@ some bytes. The label, the dates and so the UUID of the volume stay. An HFS+ cat
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import attrs
@@ -308,4 +308,8 @@ def _differences(at: int, was: bytes, data: bytes) -> Iterator[Overlay]:
 
 
 def _sorted(overlays: Iterable[Overlay]) -> tuple[Overlay, ...]:
-    return tuple(sorted((each for each in overlays if each.data.length), key=lambda each: each.offset))
+    found = sorted((each for each in overlays if each.data.length), key=lambda each: each.offset)
+    for one, following in pairwise(found):
+        if one.stop > following.offset:
+            raise FormatError(f"structures of the ISO overlap at offset {following.offset}")
+    return tuple(found)

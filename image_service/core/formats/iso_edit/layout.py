@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import FormatError
+from image_service.core.errors import FormatError, FormatUnread
 from image_service.core.formats.iso9660.path_table import (
+    MAX_TABLE_BYTES,
     Listed,
     add_directory,
     parse_path_table,
@@ -122,6 +123,10 @@ def _lay_out_tables(
 ) -> Iterator[TreeChange]:
     first = tree.descriptors[0]
     at = tree.start + first.tables[0] * SECTOR
+    if first.table_bytes > MAX_TABLE_BYTES:
+        raise FormatUnread(
+            f"a path table of the ISO has {first.table_bytes} bytes, more than {MAX_TABLE_BYTES}"
+        )
     root, *_ = parse_path_table(read_exactly(tree.read_at, at, first.table_bytes))
     for directory, place in places.items():
         block = (place - tree.start) // SECTOR

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from image_service.core.formats.reading import ReadAt
 
 _MAX_DIRECTORY = 1 << 20  # bytes
+_MAX_BLOCKS = 4096  # of Rock Ridge entries outside of directories
+_NO_NAMES = {"", ".", ".."}  # of files
 _MAX_DEPTH = 32
 _MAX_JOLIET = 103  # characters, which all readers accept; the standard has 64
 _MAX_ENHANCED = 207
@@ -83,6 +85,7 @@ class Tree:
         first = descriptors[0]
         self.start, self.spelling = first.start, first.names
         self._blocks: dict[int, bytes] = {}
+        self._loaded: list[tuple[int, int]] = []  # where directories begin and end
         self.root = self._load(first.root, None, SELF)
         self.skip = find_skip(self.root.records[0].system_use)
         files = [record.identifier for record in self.root.records if not record.is_directory]
@@ -160,6 +163,9 @@ class Tree:
             raise FormatUnread(
                 f"the ISO's directory at offset {at} is interleaved or has extended attributes"
             )
+        if any(start < at + size and at < stop for start, stop in self._loaded):
+            raise FormatError(f"two directories of the ISO, or one under two names, lie at offset {at}")
+        self._loaded.append((at, at + size))
         was = read_exactly(self.read_at, at, size)
         records = list(parse_records(was, at))
         if len(records) < 2 or (records[0].identifier, records[1].identifier) != (SELF, PARENT):  # noqa: PLR2004
@@ -212,7 +218,8 @@ class Tree:
             for index, record in enumerate(directory.records):
                 if record.identifier not in {SELF, PARENT} and not is_section:
                     name = self._name(record)
-                    directory.names.setdefault(name if self._is_exact else name.casefold(), index)
+                    if name not in _NO_NAMES and "/" not in name and "\0" not in name:
+                        directory.names.setdefault(name if self._is_exact else name.casefold(), index)
                 is_section = bool(record.flags & MULTI_EXTENT)
         return directory.names
 
@@ -235,6 +242,8 @@ class Tree:
         if offset + length > SECTOR:
             raise FormatError(f"Rock Ridge entries leave block {block} of the ISO")
         if block not in self._blocks:
+            if len(self._blocks) == _MAX_BLOCKS:
+                raise FormatUnread(f"Rock Ridge entries of the ISO are in more than {_MAX_BLOCKS} blocks")
             self._blocks[block] = read_exactly(self.read_at, self.start + block * SECTOR, SECTOR)
         return self._blocks[block][offset : offset + length]
 

@@ -28,6 +28,7 @@ from tests.core.formats.iso_edit.isos import (
     make_iso,
     problems_by_sgdisk,
 )
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,10 +91,38 @@ def test_files_are_added_and_replaced_in_all_trees(layout: str, tmp_path: Path) 
 
 
 @given(layout=st.sampled_from(LAYOUTS), puts=PUTS.filter(is_possible))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_edits_are_read_by_foreign_tools(layout: str, puts: Mapping[str, bytes]) -> None:
     with TemporaryDirectory() as name:
         check(layout, puts, Path(name))
+
+
+def check_by_reading(layout: str, puts: Mapping[str, bytes]) -> None:
+    """Check an edit without other programs, which take most of the time."""
+    base = make_iso(layout)
+    edited, plan = edit(base, puts)
+    position = 0
+    for overlay in plan.overlays:
+        assert edited[position : overlay.offset] == base[position : overlay.offset]
+        position = overlay.stop
+    assert edited[position : len(base)] == base[position:]
+    editor = IsoEditor(base_of(edited))
+    for path, content in {"a file with blanks.txt": b"blanks", "empty": b"", **puts}.items():
+        found = editor.find(path)
+        assert found is not None
+        assert found.read_at(0, found.size) == content
+
+
+@pytest.mark.parametrize("count", [475, soaked(19_000)])
+def test_random_edits_are_read_again(count: int) -> None:
+    choose = random.Random(count)  # noqa: S311 - a choice
+    names = ("boot", "EFI", "pool", "x", "a-directory-with-a-long-name", "user-data", "Case", "ümlaut.txt")
+    for number in range(count):
+        puts: dict[str, bytes] = {}
+        for _ in range(choose.choice((1, 2, 3, 5, 40))):
+            path = "/".join(choose.choices(names, k=choose.randint(1, 3))) + f"/{choose.randrange(100)}"
+            puts[choose.choice((path, path, *FILES))] = choose.randbytes(choose.randrange(3000))
+        check_by_reading(LAYOUTS[number % len(LAYOUTS)], puts)
 
 
 @pytest.mark.soak
