@@ -17,10 +17,10 @@ from image_service.common.files.reloaded import Reloaded
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import HttpError, UntrustedCertificate
 from image_service.common.http.origins import origin_of, public_url
+from image_service.common.http.redirects import REDIRECTS, Redirects
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import Unavailable
-from image_service.server.catalog.download.redirects import REDIRECTS, Redirects
 from image_service.server.http.retry_after import parse_retry_after
 from image_service.settings.proxies import NO_PROXIES
 

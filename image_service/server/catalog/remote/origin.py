@@ -20,10 +20,10 @@ from image_service.common.files.block_cache.source import OriginChanged, OriginF
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import HttpError
 from image_service.common.http.origins import public_url
+from image_service.common.http.redirects import REDIRECTS
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import BaseImageError
 from image_service.server.catalog.download.origin_client import IDENTITY, describe_coding, describe_failure
-from image_service.server.catalog.download.redirects import REDIRECTS
 from image_service.server.http.retry_after import parse_retry_after
 
 if TYPE_CHECKING:

@@ -1,0 +1,166 @@
+"""Mirrors of registries by the rules of ``containers-registries.conf(5)``, version 2.
+
+A disconnected site has them on each node already, as OpenShift writes them of ImageDigestMirrorSets. Names
+without a registry, aliases and credential helpers, which concern people at a shell, are ignored.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from image_service.core.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from image_service.common.registry.references import ImageReference
+
+_PULLS = {"all", "digest-only", "tag-only"}
+
+
+@attrs.frozen
+class Endpoint:
+    """A repository where an image may be.
+
+    Args:
+        registry: host and port.
+        is_insecure: its certificate is not verified, and it may speak plain HTTP.
+    """
+
+    registry: str
+    repository: str
+    is_insecure: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.registry}/{self.repository}"
+
+
+@attrs.frozen
+class _Mirror:
+    location: str
+    is_insecure: bool
+    pulls: str
+
+
+@attrs.frozen
+class _Rule:
+    prefix: str
+    location: str
+    is_insecure: bool
+    is_blocked: bool
+    mirrors: tuple[_Mirror, ...]
+
+    def matched(self, name: str) -> str | None:
+        """Return the part of a name that the prefix stands for; None: it does not match."""
+        if self.prefix.startswith("*."):
+            suffix = self.prefix[1:]
+            before, found, after = name.partition(suffix)
+            is_matched = found and before and "/" not in before and after[:1] in {"", "/", ":"}
+            return f"{before}{suffix}" if is_matched else None
+        return self.prefix if f"{name}/".startswith(f"{self.prefix}/") else None
+
+
+@attrs.frozen
+class RegistryRules:
+    """Where images are in the place of where their names say."""
+
+    rules: tuple[_Rule, ...] = ()
+
+    def endpoints(
+        self, reference: ImageReference, insecure: frozenset[str] = frozenset()
+    ) -> tuple[Endpoint, ...]:
+        """Return where an image may be: mirrors in their order, its own repository last.
+
+        Args:
+            insecure: registries that are insecure by name, beside those of the rules.
+
+        Raises:
+            FormatError: a rule blocks it.
+        """
+        name = f"{reference.registry}/{reference.repository}"
+        matches = [(rule, matched) for rule in self.rules if (matched := rule.matched(name)) is not None]
+        if not matches:
+            return (Endpoint(reference.registry, reference.repository, reference.registry in insecure),)
+        rule, matched = max(matches, key=lambda match: len(match[1]))
+        if rule.is_blocked:
+            raise FormatError(f"registries.conf blocks {rule.prefix}")
+        wrong = "tag-only" if reference.digest else "digest-only"
+        places = [(each.location, each.is_insecure) for each in rule.mirrors if each.pulls != wrong]
+        places.append((rule.location or matched, rule.is_insecure))
+        found = []
+        for location, is_insecure in places:
+            registry, _, repository = f"{location}{name[len(matched) :]}".partition("/")
+            found.append(Endpoint(registry, repository, is_insecure or registry in insecure))
+        return tuple(dict.fromkeys(found))
+
+
+def parse_registries_conf(text: str) -> RegistryRules:
+    """Return the rules of a file.
+
+    Raises:
+        ValueError: it is not such a file; one argument per fault.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"must be TOML: {error}") from None
+    if "registries" in document:
+        raise ValueError("must be in version 2 of the format, with [[registry]], not [registries.search]")
+    entries = document.get("registry", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("registry must be a list of tables: [[registry]]")
+    rules, faults = [], []
+    for entry in entries:
+        try:
+            rules.append(_parse_rule(entry))
+        except ValueError as error:
+            faults.append(f"registry {entry.get('prefix') or entry.get('location')!s:.100}: {error}")
+    if faults:
+        raise ValueError(*faults)
+    return RegistryRules(tuple(rules))
+
+
+def _parse_rule(entry: Mapping[str, Any]) -> _Rule:
+    location, prefix = _place(entry, "location"), _place(entry, "prefix")
+    if not (prefix or location):
+        raise ValueError("must have a prefix or a location")
+    if prefix.startswith("*.") and location:
+        raise ValueError("must have no location beside a prefix that begins with *.")
+    only_digests = _flag(entry, "mirror-by-digest-only")
+    mirrors = entry.get("mirror", [])
+    if not isinstance(mirrors, list) or not all(isinstance(mirror, dict) for mirror in mirrors):
+        raise ValueError("mirror must be a list of tables: [[registry.mirror]]")
+    return _Rule(
+        prefix or location,
+        location,
+        _flag(entry, "insecure"),
+        _flag(entry, "blocked"),
+        tuple(_parse_mirror(mirror, only_digests=only_digests) for mirror in mirrors),
+    )
+
+
+def _parse_mirror(entry: Mapping[str, Any], *, only_digests: bool) -> _Mirror:
+    location = _place(entry, "location")
+    if not location:
+        raise ValueError("each mirror must have a location")
+    pulls = entry.get("pull-from-mirror", "all")
+    if pulls not in _PULLS:
+        raise ValueError(f"pull-from-mirror must be one of {', '.join(sorted(_PULLS))}")
+    return _Mirror(location, _flag(entry, "insecure"), "digest-only" if only_digests else pulls)
+
+
+def _place(entry: Mapping[str, Any], name: str) -> str:
+    value = entry.get(name, "")
+    if not isinstance(value, str) or "://" in value or "@" in value:
+        raise ValueError(f"{name} must be host[:port][/path], without a scheme")
+    return value.rstrip("/")
+
+
+def _flag(entry: Mapping[str, Any], name: str) -> bool:
+    value = entry.get(name, False)
+    if type(value) is not bool:
+        raise ValueError(f"{name} must be true or false")
+    return value
