@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from image_service.common.http.response import HttpResponse
     from image_service.common.registry.connections import RegistryCall, RegistryOptions
-    from image_service.common.registry.manifests import Descriptor, Manifest
+    from image_service.common.registry.manifests import BlobDescriptor, ImageManifest
     from image_service.common.registry.mirrors import Endpoint
     from image_service.common.registry.references import ImageReference
 
@@ -54,7 +54,7 @@ class ResolvedImage:
     """
 
     reference: ImageReference
-    manifest: Manifest
+    manifest: ImageManifest
 
 
 class RegistryClient:
@@ -146,7 +146,7 @@ class RegistryClient:
             yield self._try_each(reference, ask)
 
     def read_blob(
-        self, reference: ImageReference, blob: Descriptor, call: RegistryCall, start: int = 0
+        self, reference: ImageReference, blob: BlobDescriptor, call: RegistryCall, start: int = 0
     ) -> Iterator[bytes]:
         """Yield the bytes of a blob from `start` on; a body that is cut is continued.
 
@@ -172,7 +172,7 @@ class RegistryClient:
                 )
 
     def _continue_blob(
-        self, reference: ImageReference, blob: Descriptor, call: RegistryCall, start: int
+        self, reference: ImageReference, blob: BlobDescriptor, call: RegistryCall, start: int
     ) -> Iterator[bytes]:
         fields = {"Range": f"bytes={start}-{blob.size - 1}"} if start else {}
         where = f"{reference.registry}/{reference.repository}: blob {blob.digest}"

@@ -39,7 +39,7 @@ GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le",
 
 
 @attrs.frozen
-class Platform:
+class ImagePlatform:
     """What an image runs on, in the names of Go."""
 
     os: str
@@ -50,7 +50,7 @@ class Platform:
 
 
 @attrs.frozen
-class Descriptor:
+class BlobDescriptor:
     """A blob or a manifest in the same repository.
 
     Args:
@@ -62,7 +62,7 @@ class Descriptor:
     digest: str
     size: int
     annotations: Mapping[str, str] = attrs.field(factory=dict, eq=False)
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
 
     @property
     def title(self) -> str:
@@ -77,16 +77,16 @@ class Descriptor:
 
 
 @attrs.frozen
-class Manifest:
+class ImageManifest:
     """An image or an artifact.
 
     Args:
         layers: the lowest first.
     """
 
-    layers: tuple[Descriptor, ...]
+    layers: tuple[BlobDescriptor, ...]
 
-    def find_file(self, path: str) -> Descriptor | None:
+    def find_file(self, path: str) -> BlobDescriptor | None:
         """Return the layer that is a file as it stands.
 
         Args:
@@ -115,7 +115,7 @@ class Manifest:
         return files[0]
 
     @property
-    def file_systems(self) -> tuple[Descriptor, ...]:
+    def file_systems(self) -> tuple[BlobDescriptor, ...]:
         """The layers of a container image, the uppermost first."""
         return tuple(layer for layer in reversed(self.layers) if layer.is_file_system)
 
@@ -124,9 +124,9 @@ class Manifest:
 class ImageIndex:
     """One image for several platforms."""
 
-    manifests: tuple[Descriptor, ...]
+    manifests: tuple[BlobDescriptor, ...]
 
-    def select(self, architecture: str) -> Descriptor:
+    def select(self, architecture: str) -> BlobDescriptor:
         """Return the manifest for an architecture of Linux; the first one if there are several.
 
         Args:
@@ -150,7 +150,7 @@ class ImageIndex:
         raise FormatError(f"the index has nothing for linux/{wanted}; it has {there:.300}")
 
 
-ParsedManifest: TypeAlias = Manifest | ImageIndex
+ParsedManifest: TypeAlias = ImageManifest | ImageIndex
 
 
 def parse_manifest(content: bytes, media_type: str = "") -> ParsedManifest:
@@ -177,11 +177,11 @@ def parse_manifest(content: bytes, media_type: str = "") -> ParsedManifest:
     if kind in _INDEXES or (kind not in _MANIFESTS and "manifests" in document):
         return ImageIndex(_descriptors(document.get("manifests"), "manifests"))
     if kind in _MANIFESTS or "layers" in document:
-        return Manifest(_descriptors(document.get("layers"), "layers"))
+        return ImageManifest(_descriptors(document.get("layers"), "layers"))
     raise FormatError(f"the manifest is of type {str(kind)!r:.80}, which is not an image")
 
 
-def _descriptors(members: object, name: str) -> tuple[Descriptor, ...]:
+def _descriptors(members: object, name: str) -> tuple[BlobDescriptor, ...]:
     if not isinstance(members, list):
         raise FormatError(f"{name} of the manifest is not a list")
     return tuple(
@@ -189,7 +189,7 @@ def _descriptors(members: object, name: str) -> tuple[Descriptor, ...]:
     )
 
 
-def _descriptor(member: object, where: str) -> Descriptor:
+def _descriptor(member: object, where: str) -> BlobDescriptor:
     if not isinstance(member, dict):
         raise FormatError(f"{where} is not an object")
     digest, size, media_type = member.get("digest"), member.get("size"), member.get("mediaType", "")
@@ -201,7 +201,7 @@ def _descriptor(member: object, where: str) -> Descriptor:
         raise FormatError(f"{where} has no media type")
     annotations = member.get("annotations")
     texts = annotations if isinstance(annotations, dict) else {}
-    return Descriptor(
+    return BlobDescriptor(
         media_type,
         digest,
         size,
@@ -210,11 +210,11 @@ def _descriptor(member: object, where: str) -> Descriptor:
     )
 
 
-def _platform(member: object) -> Platform | None:
+def _platform(member: object) -> ImagePlatform | None:
     if not isinstance(member, dict):
         return None
-    return Platform(str(member.get("os", "")), str(member.get("architecture", "")))
+    return ImagePlatform(str(member.get("os", "")), str(member.get("architecture", "")))
 
 
-def _titles(layers: list[Descriptor]) -> str:
+def _titles(layers: list[BlobDescriptor]) -> str:
     return ", ".join(repr(layer.title) for layer in layers if layer.title)[:300] or "none with a title"

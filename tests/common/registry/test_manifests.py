@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from image_service.common.registry.manifests import ImageIndex, Manifest, parse_manifest
+from image_service.common.registry.manifests import ImageIndex, ImageManifest, parse_manifest
 from image_service.core.errors import FormatError
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def layer(number: int, media_type: str = RAW, **annotations: str) -> dict[str, A
     }
 
 
-def manifest_of(*layers: Mapping[str, Any]) -> Manifest:
+def manifest_of(*layers: Mapping[str, Any]) -> ImageManifest:
     parsed = parse_manifest(json.dumps({"schemaVersion": 2, "mediaType": OCI, "layers": layers}).encode())
-    assert isinstance(parsed, Manifest)
+    assert isinstance(parsed, ImageManifest)
     return parsed
 
 
