@@ -86,7 +86,7 @@ class ImageService(ProcessService):
         await super().start_parts()
         settings, shared, base_url = self._settings, self._shared, self.base_url
         self._http = http = OriginClient.from_settings(
-            settings.download, settings.source_urls, settings.proxies
+            settings.download, settings.source_urls, settings.proxies, settings.registries
         )
         base_images = build_base_images(
             self._parts,

@@ -66,7 +66,7 @@ def _warnings(settings: Settings, *, standalone: bool, offline: bool) -> Iterato
         if url is not None and (fault := check_database(url)):
             yield f"{name}: {fault}"
     urls = settings.source_urls
-    client = OriginClient.from_settings(settings.download, urls, settings.proxies)
+    client = OriginClient.from_settings(settings.download, urls, settings.proxies, settings.registries)
     web_urls = (url for url in urls if url.startswith("http"))
     yield from check_origins(client, web_urls, _TIMEOUT_SECONDS)
 

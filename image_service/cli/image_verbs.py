@@ -122,7 +122,9 @@ def run_fetch(options: argparse.Namespace) -> int:
     data_dir = DataDir(
         settings.storage.data_dir, settings.storage.retention_seconds, settings.storage.max_bytes
     )
-    client = OriginClient.from_settings(settings.download, settings.source_urls, settings.proxies)
+    client = OriginClient.from_settings(
+        settings.download, settings.source_urls, settings.proxies, settings.registries
+    )
     fetcher = ImageFetcher(data_dir, partial(download_file, client), _keys(settings))
 
     def fetch(entry: OsImage) -> str:

@@ -9,6 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
+from image_service.common.registry.references import URL_FORM, is_registry_url, parse_registry_url
+from image_service.core.errors import FormatError
 from image_service.core.families.coreos.build_names import (
     ARCHITECTURE,
     ARCHITECTURE_FAULT,
@@ -34,6 +36,7 @@ FAMILY_NAMES = (COREOS, *(family.name for family in FAMILIES))
 SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 _S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[!-~]+")
 _URL_FAULT = f"must be a file:///path, {parsers.WEB_URL}"
+_MORE_URLS = f', {URL_FORM}, or s3://bucket/key with "remote": true'
 _REMOTE_URL_FAULT = f"of a remote image must be s3://bucket/key, {parsers.WEB_URL}"
 
 
@@ -47,7 +50,7 @@ class OsImage:
     openshift_versions: tuple[str, ...]  # that it is for, the highest first; never empty
     url: str = attrs.field(
         repr=False
-    )  # ``file``, ``http``, ``https``, ``s3``; its query may hold a credential
+    )  # ``file``, ``http``, ``https``, ``s3``, ``oci``; its query may hold a credential
     sha256: str | None = None  # of the file, lower-case hex; None: unknown
     # of its detached OpenPGP signature; None: the image's URL with ``.sig`` appended to the path
     signature_url: str | None = attrs.field(default=None, repr=False)
@@ -67,6 +70,12 @@ class OsImage:
     def is_iso(self) -> bool:
         """True for a live ISO, False for a disk image, which only composes use."""
         return self.image_type in ISO_TYPES
+
+    @property
+    def signature_is_nowhere(self) -> bool:
+        """True if nothing can be beside it in its registry."""
+        is_unnamed = self.url.startswith("release:") or "#" not in self.url
+        return is_registry_url(self.url) and not self.remote and is_unnamed
 
     @property
     def local_path(self) -> Path | None:
@@ -148,11 +157,25 @@ def _member_faults(entry: Mapping[str, object]) -> Iterable[str]:
             yield f"{name} must be a string, in double quotes"
         elif name == "url" and (fault := host_fault(member)):
             yield f"url {fault}"
+        elif name == "url" and is_registry_url(member):
+            yield from _registry_faults(member, is_remote=entry.get("remote") is True)
         elif name == "url" and entry.get("remote") is True:
             if not is_remote_url(member):
                 yield f"url {_REMOTE_URL_FAULT}"
         elif not is_right(member):
-            yield f"{name} {message}" + ', or s3://bucket/key with "remote": true' * (name == "url")
+            yield f"{name} {message}" + ', {URL_FORM}, or s3://bucket/key with "remote": true' * (
+                name == "url"
+            )
+
+
+def _registry_faults(url: str, *, is_remote: bool) -> Iterable[str]:
+    try:
+        file = parse_registry_url(url)
+    except FormatError as error:
+        yield f"url {error.detail}"
+        return
+    if is_remote and file.is_release:
+        yield 'url of a release payload must be without "remote": its images are packed'
 
 
 def _remote_faults(entry: Mapping[str, object]) -> Iterable[str]:

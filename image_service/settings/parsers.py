@@ -267,6 +267,13 @@ def key_ring(value: str) -> Path:
     return path
 
 
+def directory(value: str) -> Path:
+    """Return the path of a directory that is there."""
+    if not os.path.isdir(value):  # noqa: PTH112 - Path.is_dir raises if a directory above is locked
+        raise ValueError("must be a directory that exists")
+    return Path(value)
+
+
 def writable_directory(value: str) -> Path:
     """Return the path of a directory that can be written, or created."""
     path = Path(value)

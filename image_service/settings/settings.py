@@ -27,6 +27,7 @@ from image_service.settings.network import (
     TlsSettings,
 )
 from image_service.settings.proxies import ProxySettings
+from image_service.settings.registries import RegistrySettings
 from image_service.settings.remote import RemoteSettings, S3Settings
 from image_service.settings.upstream import SnapshotSettings, StandaloneSettings, UpstreamSettings
 from image_service.settings.variables import groups_of, read_group, variables_of
@@ -58,6 +59,7 @@ class Settings:
     download: DownloadSettings = attrs.field(factory=DownloadSettings)
     remote: RemoteSettings = attrs.field(factory=RemoteSettings)
     s3: S3Settings = attrs.field(factory=S3Settings)
+    registries: RegistrySettings = attrs.field(factory=RegistrySettings)
     admin: AdminSettings = attrs.field(factory=AdminSettings)
     links: LinkSettings = attrs.field(factory=LinkSettings)
     log: LogSettings = attrs.field(factory=LogSettings)

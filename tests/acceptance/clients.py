@@ -20,6 +20,7 @@ _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), *_HOME_DIREC
 _TEMPORAL = "go install go.temporal.io/server/cmd/%s@v1.32.0, renamed"
 _COMPILED = {
     "coreos-installer": "cargo install coreos-installer",
+    "crane": "go install github.com/google/go-containerregistry/cmd/crane",
     "temporal-server": _TEMPORAL % "server",
     "temporal-sql-tool": _TEMPORAL % "tools/sql",
     "versitygw": "go install versitygw",

@@ -47,7 +47,9 @@ async def start_compose_bases(parts: PartsStack, settings: JobsRoleSettings) -> 
     Raises:
         OSError: ``DATA_DIR`` cannot be written.
     """
-    http = OriginClient.from_settings(settings.download, settings.source_urls, settings.proxies)
+    http = OriginClient.from_settings(
+        settings.download, settings.source_urls, settings.proxies, settings.registries
+    )
     images = _configured_images(settings)
     isos = build_base_images(
         parts,

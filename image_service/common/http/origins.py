@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_URL_BYTES = 8192
 _URL = re.compile(r"https?://[!-~]{1,8192}")  # printable ASCII without spaces
+_NAMED_FRAGMENTS = {"oci", "release"}
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -118,12 +119,16 @@ def parse_origin(text: str) -> UrlOrigin:
 
 
 def public_url(url: str) -> str:
-    """Return a URL without user, query and fragment, which may be credentials; no part of an invalid one."""
+    """Return a URL without user, query and fragment, which may be credentials; no part of an invalid one.
+
+    The fragment of a URL in a registry stays: it names a file in an image.
+    """
     try:
         split = urlsplit(url)
     except ValueError:
         return "a URL that is not valid"
-    return split._replace(netloc=split.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    fragment = split.fragment if split.scheme in _NAMED_FRAGMENTS else ""
+    return split._replace(netloc=split.netloc.rpartition("@")[2], query="", fragment=fragment).geturl()
 
 
 @attrs.frozen

@@ -27,7 +27,7 @@ from image_service.common.registry.manifests import ACCEPT, MAX_MANIFEST_BYTES, 
 from image_service.core.errors import ConfigurationError, FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from image_service.common.http.response import HttpResponse
     from image_service.common.registry.connections import RegistryCall, RegistryOptions
@@ -147,7 +147,7 @@ class RegistryClient:
 
     def read_blob(
         self, reference: ImageReference, blob: BlobDescriptor, call: RegistryCall, start: int = 0
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         """Yield the bytes of a blob from `start` on; a body that is cut is continued.
 
         Raises:

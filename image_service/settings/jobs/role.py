@@ -24,6 +24,7 @@ from image_service.settings.jobs.jobs import JobsSettings
 from image_service.settings.jobs.tenants import TenantSettings
 from image_service.settings.network import LogSettings, TlsSettings
 from image_service.settings.proxies import ProxySettings
+from image_service.settings.registries import RegistrySettings
 from image_service.settings.remote import RemoteSettings, S3Settings
 from image_service.settings.variables import groups_of, read_group
 
@@ -51,6 +52,7 @@ class JobsRoleSettings:
     download: DownloadSettings = attrs.field(factory=DownloadSettings)
     remote: RemoteSettings = attrs.field(factory=RemoteSettings)
     s3: S3Settings = attrs.field(factory=S3Settings)
+    registries: RegistrySettings = attrs.field(factory=RegistrySettings)
     admin: AdminSettings = attrs.field(factory=AdminSettings)
     log: LogSettings = attrs.field(factory=LogSettings)
 

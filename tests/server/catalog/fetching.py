@@ -26,6 +26,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.files import disk_quota
@@ -37,6 +38,7 @@ from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
+from image_service.settings.registries import RegistrySettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,9 +61,13 @@ def entry(url: str) -> OsImage:
 
 
 @cache
-def _origin_client() -> OriginClient:
+def _origin_client(registries: tuple[str, ...]) -> OriginClient:
     """Loading the certificate authorities takes longer than all the rest."""
-    return OriginClient.from_settings(DownloadSettings())
+    return OriginClient.from_settings(DownloadSettings(), registries=RegistrySettings(insecure=registries))
+
+
+def _client_for(urls: Sequence[str]) -> OriginClient:
+    return _origin_client(tuple(urlsplit(url).netloc for url in urls if url.startswith("oci://")))
 
 
 def fetch(directory: Path, urls: Sequence[str]) -> list[str]:
@@ -70,7 +76,7 @@ def fetch(directory: Path, urls: Sequence[str]) -> list[str]:
     disk_quota.SPARE_BYTES = 0  # so that the disk really gets full
     data_dir = DataDir(directory)
     data_dir.open()
-    fetcher = ImageFetcher(data_dir, partial(download_file, _origin_client()))
+    fetcher = ImageFetcher(data_dir, partial(download_file, _client_for(urls)))
     with ThreadPoolExecutor(len(urls)) as pool:
         outputs = list(pool.map(lambda url: _fetch_one(fetcher, entry(url)), urls))
     data_dir.close()
@@ -91,7 +97,7 @@ def _fetch_one(fetcher: ImageFetcher, image: OsImage) -> str:
 
 def run(directory: Path, urls: Sequence[str], kill_at_step: int = 0) -> tuple[set[str], int]:
     """Fork a process that fetches, which succeeds or is killed; return its output and number of steps."""
-    _origin_client()
+    _client_for(urls)
     reading, writing = os.pipe()
     child = os.fork()  # modules and certificate authorities are loaded already
     if child == 0:

@@ -206,7 +206,7 @@ async def test_stop_cancels_retries(catalogs: Catalogs, lines: Lines, origin: Or
 async def test_failure_during_stop_is_not_retried(reactor: EPollReactor, tmp_path: Path) -> None:
     fetching, stopping, clock = threading.Event(), threading.Event(), Clock()
 
-    def fetch(url: str, partial: Path, interruption: Interruption, progress: ReportProgress) -> None:
+    def fetch(url: str, partial: Path, interruption: Interruption, progress: ReportProgress, _: str) -> None:
         del url, partial, interruption, progress
         fetching.set()
         stopping.wait()

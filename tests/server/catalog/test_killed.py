@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.clients import missing, needs_client
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
+from tests.registry_origin import RegistryOrigin, layer_of
 from tests.server.catalog import fetching
 from tests.server.catalog.origin import Origin, Resource
 
@@ -50,6 +51,17 @@ def test_kill_at_each_step_loses_nothing(origin: Origin, tmp_path: Path) -> None
     outputs = start("every-step", tmp_path / "data", url)
     assert set(outputs) == {fetching.digest_of(url)}
     assert len(outputs) > 50  # one for each step, and the last one, which was not killed, for itself
+
+
+@pytest.mark.soak
+def test_kill_at_each_step_of_an_extraction_loses_nothing(origin: Origin, tmp_path: Path) -> None:
+    content, registry = iso(0, 0.1), RegistryOrigin(origin)
+    name = f"coreos/{hashlib.sha256(content).hexdigest()}"
+    registry.manifest([layer_of({name: content, "z": b"after it"}), layer_of({"etc/x": b""})])
+    url = registry.url(path=f"/{name}")
+    outputs = start("every-step", tmp_path / "data", url)
+    assert set(outputs) == {fetching.digest_of(url)}
+    assert len(outputs) > 50
 
 
 def test_repeated_kills_are_resumed(origin: Origin, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ async def test_invalid_download_is_fetched_again_after_an_hour(
 async def test_unexpected_error_refuses_one_image_only(
     reactor: EPollReactor, lines: Lines, tmp_path: Path, logged_failures: LoggedFailures
 ) -> None:
-    def fail(url: str, partial: Path, interruption: Interruption, progress: ReportProgress) -> None:
+    def fail(url: str, partial: Path, interruption: Interruption, progress: ReportProgress, _: str) -> None:
         raise RuntimeError(url, partial, interruption, progress)
 
     good = entry(write(tmp_path / "good.iso").as_uri(), version="good")

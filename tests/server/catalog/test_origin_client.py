@@ -12,9 +12,9 @@ import trustme
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.common.http.origins import origin_of
+from image_service.common.http.redirects import MAX_REDIRECTS
 from image_service.core.errors import Unavailable
 from image_service.server.catalog.download.origin_client import OriginClient
-from image_service.common.http.redirects import MAX_REDIRECTS
 from image_service.settings.settings import Settings
 from tests.ports import ANY_ADDRESS
 from tests.server.catalog.origin import Origin, Reply, running

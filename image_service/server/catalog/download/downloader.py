@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from image_service.common.http.origins import public_url
+from image_service.common.registry.connections import RegistryCall
+from image_service.common.registry.references import is_registry_url, parse_registry_url
 from image_service.core.errors import Unavailable
 from image_service.server.catalog.download.partial_file import OriginFile, PartialFile
+from image_service.server.catalog.download.registry_download import RegistryDownload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,23 +36,33 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 _UNSATISFIED = re.compile(r"bytes \*/([0-9]{1,18})")
 
 
-def download_file(
+def download_file(  # noqa: PLR0913, PLR0917 - two of them have defaults
     client: OriginClient,
     url: str,
     partial: Path,
     interruption: Interruption,
     report_progress: ReportProgress = lambda *_: None,
+    architecture: str = "",
 ) -> None:
     """Complete a file of which a part may exist; if this raises, the next call resumes it.
 
     Progress is reported at the beginning and with each block.
 
+    Args:
+        architecture: of the image, for registries that have images of several.
+
     Raises:
+        BaseImageError: a registry has another thing there than a base image.
         Unavailable: not fetched, or not completely; see ``OriginClient.fetch``.
         OSError: the file cannot be written.
         Interrupted: the service stops.
     """
     interruption.raise_if_interrupted()
+    if is_registry_url(url):
+        call = RegistryCall(client.limits, interruption)
+        named = parse_registry_url(url)
+        RegistryDownload(client.registries, named, architecture, partial, call, report_progress).run()
+        return
     with PartialFile(partial, url) as file:
         for _ in range(2):  # the second time from the beginning
             if file.complete:

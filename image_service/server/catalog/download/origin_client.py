@@ -20,9 +20,12 @@ from image_service.common.http.origins import origin_of, public_url
 from image_service.common.http.redirects import REDIRECTS, Redirects
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
+from image_service.common.registry.client import RegistryClient
 from image_service.core.errors import Unavailable
+from image_service.server.catalog.download.registry_options import registry_options
 from image_service.server.http.retry_after import parse_retry_after
 from image_service.settings.proxies import NO_PROXIES
+from image_service.settings.registries import NO_REGISTRIES
 
 if TYPE_CHECKING:
     import ssl
@@ -31,8 +34,10 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.http.response import HttpResponse
+    from image_service.common.registry.connections import RegistryOptions
     from image_service.settings.base_images import DownloadSettings
     from image_service.settings.proxies import ProxySettings
+    from image_service.settings.registries import RegistrySettings
 
 MIN_BYTES_PER_SECOND = 1024  # at which a base image would take days
 
@@ -60,6 +65,8 @@ class OriginClient:
         parameters: query parameters that are credentials.
         credential_origins: origins that get the credentials, as ``origin_of`` returns them.
         proxies: those of the environment.
+        registry_options: how OCI registries are reached.
+        registries: their client, which keeps no connections.
     """
 
     trust: Reloaded[ssl.SSLContext] = attrs.field(repr=False)
@@ -68,10 +75,21 @@ class OriginClient:
     parameters: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     credential_origins: frozenset[str] = frozenset()
     proxies: ProxySettings = NO_PROXIES
+    registry_options: RegistryOptions = attrs.field(
+        factory=lambda: registry_options(NO_REGISTRIES, None, NO_PROXIES), repr=False
+    )
+    registries: RegistryClient = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.registries = RegistryClient(self.registry_options)
 
     @classmethod
     def from_settings(
-        cls, settings: DownloadSettings, urls: Iterable[str] = (), proxies: ProxySettings = NO_PROXIES
+        cls,
+        settings: DownloadSettings,
+        urls: Iterable[str] = (),
+        proxies: ProxySettings = NO_PROXIES,
+        registries: RegistrySettings = NO_REGISTRIES,
     ) -> OriginClient:
         """Make a client that sends the configured credentials to the origins of `urls`."""
         return cls(
@@ -81,6 +99,7 @@ class OriginClient:
             settings.query_params,
             frozenset(map(origin_of, urls)),
             proxies,
+            registry_options(registries, settings.ca_file, proxies),
         )
 
     def set_credential_urls(self, urls: Iterable[str]) -> None:
@@ -106,7 +125,7 @@ class OriginClient:
                 the origin's ``Retry-After`` is kept.
             Interrupted: the service stops.
         """
-        client = HttpClient(self.trust.get, self._limits(), find_proxy=self.proxies.find)
+        client = HttpClient(self.trust.get, self.limits, find_proxy=self.proxies.find)
         redirects = self.redirects(url)
         unavailable = partial(self._unavailable, url, redirects)
         try:
@@ -123,7 +142,9 @@ class OriginClient:
         except HttpError as error:
             raise unavailable(describe_failure(error)) from None
 
-    def _limits(self) -> RequestLimits:
+    @property
+    def limits(self) -> RequestLimits:
+        """What bounds each request."""
         seconds = self.stall_seconds
         return RequestLimits(
             stall_seconds=seconds,

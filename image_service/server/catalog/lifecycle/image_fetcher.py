@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.http.origins import public_url
 from image_service.common.programs.interruptible import NEEDED
+from image_service.common.registry.references import is_registry_url
 from image_service.core.errors import BaseImageError, Unavailable
 from image_service.server.catalog.download.downloader import ReportProgress
 from image_service.server.catalog.lifecycle.opening import open_base_image, signature_path
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from image_service.settings.os_images import OsImage
 
 T = TypeVar("T", bound="_Verified")
-Download: TypeAlias = Callable[[str, Path, Interruption, ReportProgress], None]
+Download: TypeAlias = Callable[[str, Path, Interruption, ReportProgress, str], None]
 
 
 class _Verified(Protocol):
@@ -85,7 +86,7 @@ class ImageFetcher:
                         check_space(done, total)
                         report_progress(done, total)
 
-                    self.download(entry.url, partial, interruption, report)
+                    self.download(entry.url, partial, interruption, report, entry.cpu_architecture)
                 self.data_dir.publish(entry.file_name)
             if self.keys and not signature_path(path).exists():
                 self._fetch_signature(entry, interruption)
@@ -176,7 +177,15 @@ class ImageFetcher:
                     f"the signature at {public_url(url)} has more than {MAX_SIGNATURE_BYTES} bytes"
                 )
 
-        split = urlsplit(entry.url)
-        url = entry.signature_url or split._replace(path=f"{split.path}.sig").geturl()
-        self.download(url, self.data_dir.partial_path(image, name), interruption, check_length)
+        url = entry.signature_url or _signature_url(entry.url)
+        partial = self.data_dir.partial_path(image, name)
+        self.download(url, partial, interruption, check_length, entry.cpu_architecture)
         self.data_dir.publish(image, name)
+
+
+def _signature_url(url: str) -> str:
+    """Return the URL of a file's signature: beside it, in a registry in the same image."""
+    if is_registry_url(url):
+        return f"{url}.sig"
+    split = urlsplit(url)
+    return split._replace(path=f"{split.path}.sig").geturl()
