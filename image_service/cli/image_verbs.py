@@ -197,7 +197,7 @@ def _refresh_stream(source: StreamSource, directory: Path, client: OriginClient)
         tell(f"stream {source.stream}: {printable(error.detail)}")
         return False
     if fetched:
-        save_state(path, state.with_document(source, *fetched))
+        save_state(path, state.with_offer(source, *fetched))
     return True
 
 

@@ -111,10 +111,13 @@ class StreamSettings:
         "COREOS_STREAMS", parse=parse_coreos_streams, absent=(), is_secret=True, from_file=True
     )
     """Streams to take base images from, with or without `OS_IMAGES`: a JSON list of objects. `stream` (its
-    name here), `url` (of its metadata, `http://…` or `https://…`) and `architectures` (a list) are required,
-    `keep` is the number of releases to keep that became ready (2 by default), beside one that is not ready
-    yet. The metal ISO of each architecture becomes a base image whose version is the release; in the place of
-    an OpenShift version, the stream's name is the newest release that is ready."""
+    name here), `url` (`http://…`, `https://…` or `file:///…`, of its metadata or of a ConfigMap such as
+    OpenShift's `coreos-bootimages`, in JSON or YAML) and `architectures` (a list) are required. `keep` is the
+    number of releases to keep that became ready (2 by default), beside one that is not ready yet.
+    `config_map_stream` is the stream's name in the ConfigMap, if it is not `stream`. `openshift_version` is
+    the version that the releases are for; alone, it means the default stream of its ConfigMap. The metal ISO
+    of each architecture becomes a base image whose version is the release; in the place of an OpenShift
+    version, the stream's name is the newest release that is ready. See `docs/streams.md`."""
     refresh_seconds: float = setting("STREAM_REFRESH", parse=parsers.seconds, default="3600")
     """Interval at which a stream's metadata is fetched, in seconds, with 10 % jitter."""
 

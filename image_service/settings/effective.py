@@ -65,7 +65,8 @@ def _describe(entry: OsImage | StreamSource) -> str:
     path, mark, _ = entry.url.partition("?")
     url = path + mark + (MASK if mark else "")
     if isinstance(entry, StreamSource):
-        return f"{entry.stream} ({', '.join(entry.architectures)}; {entry.keep} releases): {url}"
+        version = f" of OpenShift {entry.openshift_version}" if entry.openshift_version else ""
+        return f"{entry.stream}{version} ({', '.join(entry.architectures)}; {entry.keep} releases): {url}"
     versions = ", ".join(entry.openshift_versions)
     return f"{versions} ({entry.version} {entry.cpu_architecture} {entry.image_type}): {url}"
 

@@ -6,7 +6,9 @@ version: it has the same syntax.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import attrs
 
@@ -16,8 +18,9 @@ from image_service.core.families.coreos.build_names import (
     VERSION,
     VERSION_FAULT,
 )
-from image_service.core.formats.hosts import host_fault, is_web_url
+from image_service.core.formats.hosts import host_fault
 from image_service.settings import parsers
+from image_service.settings.os_images import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,9 +34,23 @@ class StreamSource:
     """A stream and its source."""
 
     stream: str  # its name here
-    url: str = attrs.field(repr=False)  # of its metadata; its query may hold a credential
+    # of its metadata or of a ConfigMap: ``file``, ``http``, ``https``; its query may hold a credential
+    url: str = attrs.field(repr=False)
     architectures: tuple[str, ...]  # RPM architecture names; never empty
     keep: int = KEEP  # how many of the newest releases are kept, for each architecture
+    config_map_stream: str | None = None  # its name in the ConfigMap; None: as here
+    openshift_version: str | None = None  # that its releases are for
+
+    @property
+    def key(self) -> str:
+        """Its name in a ConfigMap."""
+        return self.config_map_stream or self.stream
+
+    @property
+    def local_path(self) -> Path | None:
+        """The path of a ``file`` URL; None for other URLs."""
+        split = urlsplit(self.url)
+        return Path(unquote(split.path)) if split.scheme == "file" else None
 
 
 def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
@@ -46,7 +63,14 @@ def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
     names = [entry["stream"] for entry in entries]
     parsers.raise_faults(f"{names.count(name)} entries have the stream {name}" for name in _repeated(names))
     return tuple(
-        StreamSource(entry["stream"], entry["url"], tuple(entry["architectures"]), entry.get("keep", KEEP))
+        StreamSource(
+            entry["stream"],
+            entry["url"],
+            tuple(entry["architectures"]),
+            entry.get("keep", KEEP),
+            entry.get("config_map_stream"),
+            entry.get("openshift_version"),
+        )
         for entry in entries
     )
 
@@ -56,23 +80,27 @@ def _faults(entry: object) -> Iterable[str]:
     if not isinstance(entry, dict):
         yield "must be an object"
         return
-    stream = entry.get("stream")
-    if not isinstance(stream, str):
-        yield "stream must be a string, in double quotes"
-    elif not VERSION.fullmatch(stream):
-        yield f"stream {VERSION_FAULT}"
-    url, architectures = entry.get("url"), entry.get("architectures")
-    if not isinstance(url, str) or not is_web_url(url):
-        yield f"url {host_fault(str(url)) or f'must be an {parsers.WEB_URL}'}"
+    for name in ("stream", *(each for each in ("config_map_stream", "openshift_version") if each in entry)):
+        if not isinstance(entry.get(name), str):
+            yield f"{name} must be a string, in double quotes"
+        elif not VERSION.fullmatch(entry[name]):
+            yield f"{name} {VERSION_FAULT}"
+    url = entry.get("url")
+    if not isinstance(url, str) or not is_url(url):
+        yield f"url {host_fault(str(url)) or f'must be a file:///path, {parsers.WEB_URL}'}"
+    yield from _architecture_faults(entry.get("architectures"))
+    keep = entry.get("keep", KEEP)
+    if type(keep) is not int or not 1 <= keep <= MAX_KEEP:
+        yield f"keep must be a whole number from 1 to {MAX_KEEP}, or absent"
+
+
+def _architecture_faults(architectures: object) -> Iterable[str]:
     if not isinstance(architectures, list) or not architectures:
         yield "architectures must be a list of at least one"
     elif not all(isinstance(each, str) and ARCHITECTURE.fullmatch(each) for each in architectures):
         yield f"architectures: each {ARCHITECTURE_FAULT}"
     elif _repeated(architectures):
         yield "architectures: each must be there once"
-    keep = entry.get("keep", KEEP)
-    if type(keep) is not int or not 1 <= keep <= MAX_KEEP:
-        yield f"keep must be a whole number from 1 to {MAX_KEEP}, or absent"
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,19 @@ def test_entry_is_parsed_and_its_url_not_shown() -> None:
     assert "top-secret" not in repr(source)
 
 
+def test_stream_of_a_config_map_is_parsed() -> None:
+    entry = {
+        "stream": "4.22-rhel-10",
+        "url": "file:///srv/boot%20images.yaml",
+        "architectures": ["s390x"],
+        "config_map_stream": "rhel-10",
+        "openshift_version": "4.22",
+    }
+    (source,) = parse_coreos_streams(json.dumps([entry]))
+    assert (source.key, source.openshift_version) == ("rhel-10", "4.22")
+    assert source.local_path == Path("/srv/boot images.yaml")
+
+
 def test_two_releases_are_kept_by_default() -> None:
     entry = {name: value for name, value in ENTRY.items() if name != "keep"}
     (source,) = parse_coreos_streams(json.dumps([entry]))
@@ -49,9 +63,15 @@ def test_malformed_json_is_refused() -> None:
         ("stream", None, "stream must be a string, in double quotes"),
         ("stream", 39, "stream must be a string, in double quotes"),
         ("stream", "a/b", "stream must be at most 100"),
-        ("url", "file:///etc/passwd", "url must be an http"),
-        ("url", "https://user:top-secret@builds.example/", "url must be an http"),
-        ("url", 1, "url must be an http"),
+        ("stream", "rhel/9", "stream must be at most 100"),
+        ("config_map_stream", None, "config_map_stream must be a string, in double quotes"),
+        ("config_map_stream", "", "config_map_stream must be at most 100"),
+        ("openshift_version", 4.22, "openshift_version must be a string, in double quotes"),
+        ("openshift_version", "4 22", "openshift_version must be at most 100"),
+        ("url", "file://host/etc/streams.yaml", "url must be a file:///path, http"),
+        ("url", "s3://bucket/streams.json", "url must be a file:///path, http"),
+        ("url", "https://user:top-secret@builds.example/", "url must be a file:///path, http"),
+        ("url", 1, "url must be a file:///path, http"),
         ("url", "https://builds..example/", "url must have a host name of at most 253"),
         ("architectures", [], "architectures must be a list"),
         ("architectures", "x86_64", "architectures must be a list"),

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class StreamRelease:
-    """A release of the stream of that name, for one architecture."""
+    """A release of the stream of that name, for one architecture.
+
+    Args:
+        openshift_version: that it is for; None: not known.
+    """
 
     stream: str
     release: Release
+    openshift_version: str | None = None
 
     @property
     def entry(self) -> OsImage:
@@ -34,7 +39,7 @@ class StreamRelease:
             version=release.version,
             cpu_architecture=release.architecture,
             image_type=FULL_ISO,
-            openshift_versions=(self.stream,),
+            openshift_versions=tuple(filter(None, (self.openshift_version, self.stream))),
             url=release.iso.location,
             sha256=release.iso.sha256,
             signature_url=release.iso.signature,
@@ -54,7 +59,7 @@ class StreamRelease:
 def load_releases(data_dir: Path, sources: Iterable[StreamSource]) -> tuple[StreamRelease, ...]:
     """Return the releases to keep, as the stored states of streams have them."""
     return tuple(
-        StreamRelease(source.stream, release)
+        StreamRelease(source.stream, release, source.openshift_version)
         for source in sources
         for release in load_state(state_path(data_dir, source), source).releases(source)
     )

@@ -7,7 +7,8 @@ It is stored as ``rhcos-stream-NAME.json``, so that a restart needs no network::
 
     source         SHA-256 of the URL, whose query may hold a credential; empty: nothing was fetched
     etag, last_modified
-                   validators of the newest document; null: it had none
+                   validators of the newest document; null: it had none. The etag of a file is its SHA-256
+    is_default     whether an OpenShift version alone means this stream
     documents      stream metadata, the newest first: that as it was published, older ones only for the
                    architectures whose release is kept
     aliases        by architecture, the release that the stream's name stands for
@@ -24,10 +25,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from image_service.common.files.atomic import atomic_write
-from image_service.core.errors import StreamMetadataInvalid
+from image_service.core.errors import StreamMetadataInvalid, Unavailable, describe_os_error
 from image_service.core.families.coreos.stream_metadata import (
     MAX_DOCUMENT_BYTES,
     offered_members,
+    parse_offer,
     parse_stream,
     restrict_architectures,
     select_releases,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
-    from image_service.core.families.coreos.stream_metadata import Document, Release
+    from image_service.core.families.coreos.stream_metadata import Document, OfferedStream, Release
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.settings.stream_sources import StreamSource
 
@@ -54,13 +56,19 @@ class StreamState:
     last_modified: str | None = None
     documents: tuple[Document, ...] = attrs.field(default=(), repr=False)
     aliases: Mapping[str, str] = attrs.field(factory=dict)
+    is_default: bool = True
 
     def preconditions(self, source: StreamSource) -> Mapping[str, str]:
         """Return the header fields of a request that gets 304 if nothing has changed."""
-        if not self.documents or self.source != _digest(source.url):
+        if not self.documents or self.source != _digest(source):
             return {}
         fields = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
         return {name: value for name, value in fields.items() if value is not None}
+
+    def with_offer(self, source: StreamSource, offer: OfferedStream, validators: Validators) -> StreamState:
+        """Return the state after fetching what is offered now; see `with_document`."""
+        state = self.with_document(source, offer.document, validators)
+        return attrs.evolve(state, is_default=offer.is_default)
 
     def with_document(self, source: StreamSource, document: Document, validators: Validators) -> StreamState:
         """Return the state after fetching a document, valid for all architectures of `source`."""
@@ -70,7 +78,7 @@ class StreamState:
             was_ready = _restrict_to_aliases(documents[:1], self.aliases, source)
             documents = (document, *was_ready, *documents[1:])
         return attrs.evolve(
-            self, source=_digest(source.url), etag=etag, last_modified=last_modified, documents=documents
+            self, source=_digest(source), etag=etag, last_modified=last_modified, documents=documents
         ).with_aliases(source, self.aliases)
 
     def with_aliases(self, source: StreamSource, aliases: Mapping[str, str]) -> StreamState:
@@ -118,7 +126,10 @@ def load_state(path: Path, source: StreamSource) -> StreamState:
                 documents.append(parse_stream(json.dumps(document).encode()))
         texts = (members["source"], *members["aliases"].values())
         validators = (members["etag"], members["last_modified"])
+        is_default = members.setdefault("is_default", True)
         if not all(isinstance(text, str) for text in (*texts, *filter(None, validators))):
+            return StreamState()
+        if not isinstance(is_default, bool):
             return StreamState()
         return StreamState(documents=tuple(documents), **members).for_source(source)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -127,7 +138,7 @@ def load_state(path: Path, source: StreamSource) -> StreamState:
 
 def fetch_document(
     source: StreamSource, state: StreamState, client: OriginClient, interruption: Interruption
-) -> tuple[Document, Validators] | None:
+) -> tuple[OfferedStream, Validators] | None:
     """Fetch the document of a stream; None if it has not changed.
 
     Raises:
@@ -135,18 +146,40 @@ def fetch_document(
         StreamMetadataInvalid: it is not stream metadata, or has no ISO for any of the architectures.
         Interrupted: the service stops.
     """
-    preconditions = state.preconditions(source)
-    with client.fetch(source.url, preconditions, interruption) as response:
-        if response.status == HTTPStatus.NOT_MODIFIED and preconditions:
-            return None
-        text = response.read_all(MAX_DOCUMENT_BYTES)
-        validators = (response.field("ETag") or None, response.field("Last-Modified") or None)
-    document = parse_stream(text)
-    if not select_releases(document, source.architectures):
+    preconditions, path = state.preconditions(source), source.local_path
+    if path is not None:
+        fetched = _read_file(path, preconditions)
+    else:
+        fetched = _fetch(source.url, preconditions, client, interruption)
+    if fetched is None:
+        return None
+    text, validators = fetched
+    offer = parse_offer(text, source.key)
+    if not select_releases(offer.document, source.architectures):
         raise StreamMetadataInvalid(
             f"$.architectures: has no metal ISO for {', '.join(source.architectures)}"
         )
-    return document, validators
+    return offer, validators
+
+
+def _fetch(
+    url: str, preconditions: Mapping[str, str], client: OriginClient, interruption: Interruption
+) -> tuple[bytes, Validators] | None:
+    with client.fetch(url, preconditions, interruption) as response:
+        if response.status == HTTPStatus.NOT_MODIFIED and preconditions:
+            return None
+        text = response.read_all(MAX_DOCUMENT_BYTES)
+        return text, (response.field("ETag") or None, response.field("Last-Modified") or None)
+
+
+def _read_file(path: Path, preconditions: Mapping[str, str]) -> tuple[bytes, Validators] | None:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise Unavailable(f"cannot read {path}: {describe_os_error(error)}") from None
+    etag = hashlib.sha256(text).hexdigest()
+    return None if preconditions.get("If-None-Match") == etag else (text, (etag, None))
 
 
 def save_state(path: Path, state: StreamState) -> None:
@@ -211,5 +244,6 @@ def _restrict_to_aliases(
         yield restrict_architectures(document, named)
 
 
-def _digest(url: str) -> str:
-    return hashlib.sha256(url.encode()).hexdigest()
+def _digest(source: StreamSource) -> str:
+    text = source.url if source.config_map_stream is None else f"{source.url} {source.config_map_stream}"
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -138,22 +138,47 @@ class Streams:
 
     @property
     def desired(self) -> tuple[StreamRelease, ...]:
-        """The releases to keep: by stream and architecture, the newest first."""
+        """The releases to keep: by stream and architecture, the newest first, default streams before others.
+
+        Those of another stream are for an OpenShift version too, once its default stream is known: before,
+        the version alone would mean them.
+        """
         return tuple(
-            StreamRelease(stream.source.stream, release)
-            for stream in self._streams
+            StreamRelease(
+                stream.source.stream,
+                release,
+                stream.source.openshift_version if self._is_for_version(stream) else None,
+            )
+            for stream in self._in_order
             for releases in stream.releases.values()
             for release in releases
         )
 
     @property
     def aliases(self) -> Mapping[tuple[str, str], str]:
-        """The release that a stream's name stands for, by stream and architecture, once one was ready."""
-        return {
-            (stream.source.stream, architecture): version
-            for stream in self._streams
-            for architecture, version in stream.state.aliases.items()
-        }
+        """The release that a stream's name stands for, by stream and architecture, once one was ready.
+
+        An OpenShift version stands for its default stream.
+        """
+        named: dict[tuple[str, str], str] = {}
+        for stream in reversed(self._in_order):
+            for architecture, version in stream.state.aliases.items():
+                named[stream.source.stream, architecture] = version
+                if stream.source.openshift_version and stream.state.is_default:
+                    named[stream.source.openshift_version, architecture] = version
+        return named
+
+    @property
+    def _in_order(self) -> list[Stream]:
+        """The streams, those that an OpenShift version alone means before others."""
+        return sorted(self._streams, key=lambda stream: not stream.state.is_default)
+
+    def _is_for_version(self, stream: Stream) -> bool:
+        version = stream.source.openshift_version
+        return any(
+            each.source.openshift_version == version and each.state.is_default and any(each.releases.values())
+            for each in self._streams
+        )
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -235,10 +260,10 @@ class Streams:
             return stream.state.with_stored(source, stored)
         fetch = partial(fetch_document, source, stream.state, self._client, self._interruption)
         fetched = await self._in_thread(fetch)
-        return stream.state.with_document(source, *fetched) if fetched else stream.state
+        return stream.state.with_offer(source, *fetched) if fetched else stream.state
 
     async def _set_state(self, stream: Stream, state: StreamState) -> None:
-        releases = stream.releases
+        releases, was_default = stream.releases, stream.state.is_default
         stream.set_state(state)
         if stream.releases != releases:
             for architecture, found in stream.releases.items():
@@ -249,6 +274,7 @@ class Streams:
                     architecture=architecture,
                     release=found[0].version if found else "no ISO",
                 )
+        if stream.releases != releases or state.is_default != was_default:
             self._changed()
         await self._save(stream)
 

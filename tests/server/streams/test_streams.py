@@ -15,7 +15,7 @@ from image_service.server.streams import stream_state
 from image_service.server.streams.streams import RETRY_SECONDS, Streams
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.stream_sources import StreamSource
-from tests.core.families.coreos.streams import SHA256, stream, text
+from tests.core.families.coreos.streams import SHA256, config_map, stream, text
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.server.catalog.origin import Origin, Reply
 
@@ -123,6 +123,72 @@ async def test_releases_of_a_stream_are_desired(setup: Setup) -> None:
     assert entry.url == setup.origin.url("/44.1/x86_64/fcos-44.1-live-iso.x86_64.iso")
     assert (entry.sha256, entry.signature_url) == (SHA256, f"{entry.url}.sig")
     assert setup.changes == 1
+
+
+def of_version(setup: Setup, name: str, **changes: Any) -> StreamSource:
+    """Return a stream of a ConfigMap of OpenShift 4.22."""
+    url = setup.origin.url("/streams.json")
+    return setup.source(name, url=url, openshift_version="4.22", **changes)
+
+
+@ensure_deferred
+async def test_openshift_version_means_the_default_stream_of_its_config_map(setup: Setup) -> None:
+    streams = {"rhel-10": stream("10.2"), "rhel-9": stream("9.8")}
+    setup.origin.serve("/streams.json", *[Reply(config_map(streams, "rhel-9"))] * 3)
+    found = await setup.started(of_version(setup, "rhel-10"), of_version(setup, "rhel-9"))
+    assert [each.entry.openshift_versions for each in found.desired] == [
+        ("4.22", "rhel-9"),
+        ("4.22", "rhel-10"),
+    ]
+    assert versions(found) == ["9.8", "10.2"]
+    assert moved(found, among("10.2")) == {("rhel-10", "x86_64"): "10.2"}
+    assert moved(found, among("9.8", "10.2")) == {
+        ("rhel-9", "x86_64"): "9.8",
+        ("rhel-10", "x86_64"): "10.2",
+        ("4.22", "x86_64"): "9.8",
+    }
+    await found.stop()
+    setup.origin.serve("/streams.json", *[Reply(status=503)] * 2)
+    again = await setup.started(of_version(setup, "rhel-10"), of_version(setup, "rhel-9"))
+    assert again.aliases["4.22", "x86_64"] == "9.8"
+
+
+@ensure_deferred
+async def test_openshift_version_never_means_another_stream_than_the_default_one(setup: Setup) -> None:
+    streams = {"rhel-10": stream("10.2"), "rhel-9": stream("9.8")}
+    setup.origin.serve("/streams.json", Reply(config_map(streams, "rhel-9")))
+    found = await setup.started(of_version(setup, "4.22-10", config_map_stream="rhel-10"))
+    assert [each.entry.openshift_versions for each in found.desired] == [("4.22-10",)]
+    assert moved(found, among("10.2")) == {("4.22-10", "x86_64"): "10.2"}
+
+
+@ensure_deferred
+async def test_default_stream_that_changes_is_reported(setup: Setup) -> None:
+    streams = {"rhel-10": stream("10.2"), "rhel-9": stream("9.8")}
+    replies = [Reply(config_map(streams, name)) for name in ("rhel-9", "rhel-10")]
+    setup.origin.serve("/streams.json", replies[0], replies[0], replies[1], replies[1])
+    found = await setup.started(of_version(setup, "rhel-10"), of_version(setup, "rhel-9"))
+    changes = setup.changes
+    await setup.later(found)
+    assert setup.changes > changes
+    assert versions(found) == ["10.2", "9.8"]
+    assert [each.entry.openshift_versions[0] for each in found.desired] == ["4.22", "4.22"]
+
+
+@ensure_deferred
+async def test_config_map_is_read_from_a_file(setup: Setup, lines: Lines) -> None:
+    path = setup.directory / "boot images.yaml"
+    source = setup.source("rhel-9", url=path.as_uri())
+    found = await setup.started(source)
+    assert "cannot be refreshed: cannot read " + str(path) in lines.text
+    path.write_bytes(config_map({"rhel-9": stream("9.8")}, "rhel-9", as_yaml=True))
+    await setup.later(found, RETRY_SECONDS)
+    assert versions(found) == ["9.8"]
+    await setup.later(found)
+    assert setup.changes == 1
+    path.write_bytes(config_map({"rhel-9": stream("9.9")}, as_yaml=True))
+    await setup.later(found)
+    assert (versions(found), setup.changes) == (["9.9"], 2)
 
 
 @ensure_deferred

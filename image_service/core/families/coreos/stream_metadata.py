@@ -1,5 +1,8 @@
 """Stream metadata, in which a CoreOS stream publishes its newest release (coreos/stream-metadata-go). Pure.
 
+OpenShift has it in the ConfigMap ``coreos-bootimages``: ``data.stream`` is the metadata of the default
+stream; ``data.streams``, which older versions lack, that of all by name, such as ``rhel-9`` and ``rhel-10``.
+
 Only these members are read, strictly::
 
     stream                                    its name
@@ -14,7 +17,8 @@ PLATFORM is one of `DISK_PLATFORMS`; FORMAT is ``raw``, ``qcow2``, ``vmdk``, ``v
 a compression (``raw.xz``). A disk image that is not valid is left out: the ISO does not depend on it.
 
 Each artifact has a ``location``, a ``sha256`` and, in Fedora's streams, a ``signature``: the URL of a
-detached OpenPGP signature. Other members are ignored. An architecture may lack all of them.
+detached OpenPGP signature; an empty one is none. Other members are ignored. An architecture may lack all of
+them.
 """
 
 from __future__ import annotations
@@ -22,14 +26,15 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
 
-from image_service.core.errors import StreamMetadataInvalid
+from image_service.core.errors import FormatError, StreamMetadataInvalid
 from image_service.core.families.coreos.build_names import VERSION, VERSION_FAULT
+from image_service.core.formats.config_map import read_config_map
 from image_service.core.formats.hosts import is_web_url
 
 if TYPE_CHECKING:
@@ -44,14 +49,16 @@ _MAX_URL = 2048
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # Needs no escape in a URL, and is neither hidden nor a directory.
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~+-]{0,199}")
-# date-time of RFC 3339 in UTC, as stream-metadata-go writes it
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z")
+# date-time of RFC 3339; stream-metadata-go writes it in UTC
+_DATE = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
 DISK_PLATFORMS = ("metal", "qemu", "vmware", "azure", "aws", "openstack")
 _METAL = ("artifacts", "metal")
 _DISK_FORMAT = re.compile(r"(raw|qcow2|vmdk|vhd|ova)(?:\.(?:xz|gz|zst))?")
 _PXE = ("kernel", "initramfs", "rootfs")
 
-_DATE_FAULT = "must be a date as RFC 3339 has it, in UTC, such as 2026-07-21T14:07:12Z"
+_DATE_FAULT = "must be a date as RFC 3339 has it, such as 2026-07-21T14:07:12Z"
 _URL_FAULT = (
     f"must be an http:// or https:// URL of at most {_MAX_URL} characters, escaped, with no fragment and no"
     " user name"
@@ -99,15 +106,70 @@ class Release:
     disks: tuple[StreamDisk, ...] = ()
 
 
+@attrs.frozen
+class OfferedStream:
+    """A stream as a document offers it.
+
+    Args:
+        document: its metadata.
+        is_default: True if it is the one that an OpenShift version alone means.
+    """
+
+    document: Document = attrs.field(repr=False)
+    is_default: bool = True
+
+
+def parse_offer(text: bytes, name: str) -> OfferedStream:
+    """Parse stream metadata, or that of the stream of a name in a ConfigMap."""
+    _check_size(text)
+    try:
+        data = read_config_map(text)
+    except FormatError as error:
+        raise StreamMetadataInvalid(f"$: {error.detail}") from None
+    if data is None:
+        return OfferedStream(parse_stream(text))
+    if "streams" not in data:
+        return OfferedStream(_parse_member(data, "stream"))
+    streams = _Node("data.streams", _load(data["streams"], "data.streams")).members()
+    # Where there is one stream, as in OKD, it may have no name.
+    document = streams.get(name, streams.get("") if len(streams) == 1 else None)
+    if document is None:
+        named = ", ".join(json.dumps(each)[:100] for each in streams) or "none"
+        raise StreamMetadataInvalid(f"data.streams: has no stream {name}; there are {named}")
+    found = _checked(document, f"data.streams.{name}")
+    is_default = len(streams) == 1
+    if "stream" in data:
+        is_default = offered_members(_parse_member(data, "stream")) == offered_members(found)
+    return OfferedStream(found, is_default)
+
+
 def parse_stream(text: bytes) -> Document:
     """Parse stream metadata, and check the members about the whole stream."""
+    _check_size(text)
+    return _checked(_load(text, "$"), "$")
+
+
+def _parse_member(data: Mapping[str, str], name: str) -> Document:
+    if name not in data:
+        raise StreamMetadataInvalid(f"data.{name}: is missing")
+    return _checked(_load(data[name], f"data.{name}"), f"data.{name}")
+
+
+def _check_size(text: bytes) -> None:
     if len(text) > MAX_DOCUMENT_BYTES:
         raise StreamMetadataInvalid(f"$: has {len(text)} bytes; at most {MAX_DOCUMENT_BYTES} are read")
+
+
+def _load(text: bytes | str, path: str) -> object:
     try:
         document: object = json.loads(text)
     except (ValueError, RecursionError):
-        raise StreamMetadataInvalid("$: must be JSON in UTF-8") from None
-    stream = _Node("$", document)
+        raise StreamMetadataInvalid(f"{path}: must be JSON in UTF-8") from None
+    return document
+
+
+def _checked(document: object, path: str) -> Document:
+    stream = _Node(path, document)
     stream.member("stream").text()
     stream.member("metadata").member("last-modified").date()
     stream.member("architectures").members()
@@ -184,6 +246,8 @@ def _read_disks(artifacts: _Node, version: str) -> Iterator[StreamDisk]:
 
 def _read_artifact(node: _Node) -> StreamArtifact:
     signature = node.find("signature")
+    if signature and signature.value == "":
+        signature = None
     return StreamArtifact(
         location=node.member("location").matching(
             lambda url: _is_artifact_url(url) and _FILE_NAME.fullmatch(_file_name(url)), _LOCATION_FAULT
@@ -244,8 +308,8 @@ class _Node:
     def date(self) -> datetime:
         text = self.matching(_DATE.fullmatch, _DATE_FAULT)
         try:
-            return datetime.fromisoformat(text).replace(microsecond=0)
-        except ValueError:
+            return datetime.fromisoformat(text).astimezone(UTC).replace(microsecond=0)
+        except (ValueError, OverflowError):
             raise self.invalid(_DATE_FAULT) from None
 
     def _child(self, name: str, value: object) -> _Node:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 FIXTURES = Path(__file__).resolve().parents[5] / "shared" / "fixtures" / "streams"
 SHA256 = "0123456789abcdef" * 4
@@ -55,3 +56,19 @@ def metal(release: str, architecture: str, origin: str = "https://origin.example
 def text(document: object) -> bytes:
     """Return the document as published."""
     return json.dumps(document).encode()
+
+
+def config_map(streams: dict[str, Any], default: object = None, *, as_yaml: bool = False) -> bytes:
+    """Return the ConfigMap ``coreos-bootimages``.
+
+    Args:
+        default: the default stream, or its name.
+    """
+    data = {"releaseVersion": "4.22.0"}
+    if default is not None:
+        data["stream"] = json.dumps(streams[default] if isinstance(default, str) else default, indent=2)
+    if streams:
+        data["streams"] = json.dumps(streams, indent=2)
+    metadata = {"name": "coreos-bootimages", "namespace": "openshift-machine-config-operator"}
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    return (yaml.safe_dump(document) if as_yaml else json.dumps(document)).encode()

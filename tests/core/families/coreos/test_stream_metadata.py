@@ -17,10 +17,11 @@ from image_service.core.families.coreos.stream_metadata import (
     StreamArtifact,
     StreamDisk,
     offered_members,
+    parse_offer,
     parse_stream,
     select_releases,
 )
-from tests.core.families.coreos.streams import SHA256, fixture, stream, text
+from tests.core.families.coreos.streams import SHA256, config_map, fixture, stream, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +115,112 @@ def test_architecture_without_an_iso_is_left_out(path: tuple[str, ...], value: o
     assert release.architecture == "aarch64"
 
 
+def test_empty_signature_is_none() -> None:
+    document = stream()
+    formats = document["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]
+    for artifact in (formats["iso"]["disk"], formats["pxe"]["kernel"]):
+        artifact["signature"] = ""
+    (release,) = select_releases(parse_stream(text(document)), ["x86_64"])
+    assert release.kernel is not None
+    assert release.rootfs is not None
+    assert release.iso.signature is release.kernel.signature is None
+    assert release.rootfs.signature is not None
+
+
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [
+        ("2026-07-21T16:07:12+02:00", "2026-07-21T14:07:12+00:00"),
+        ("2026-07-20T23:37:12.999-14:30", "2026-07-21T14:07:12+00:00"),
+        ("2026-07-21T14:07:12-00:00", "2026-07-21T14:07:12+00:00"),
+        ("2026-07-21T14:07:12.123456789Z", "2026-07-21T14:07:12+00:00"),
+    ],
+)
+def test_dates_are_in_utc(date: str, expected: str) -> None:
+    document = with_value(("metadata", "last-modified"), date)
+    (release,) = select_releases(parse_stream(text(document)), ["x86_64"])
+    assert release.published.isoformat() == expected
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "2026-07-21T14:07:12",
+        "2026-07-21T14:07:12+0200",
+        "2026-07-21T14:07:12+24:00",
+        "0001-01-01T00:00:00+01:00",
+    ],
+)
+def test_dates_without_a_zone_or_beyond_the_calendar_are_refused(date: str) -> None:
+    assert faults(with_value(("metadata", "last-modified"), date))[0].startswith(
+        "$.metadata.last-modified: must"
+    )
+
+
+def rhel(number: int) -> dict[str, Any]:
+    return stream(f"{number}.8.20260715-0", "x86_64", "s390x")
+
+
+@pytest.mark.parametrize("as_yaml", [False, True], ids=["json", "yaml"])
+def test_streams_of_a_config_map_are_found_by_name(*, as_yaml: bool) -> None:
+    published = config_map({"rhel-9": rhel(9), "rhel-10": rhel(10)}, default="rhel-9", as_yaml=as_yaml)
+    for name, number, is_default in (("rhel-9", 9, True), ("rhel-10", 10, False)):
+        offer = parse_offer(published, name)
+        assert (offer.document, offer.is_default) == (rhel(number), is_default)
+
+
+def test_config_map_of_one_stream_has_no_list() -> None:
+    offer = parse_offer(config_map({}, default=rhel(9)), "any")
+    assert (offer.document, offer.is_default) == (rhel(9), True)
+
+
+@pytest.mark.parametrize("key", ["", "centos-10"])
+def test_only_stream_is_the_default_one(key: str) -> None:
+    offer = parse_offer(config_map({key: rhel(10)}), "centos-10")
+    assert (offer.document, offer.is_default) == (rhel(10), True)
+
+
+def test_stream_metadata_is_an_offer() -> None:
+    offer = parse_offer(text(stream()), "any")
+    assert (offer.document, offer.is_default) == (stream(), True)
+
+
+@pytest.mark.parametrize(
+    ("published", "says"),
+    [
+        (
+            config_map({"rhel-9": rhel(9), "rhel-10": rhel(10)}),
+            'has no stream okd; there are "rhel-9", "rhel-10"',
+        ),
+        (config_map({"rhel-9": rhel(9), "": rhel(10)}), "has no stream okd"),
+        (config_map({"okd": 1}), "data.streams.okd: must be an object"),
+        (
+            config_map({"okd": {**rhel(9), "metadata": {}}}),
+            "data.streams.okd.metadata.last-modified: is missing",
+        ),
+        (config_map({"okd": rhel(9)}, default={}), "data.stream.stream: is missing"),
+        (b'{"kind": "ConfigMap"}', "data.stream: is missing"),
+        (b'{"kind": "ConfigMap", "data": {"stream": "["}}', "data.stream: must be JSON"),
+        (b'{"kind": "ConfigMap", "data": {"streams": "[]"}}', "data.streams: must be an object"),
+        (b'{"kind": "ConfigMap", "data": {"stream": {}}}', "data of a ConfigMap must be an object of texts"),
+        (b"kind: ConfigMap\ndata: [", "must be JSON in UTF-8, or a ConfigMap in YAML"),
+        (b"kind: ConfigMaps\n", "must be JSON in UTF-8, or a ConfigMap in YAML"),
+        (b"kind: ConfigMap\nx: " + b"[" * 100_000, "must be JSON in UTF-8, or a ConfigMap in YAML"),
+        (
+            b"kind: ConfigMap\nx: !!python/object/apply:os.getcwd []",
+            "must be JSON in UTF-8, or a ConfigMap in YAML",
+        ),
+        (b"kind: ConfigMap\nx: 2026-13-01T00:00:00Z", "must be JSON in UTF-8, or a ConfigMap in YAML"),
+        (b"\xff ConfigMap", "must be JSON in UTF-8, or a ConfigMap in YAML"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_invalid_config_maps_are_refused(published: bytes, says: str) -> None:
+    with pytest.raises(StreamMetadataInvalid) as refusal:
+        parse_offer(published, "okd")
+    assert says in refusal.value.detail
+
+
 @pytest.mark.parametrize("missing", [("signature",), ("kernel", "initramfs", "rootfs")])
 def test_optional_members_may_be_missing(missing: tuple[str, ...]) -> None:
     document = stream()
@@ -142,7 +249,7 @@ def test_optional_members_may_be_missing(missing: tuple[str, ...]) -> None:
         (ISO, None, f"{ISO_PATH}: must be an object"),
         ((*ISO, "sha256"), SHA256.upper(), f"{ISO_PATH}.sha256: must be 64 lower-case"),
         ((*ISO, "sha256"), SHA256 + "\n", f"{ISO_PATH}.sha256: must be 64 lower-case"),
-        ((*ISO, "signature"), "", f"{ISO_PATH}.signature: must be an http:// or https:// URL"),
+        ((*ISO, "signature"), " ", f"{ISO_PATH}.signature: must be an http:// or https:// URL"),
         ((*ISO, "signature"), "x.sig", f"{ISO_PATH}.signature: must be an http:// or https:// URL"),
         (
             (*METAL, "formats", "pxe", "rootfs", "sha256"),
