@@ -14,10 +14,11 @@ import attrs
 import jsonschema
 import pytest
 import trustme
+import yaml
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import Service, run_service
-from tests.core.families.coreos.streams import fixture, metal, stream, text
+from tests.core.families.coreos.streams import config_map, fixture, metal, stream, text
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.formats.reading import fixture as live_iso
 from tests.core.formats.reading import read_layout
@@ -118,10 +119,10 @@ def offered(told: dict[str, Any]) -> object:
     return told["architectures"]["x86_64"]["artifacts"]["metal"]["release"]
 
 
-def download(service: Service, directory: Path, image_format: str) -> dict[str, bytes]:
+def download(service: Service, directory: Path, image_format: str, name: str = "stable") -> dict[str, bytes]:
     """Return what coreos-installer downloads, by file name."""
     directory.mkdir()
-    base = ("--stream-base-url", f"{service.url}/streams/", "--stream", "stable")
+    base = ("--stream-base-url", f"{service.url}/streams/", "--stream", name)
     options = ("--platform", "metal", "--format", image_format, "--architecture", "x86_64", "--insecure")
     run_client("coreos-installer", "download", *base, *options, "--directory", directory)
     return {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -240,3 +241,44 @@ def test_failed_release_does_not_push_out_the_one_that_serves(tmp_path: Path) ->
 
 def iso_url(origin: Origin, version: str) -> str:
     return str(metal(version, "x86_64", origin.url(""))["formats"]["iso"]["disk"]["location"])
+
+
+def test_two_rhel_generations_stand_under_one_openshift_version(tmp_path: Path, origin: Origin) -> None:
+    rhel9, rhel10 = Release.make("9.8.20260715-0"), Release.make("10.2.20260715-0")
+    raw = b"raw disk" * _LEAST_BYTES
+    location = origin.url("/rhcos-metal.x86_64.raw.xz")
+    serve(origin, location, raw)
+    disk = {"disk": {"location": location, "sha256": hashlib.sha256(raw).hexdigest()}}
+    streams = {}
+    for name, release in (("rhel-9", rhel9), ("rhel-10", rhel10)):
+        told = release.publish(origin, None)
+        told["formats"]["raw.xz"] = disk
+        streams[name] = stream(release.version)
+        streams[name]["architectures"]["x86_64"]["artifacts"]["metal"] = told
+    published = tmp_path / "coreos-bootimages.yaml"
+    published.write_bytes(config_map(streams, "rhel-9", as_yaml=True))
+    sources = [
+        {"stream": name, "url": published.as_uri(), "architectures": ["x86_64"], "openshift_version": "4.22"}
+        for name in ("rhel-10", "rhel-9")
+    ]
+    with run_service(tmp_path, [], environment={"COREOS_STREAMS": json.dumps(sources)}) as service:
+        for name, release in (("rhel-9", rhel9), ("rhel-10", rhel10)):
+            document(service, name, release.version)
+        infra_env_id = service.register("4.22", {"ignition": {"version": "3.2.0"}})
+        for version, release in (
+            ("4.22", rhel9),
+            (rhel9.version, rhel9),
+            (rhel10.version, rhel10),
+            ("rhel-10", rhel10),
+        ):
+            image = service.get_image(f"/byid/{infra_env_id}/{version}/x86_64/full.iso")
+            assert image.status == 200
+            assert image.body[-_LEAST_BYTES:] == release.iso[-_LEAST_BYTES:]
+        data = yaml.safe_load(service.get("/streams/4.22/configmap.yaml").body)["data"]
+        assert {name: offered(told) for name, told in json.loads(data["streams"]).items()} == {
+            "rhel-9": rhel9.version,
+            "rhel-10": rhel10.version,
+        }
+        assert (offered(json.loads(data["stream"])), data["releaseVersion"]) == (rhel9.version, "4.22")
+        found = download(service, tmp_path / "raw", "raw.xz", "rhel-10")
+        assert found == {"rhcos-metal.x86_64.raw.xz": raw}

@@ -88,9 +88,9 @@ class StreamDocumentRef:
 
 @attrs.frozen
 class StreamConfigMapRef:
-    """The metadata of a stream as a ConfigMap of OpenShift."""
+    """The metadata of streams as a ConfigMap of OpenShift."""
 
-    stream: str
+    name: str | None  # of a stream or an OpenShift version; None: all streams
 
 
 @attrs.frozen

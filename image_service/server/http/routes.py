@@ -248,6 +248,8 @@ def _decode(segment: str) -> str:
 
 def _stream_ref(segments: tuple[str, ...]) -> StreamRef | None:
     match segments:
+        case ("configmap.yaml",):
+            return StreamConfigMapRef(None)
         case (name,) if name.endswith(".json"):
             return StreamDocumentRef(name.removesuffix(".json"))
         case (stream, "configmap.yaml"):

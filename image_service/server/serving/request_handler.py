@@ -174,7 +174,7 @@ class ImageRequestHandler:
                 if route.ref is None:
                     raise NotFound(
                         "not found; the documents of a stream are STREAM.json, STREAM-RELEASE.json and"
-                        " STREAM/configmap.yaml"
+                        " STREAM/configmap.yaml, those of all configmap.yaml"
                     )
                 representation = Representation(self._mirror(route.ref))
                 return PreparedResponse(representation.respond(request.method, request.headers), subject)

@@ -11,6 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
@@ -19,6 +20,7 @@ from image_service.core.errors import ImageServiceError, NotFound, Unavailable
 from image_service.core.extents import ExtentMap, FileExtent, Literal
 from image_service.core.families.coreos.stream_mirror import (
     SIGNATURE_SUFFIX,
+    PublishedStream,
     render_config_map,
     render_stream,
 )
@@ -26,10 +28,9 @@ from image_service.core.images.boot_image import BootImage, make_etag
 from image_service.core.images.reference import Kind, StreamConfigMapRef, StreamDocumentRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from image_service.common.concurrency.process_parts import InThread
-    from image_service.core.families.coreos.stream_mirror import PublishedRelease
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import StreamRef
     from image_service.server.streams.release_preparer import MirroredRelease
@@ -68,6 +69,7 @@ class Mirror:
         self._base_url = base_url
         self._mirrored: dict[StreamRelease, MirroredRelease] = {}
         self._preparing: dict[StreamRelease, Deferred[None]] = {}
+        self._rendered: dict[str, tuple[list[MirroredRelease], BootImage]] = {}
 
     def update(self) -> None:
         """Start to prepare releases whose ISO is ready, and forget those that are not desired any more.
@@ -77,6 +79,7 @@ class Mirror:
         """
         desired = self._streams.desired
         kept = set(desired)
+        self._rendered.clear()
         self._mirrored = {
             release: mirrored for release, mirrored in self._mirrored.items() if release in kept
         }
@@ -103,22 +106,59 @@ class Mirror:
         if isinstance(ref, StreamDocumentRef):
             return self.document(ref.name)
         if isinstance(ref, StreamConfigMapRef):
-            return self.config_map(ref.stream)
+            return self.config_map(ref.name)
         return self.file(ref.stream, ref.version, ref.architecture, ref.name)
 
     def document(self, name: str) -> BootImage:
         """Return stream metadata; `name` is a stream, or a stream, ``-`` and a release."""
-        if name not in self._desired:
-            for stream, releases in self._desired.items():
-                listed = [each for each in releases if f"{stream}-{each.release.version}" == name]
-                if listed:
-                    complete = [self._require(release) for release in listed]
-                    return self._text(render_stream, stream, complete, f"{name}.json", JSON)
-        return self._text(render_stream, name, self._current(name), f"{name}.json", JSON)
+        stream, releases = self._find_releases(name)
 
-    def config_map(self, stream: str) -> BootImage:
-        """Return stream metadata as the ConfigMap that OpenShift keeps."""
-        return self._text(render_config_map, stream, self._current(stream), "configmap.yaml", YAML)
+        def render() -> bytes:
+            return render_stream(stream, self._base_url, [mirrored.published for mirrored in releases])
+
+        return self._render(f"{name}.json", JSON, releases, render)
+
+    def config_map(self, name: str | None) -> BootImage:
+        """Return stream metadata as the ConfigMap that OpenShift keeps.
+
+        Args:
+            name: of a stream, or of an OpenShift version with its streams; None: all streams.
+        """
+        keys = self._find_streams(name)
+        current = {stream: self._current(stream) for stream in keys}
+
+        def render() -> bytes:
+            streams = [
+                PublishedStream(stream, key, [mirrored.published for mirrored in current[stream]])
+                for stream, key in keys.items()
+            ]
+            return render_config_map(self._base_url, streams, None if name in keys else name)
+
+        releases = [mirrored for found in current.values() for mirrored in found]
+        return self._render(f"{name or ''}/configmap.yaml", YAML, releases, render)
+
+    def _find_releases(self, name: str) -> tuple[str, list[MirroredRelease]]:
+        """Return the stream of a document, and the releases that it lists."""
+        if name not in self._desired:
+            for stream, desired in self._desired.items():
+                listed = [each for each in desired if f"{stream}-{each.release.version}" == name]
+                if listed:
+                    return stream, [self._require(release) for release in listed]
+        return name, self._current(name)
+
+    def _find_streams(self, name: str | None) -> Mapping[str, str]:
+        """Return the streams of a ConfigMap with their names in it, the default one first."""
+        desired = self._desired
+        if name is not None and name in desired:
+            return {name: name}
+        streams = {
+            stream: stream if name is None else releases[0].key or stream
+            for stream, releases in desired.items()
+            if name in {None, releases[0].openshift_version}
+        }
+        if not streams:
+            raise NotFound(f"there is no such stream; there are {', '.join(desired) or 'none'}")
+        return streams
 
     def file(self, stream: str, version: str, architecture: str, name: str) -> BootImage:
         """Return a file of a release, or its signature."""
@@ -163,7 +203,11 @@ class Mirror:
     def _published(self, desired: StreamRelease) -> MirroredRelease | None:
         """Return None if the release is not prepared, or its ISO is not there any more."""
         mirrored = self._mirrored.get(desired)
-        return mirrored if mirrored and self._base_image(desired) is mirrored.base else None
+        if mirrored is None or self._base_image(desired) is not mirrored.base:
+            return None
+        if mirrored.origin.release is not desired.release:  # the stream says more about it now
+            self._mirrored[desired] = mirrored = attrs.evolve(mirrored, origin=desired)
+        return mirrored
 
     def _base_image(self, desired: StreamRelease) -> BaseImage | None:
         """Return the release's ISO, if it is ready and the one that the stream lists."""
@@ -197,16 +241,20 @@ class Mirror:
             if desired in self._streams.desired:
                 self._mirrored[desired] = mirrored
 
-    def _text(
+    def _render(
         self,
-        render: Callable[[str, str, Iterable[PublishedRelease]], bytes],
-        stream: str,
-        releases: list[MirroredRelease],
-        file_name: str,
+        path: str,
         content_type: str,
+        releases: list[MirroredRelease],
+        render: Callable[[], bytes],
     ) -> BootImage:
-        document = render(stream, self._base_url, [mirrored.published for mirrored in releases])
-        return _literal(document, "document", file_name, content_type)
+        """Return a document, rendered anew if it describes other releases than the last time."""
+        before, image = self._rendered.get(path, ([], None))
+        if image is None or [*map(id, before)] != [*map(id, releases)]:
+            name = path.rpartition("/")[2]
+            image = _literal(render(), "document", name, content_type)
+            self._rendered[path] = (releases, image)
+        return image
 
 
 def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:

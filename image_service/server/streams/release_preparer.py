@@ -71,7 +71,9 @@ class MirroredRelease:
     def published(self) -> PublishedRelease:
         """The release as our metadata describes it."""
         release = self.origin.release
-        return PublishedRelease(release.architecture, release.version, release.published, self.iso, self.pxe)
+        return PublishedRelease(
+            release.architecture, release.version, release.published, self.iso, self.pxe, release.original
+        )
 
 
 @attrs.frozen

@@ -25,11 +25,13 @@ class StreamRelease:
 
     Args:
         openshift_version: that it is for; None: not known.
+        key: the stream's name in the ConfigMap of that version; empty: as here.
     """
 
     stream: str
     release: Release
     openshift_version: str | None = None
+    key: str = ""
 
     @property
     def entry(self) -> OsImage:
@@ -59,7 +61,7 @@ class StreamRelease:
 def load_releases(data_dir: Path, sources: Iterable[StreamSource]) -> tuple[StreamRelease, ...]:
     """Return the releases to keep, as the stored states of streams have them."""
     return tuple(
-        StreamRelease(source.stream, release, source.openshift_version)
+        StreamRelease(source.stream, release, source.openshift_version, source.key)
         for source in sources
         for release in load_state(state_path(data_dir, source), source).releases(source)
     )

@@ -77,6 +77,8 @@ class StreamState:
         if not documents or offered_members(documents[0]) != offered_members(document):
             was_ready = _restrict_to_aliases(documents[:1], self.aliases, source)
             documents = (document, *was_ready, *documents[1:])
+        else:  # the rest is passed on as it is now; the date stays that of the first one with these releases
+            documents = ({**document, "metadata": documents[0]["metadata"]}, *documents[1:])
         return attrs.evolve(
             self, source=_digest(source), etag=etag, last_modified=last_modified, documents=documents
         ).with_aliases(source, self.aliases)

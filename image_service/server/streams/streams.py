@@ -148,6 +148,7 @@ class Streams:
                 stream.source.stream,
                 release,
                 stream.source.openshift_version if self._is_for_version(stream) else None,
+                stream.source.key,
             )
             for stream in self._in_order
             for releases in stream.releases.values()

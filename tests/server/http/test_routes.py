@@ -241,6 +241,7 @@ def test_unknown_digest_algorithm_is_refused(algorithm: str) -> None:
         ("stable.json", StreamDocumentRef("stable")),
         ("stable-2.json", StreamDocumentRef("stable-2")),
         ("stable/configmap.yaml", StreamConfigMapRef("stable")),
+        ("configmap.yaml", StreamConfigMapRef(None)),
         (
             "stable/44.1/x86_64/a%2Fb%252F.iso.sig",
             StreamFileRef("stable", "44.1", "x86_64", "a/b%2F.iso.sig"),

@@ -37,9 +37,11 @@ SIGNATURE = b"\x89 signature"
 BASE_URL = "https://images.example/path"
 
 
-def release(version: str, architecture: str = "x86_64", name: str = "stable") -> StreamRelease:
+def release(
+    version: str, architecture: str = "x86_64", name: str = "stable", **members: str
+) -> StreamRelease:
     (found,) = select_releases(stream(version, architecture), [architecture])
-    return StreamRelease(name, found)
+    return StreamRelease(name, found, **members)
 
 
 def opened(version: str, architecture: str = "x86_64", sha256: str = SHA256) -> BaseImage:
@@ -119,7 +121,8 @@ def test_document_lists_the_releases_that_are_ready(setup: Setup) -> None:
     location = f"{BASE_URL}/streams/stable/2/x86_64/fcos-2-live-iso.x86_64.iso"
     expected = {"location": location, "signature": f"{location}.sig", "sha256": SHA256}
     assert metal["formats"]["iso"]["disk"] == expected
-    assert [*metal["formats"]["pxe"]] == ["kernel"]
+    pxe = metal["formats"]["pxe"]
+    assert [pxe[name]["location"].startswith(BASE_URL) for name in ("kernel", "rootfs")] == [True, False]
     assert setup.document() == {"x86_64": "2"}
     assert (image.content_type, image.is_public, image.is_iso) == ("application/json", True, False)
 
@@ -181,6 +184,55 @@ def test_config_map_holds_the_document(setup: Setup) -> None:
     config_map = yaml.safe_load(body(image))
     assert json.loads(config_map["data"]["stream"]) == json.loads(body(setup.mirror.document("stable")))
     assert (image.content_type, image.file_name) == ("application/yaml", "configmap.yaml")
+
+
+def streams_of(setup: Setup, path: str | None) -> tuple[str, str, dict[str, str]]:
+    """Return the version of a ConfigMap, the name of its default stream, and the releases by stream."""
+    data = yaml.safe_load(body(setup.mirror.config_map(path)))["data"]
+    releases = {
+        key: document["architectures"]["x86_64"]["artifacts"]["metal"]["release"]
+        for key, document in json.loads(data["streams"]).items()
+    }
+    return data["releaseVersion"], json.loads(data["stream"])["stream"], releases
+
+
+def test_config_map_has_the_streams_of_an_openshift_version_or_all(setup: Setup) -> None:
+    setup.set_desired(
+        release("9.8", name="4.22-9", openshift_version="4.22", key="rhel-9"),
+        release("9.6", name="4.22-9", openshift_version="4.22", key="rhel-9"),
+        release("9.9", name="5.0-9", openshift_version="5.0", key="rhel-9"),
+        release("10.2", name="4.22-10", openshift_version="4.22", key="rhel-10"),
+    )
+    setup.set_ready("9.8", "9.6", "10.2")
+    assert streams_of(setup, "4.22") == ("4.22", "4.22-9", {"rhel-9": "9.8", "rhel-10": "10.2"})
+    assert streams_of(setup, "4.22-10") == ("10.2", "4.22-10", {"4.22-10": "10.2"})
+    for unready in (None, "5.0"):
+        with pytest.raises(Unavailable, match=r"no release of the stream 5\.0-9"):
+            setup.mirror.config_map(unready)
+    setup.set_ready("9.8", "9.9", "10.2")
+    everything = {"4.22-9": "9.8", "5.0-9": "9.9", "4.22-10": "10.2"}
+    assert streams_of(setup, None) == ("9.8", "4.22-9", everything)
+    with pytest.raises(NotFound, match=r"there are 4\.22-9, 5\.0-9, 4\.22-10"):
+        setup.mirror.config_map("4.21")
+
+
+def test_config_map_of_no_stream_is_not_found(setup: Setup) -> None:
+    with pytest.raises(NotFound, match="there are none"):
+        setup.mirror.config_map(None)
+
+
+def test_document_is_rendered_again_when_the_stream_says_more(setup: Setup) -> None:
+    desired = release("2")
+    setup.set_desired(desired)
+    setup.set_ready("2")
+    image = setup.mirror.document("stable")
+    assert setup.mirror.document("stable") is image
+    images: dict[str, object] = {"images": {"aws": {"regions": {}}}}
+    more = attrs.evolve(desired.release, original={**desired.release.original, **images})
+    setup.set_desired(attrs.evolve(desired, release=more))
+    architectures = json.loads(body(setup.mirror.document("stable")))["architectures"]
+    assert architectures["x86_64"]["images"] == images["images"]
+    assert setup.prepared == ["2"]
 
 
 def test_iso_and_parts_are_ranges_of_the_base_image(setup: Setup) -> None:

@@ -63,6 +63,17 @@ def test_newest_releases_are_kept() -> None:
     assert len(state.documents) == 2
 
 
+def test_what_is_passed_on_is_current_and_the_date_stays() -> None:
+    more = stream("1")
+    more["metadata"]["last-modified"] = NEXT
+    more["architectures"]["x86_64"]["images"] = {"aws": {"regions": {}}}
+    state = state_after(SOURCE, stream("1"), more)
+    (release,) = state.releases(SOURCE)
+    assert release.original == more["architectures"]["x86_64"]
+    assert release.published == select_releases(stream("1"), ["x86_64"])[0].published
+    assert len(state.documents) == 1
+
+
 def test_release_that_a_stream_goes_back_to_is_the_newest() -> None:
     assert versions(state_after(SOURCE, stream("1"), stream("2"), stream("1")), SOURCE) == ["1", "2"]
 

@@ -17,8 +17,8 @@ PLATFORM is one of `DISK_PLATFORMS`; FORMAT is ``raw``, ``qcow2``, ``vmdk``, ``v
 a compression (``raw.xz``). A disk image that is not valid is left out: the ISO does not depend on it.
 
 Each artifact has a ``location``, a ``sha256`` and, in Fedora's streams, a ``signature``: the URL of a
-detached OpenPGP signature; an empty one is none. Other members are ignored. An architecture may lack all of
-them.
+detached OpenPGP signature; an empty one is none. An architecture may lack all of them. Other members are not
+read: a mirror passes them on.
 """
 
 from __future__ import annotations
@@ -93,6 +93,18 @@ class StreamDisk:
 
 
 @attrs.frozen
+class OriginalFile:
+    """A file of an artifact, as a stream publishes it."""
+
+    platform: str
+    release: str  # of the platform
+    format: str
+    part: str  # ``disk``, ``kernel``, …
+    artifact: StreamArtifact
+    members: Document = attrs.field(repr=False)
+
+
+@attrs.frozen
 class Release:
     """The newest build of a stream for one architecture."""
 
@@ -104,6 +116,8 @@ class Release:
     initramfs: StreamArtifact | None = None
     rootfs: StreamArtifact | None = None
     disks: tuple[StreamDisk, ...] = ()
+    # all that the stream says about the architecture; a release is the same if it says more
+    original: Document = attrs.field(factory=dict, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -227,7 +241,35 @@ def _read_release(architectures: _Node, architecture: str, published: datetime) 
         iso=_read_artifact(iso.member("disk")),
         **{name: _read_artifact(node) for name in _PXE if (node := formats.find("pxe", name))},
         disks=tuple(_read_disks(architectures.member(architecture).member("artifacts"), version)),
+        original=architectures.member(architecture).members(),
     )
+
+
+def original_files(original: Document) -> Iterator[OriginalFile]:
+    """Yield the valid files of all artifacts of an architecture.
+
+    Args:
+        original: what the stream says about the architecture.
+    """
+    architecture = _Node("$", original)
+    for platform in _names(architecture, "artifacts"):
+        for image_format in _names(architecture, "artifacts", platform, "formats"):
+            for part in _names(architecture, "artifacts", platform, "formats", image_format):
+                with suppress(StreamMetadataInvalid):
+                    node = architecture.member("artifacts").member(platform)
+                    release = node.member("release").text()
+                    file = node.member("formats").member(image_format).member(part)
+                    artifact = _read_artifact(file)
+                    yield OriginalFile(platform, release, image_format, part, artifact, file.members())
+
+
+def _names(node: _Node, *path: str) -> Iterable[str]:
+    """Return the names of a descendant's members; none if it is absent, or not an object."""
+    try:
+        found = node.find(*path)
+        return found.members() if found else ()
+    except StreamMetadataInvalid:
+        return ()
 
 
 def _read_disks(artifacts: _Node, version: str) -> Iterator[StreamDisk]:

@@ -1,20 +1,28 @@
 """Stream metadata of a mirror: the releases served here, in the format of ``stream_metadata``. Pure.
 
+What the mirror does not serve is passed on as it was published: images of clouds, and artifacts of other
+platforms and formats with their original locations.
+
 Files have the URLs ``BASE/streams/STREAM/RELEASE/ARCH/FILE NAME``: coreos-installer saves them under the last
 segment. It rejects a document in which an artifact has no ``signature``, and verifies the content of that
-URL; so the URL is always present, and serves the original signature or 404.
+URL; so the URL is always present, and serves the original signature or 404. An artifact that is passed on and
+has none gets its location with ``.sig`` appended to the path.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import attrs
 
+from image_service.core.families.coreos.stream_metadata import original_files
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
 SIGNATURE_SUFFIX = ".sig"
@@ -57,6 +65,23 @@ class PublishedRelease:
     published: datetime  # date of the original metadata, UTC
     iso: PublishedFile
     pxe: Mapping[str, PublishedFile]  # by the names in the metadata: ``kernel``, ``initramfs``, ``rootfs``
+    # what the stream says about the architecture
+    original: Mapping[str, object] = attrs.field(factory=dict, eq=False, repr=False)
+
+
+@attrs.frozen
+class PublishedStream:
+    """A stream in a ConfigMap.
+
+    Args:
+        stream: its name here.
+        key: its name in the ConfigMap.
+        releases: at least one, each for another architecture.
+    """
+
+    stream: str
+    key: str
+    releases: Sequence[PublishedRelease]
 
 
 def render_stream(stream: str, base_url: str, releases: Iterable[PublishedRelease]) -> bytes:
@@ -69,18 +94,23 @@ def render_stream(stream: str, base_url: str, releases: Iterable[PublishedReleas
     return f"{json.dumps(_document(stream, base_url, tuple(releases)), indent=2)}\n".encode("ascii")
 
 
-def render_config_map(stream: str, base_url: str, releases: Iterable[PublishedRelease]) -> bytes:
+def render_config_map(
+    base_url: str, streams: Sequence[PublishedStream], openshift_version: str | None = None
+) -> bytes:
     """Render the ConfigMap ``coreos-bootimages``, in which OpenShift keeps stream metadata, as YAML.
 
-    Its ``releaseVersion`` is the newest of the releases, for no version of OpenShift is known here.
+    Args:
+        base_url: of this service, without a slash at its end.
+        streams: the default one is the first.
+        openshift_version: its ``releaseVersion``; None: the newest of the default stream's releases.
     """
-    releases = tuple(releases)
-    document = _document(stream, base_url, releases)
-    newest = max(releases, key=lambda release: release.published)
+    documents = {each.key: _document(each.stream, base_url, tuple(each.releases)) for each in streams}
+    default = streams[0]
+    newest = max(default.releases, key=lambda release: release.published)
     text = _CONFIG_MAP.format(
-        release=json.dumps(newest.version),
-        stream=indent(json.dumps(document, indent=2), _YAML_INDENT),
-        streams=indent(json.dumps({stream: document}, indent=2), _YAML_INDENT),
+        release=json.dumps(openshift_version or newest.version),
+        stream=indent(json.dumps(documents[default.key], indent=2), _YAML_INDENT),
+        streams=indent(json.dumps(documents, indent=2), _YAML_INDENT),
     )
     return text.encode("ascii")
 
@@ -91,18 +121,33 @@ def _document(stream: str, base_url: str, releases: tuple[PublishedRelease, ...]
         "stream": stream,
         "metadata": {"last-modified": newest.isoformat().replace("+00:00", "Z"), "generator": _GENERATOR},
         "architectures": {
-            release.architecture: {"artifacts": {"metal": _metal(stream, base_url, release)}}
+            release.architecture: _architecture(stream, base_url, release)
             for release in sorted(releases, key=lambda release: release.architecture)
         },
     }
 
 
-def _metal(stream: str, base_url: str, release: PublishedRelease) -> Mapping[str, object]:
-    def artifact(file: PublishedFile) -> Mapping[str, str]:
-        url = f"{base_url}/streams/{stream}/{release.version}/{release.architecture}/{file.name}"
-        return {"location": url, "signature": url + SIGNATURE_SUFFIX, "sha256": file.sha256}
+def _architecture(stream: str, base_url: str, release: PublishedRelease) -> Mapping[str, object]:
+    artifacts: dict[str, dict[str, Any]] = {"metal": {"release": release.version, "formats": {}}}
+    for file in original_files(release.original):
+        platform = artifacts.setdefault(file.platform, {"release": file.release, "formats": {}})
+        signature = file.artifact.signature or _signature_url(file.artifact.location)
+        platform["formats"].setdefault(file.format, {})[file.part] = {**file.members, "signature": signature}
+    formats = artifacts["metal"]["formats"]
+    for image_format, part, served in (
+        ("iso", "disk", release.iso),
+        *(("pxe", name, file) for name, file in release.pxe.items()),
+    ):
+        url = f"{base_url}/streams/{stream}/{release.version}/{release.architecture}/{served.name}"
+        formats.setdefault(image_format, {})[part] = {
+            "location": url,
+            "signature": url + SIGNATURE_SUFFIX,
+            "sha256": served.sha256,
+        }
+    images = {name: value for name, value in release.original.items() if isinstance(value, Mapping)}
+    return {**images, "artifacts": artifacts}
 
-    formats = {"iso": {"disk": artifact(release.iso)}}
-    if release.pxe:
-        formats["pxe"] = {name: artifact(file) for name, file in release.pxe.items()}
-    return {"release": release.version, "formats": formats}
+
+def _signature_url(location: str) -> str:
+    split = urlsplit(location)
+    return split._replace(path=split.path + SIGNATURE_SUFFIX).geturl()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,12 +13,14 @@ import yaml
 from image_service.core.families.coreos.stream_metadata import (
     Release,
     StreamArtifact,
+    parse_offer,
     parse_stream,
     select_releases,
 )
 from image_service.core.families.coreos.stream_mirror import (
     PublishedFile,
     PublishedRelease,
+    PublishedStream,
     render_config_map,
     render_stream,
 )
@@ -47,6 +50,7 @@ def as_published(release: Release) -> PublishedRelease:
         release.published,
         file(release.iso),
         {name: file(artifact) for name, artifact in parts.items() if artifact},
+        release.original,
     )
 
 
@@ -88,12 +92,10 @@ def test_locations_of_fedora_are_replaced_by_ours() -> None:
     assert set(document["architectures"]) == set(published["architectures"])
     for architecture, ours in document["architectures"].items():
         theirs = published["architectures"][architecture]["artifacts"]["metal"]
-        assert set(ours["artifacts"]) == {"metal"}
         assert ours["artifacts"]["metal"]["release"] == theirs["release"]
         formats = ours["artifacts"]["metal"]["formats"]
-        assert set(formats) == {"iso", "pxe"}
-        for form, files in formats.items():
-            for part, artifact in files.items():
+        for form in ("iso", "pxe"):
+            for part, artifact in formats[form].items():
                 original = theirs["formats"][form][part]
                 name = original["location"].rpartition("/")[2]
                 assert artifact["sha256"] == original["sha256"]
@@ -102,13 +104,89 @@ def test_locations_of_fedora_are_replaced_by_ours() -> None:
 
 
 @pytest.mark.parametrize("name", ["fcos-stable.json", "rhcos-4.21-subset.json"])
-def test_every_artifact_has_our_signature_url(name: str) -> None:
+def test_every_artifact_has_a_signature_url(name: str) -> None:
     releases = select_releases(parse_stream(fixture(name)), ["x86_64"])
     found = artifacts(json.loads(render_stream("a", BASE, [as_published(release) for release in releases])))
-    assert len(found) == 4
+    ours = [each for each in found if urlsplit(each["location"]).netloc == "images.example:8443"]
+    assert len(ours) == 4
+    assert len(found) > 4
     for artifact in found:
         assert artifact["signature"] == f"{artifact['location']}.sig"
-        assert urlsplit(artifact["signature"]).netloc == "images.example:8443"
+
+
+@pytest.mark.parametrize("name", ["fcos-stable.json", "rhcos-4.21-subset.json"])
+def test_real_images_and_artifacts_that_are_not_served_are_passed_on(name: str) -> None:
+    published = json.loads(fixture(name))["architectures"]["x86_64"]
+    releases = select_releases(parse_stream(fixture(name)), ["x86_64"])
+    document = json.loads(render_stream("a", BASE, [as_published(release) for release in releases]))
+    validate(document)
+    ours = document["architectures"]["x86_64"]
+    for found in (published, ours):
+        for form in ("iso", "pxe"):
+            del found["artifacts"]["metal"]["formats"][form]
+    for platform in published["artifacts"].values():
+        for form in platform["formats"].values():
+            for artifact in form.values():
+                artifact.setdefault("signature", f"{artifact['location']}.sig")
+    assert ours == published
+
+
+def with_original(original: dict[str, Any]) -> dict[str, Any]:
+    """Return what a mirror says about the architecture of a release, beside its ISO."""
+    release = PublishedRelease("x86_64", "1", PUBLISHED, PublishedFile("a.iso", SHA256), {}, original)
+    (found,) = json.loads(render_stream("stable", BASE, [release]))["architectures"].values()
+    assert found["artifacts"]["metal"]["formats"].pop("iso")["disk"]["location"].startswith(BASE)
+    assert isinstance(found, dict)
+    return found
+
+
+def disk(location: str, **members: object) -> dict[str, Any]:
+    return {"disk": {"location": location, "sha256": SHA256, **members}}
+
+
+RAW = "https://origin.example/raw.xz"
+
+
+@pytest.mark.parametrize(
+    ("artifact", "expected"),
+    [
+        (disk(RAW), disk(RAW, signature=f"{RAW}.sig")),
+        (disk(RAW, signature=""), disk(RAW, signature=f"{RAW}.sig")),
+        (disk(f"{RAW}?a=1"), disk(f"{RAW}?a=1", signature=f"{RAW}.sig?a=1")),
+        (disk(RAW, signature=f"{RAW}.asc"), disk(RAW, signature=f"{RAW}.asc")),
+        (
+            disk(RAW, **{"uncompressed-sha256": SHA256}),
+            disk(RAW, signature=f"{RAW}.sig", **{"uncompressed-sha256": SHA256}),
+        ),
+    ],
+)
+def test_artifact_is_passed_on_with_a_signature_url(artifact: object, expected: object) -> None:
+    original = {"artifacts": {"metal": {"release": "1", "formats": {"raw.xz": artifact}}}}
+    assert with_original(original)["artifacts"]["metal"]["formats"] == {"raw.xz": expected}
+
+
+@pytest.mark.parametrize(
+    "artifacts",
+    [
+        1,
+        {"aws": 1},
+        {"aws": {"release": "1", "formats": []}},
+        {"aws": {"release": 1, "formats": {"vmdk": disk(RAW)}}},
+        {"aws": {"formats": {"vmdk": disk(RAW)}}},
+        {"aws": {"release": "1", "formats": {"vmdk": disk("file:///etc/passwd")}}},
+        {"aws": {"release": "1", "formats": {"vmdk": disk(RAW, sha256="1")}}},
+        {"aws": {"release": "1", "formats": {"vmdk": {"disk": None}}}},
+    ],
+)
+def test_artifacts_that_are_not_valid_are_left_out(artifacts: object) -> None:
+    assert with_original({"artifacts": artifacts})["artifacts"] == {"metal": {"release": "1", "formats": {}}}
+
+
+def test_images_are_passed_on_as_they_are() -> None:
+    images = {"aws": {"regions": {"eu-west-1": {"release": "1", "image": "ami-1"}}}}
+    found = with_original({"images": images, "rhel-coreos-extensions": {"a": 1}, "unknown": 1})
+    assert (found["images"], found["rhel-coreos-extensions"]) == (images, {"a": 1})
+    assert "unknown" not in found
 
 
 def test_rendered_metadata_is_read_back() -> None:
@@ -133,7 +211,9 @@ def test_date_is_that_of_the_newest_release_and_output_is_deterministic() -> Non
 
 
 def test_config_map_has_the_name_and_keys_of_openshift() -> None:
-    config_map = yaml.safe_load(render_config_map("rhcos-4.21", BASE, of_fedora()))
+    config_map = yaml.safe_load(
+        render_config_map(BASE, [PublishedStream("rhcos-4.21", "rhcos-4.21", of_fedora())])
+    )
     assert (config_map["apiVersion"], config_map["kind"]) == ("v1", "ConfigMap")
     assert config_map["metadata"]["name"] == "coreos-bootimages"
     assert config_map["metadata"]["namespace"] == "openshift-machine-config-operator"
@@ -150,4 +230,34 @@ def test_release_that_looks_like_a_number_stays_text() -> None:
         PublishedRelease("s390x", "1.0", PUBLISHED + timedelta(days=1), PublishedFile("a.iso", SHA256), {}),
         PublishedRelease("x86_64", "0.9", PUBLISHED, PublishedFile("b.iso", SHA256), {}),
     ]
-    assert yaml.safe_load(render_config_map("a", BASE, releases))["data"]["releaseVersion"] == "1.0"
+    config_map = yaml.safe_load(render_config_map(BASE, [PublishedStream("a", "a", releases)]))
+    assert config_map["data"]["releaseVersion"] == "1.0"
+
+
+def test_config_map_of_two_streams_is_golden_and_read_back() -> None:
+    images = {"gcp": {"release": "10.2", "project": "rhcos-cloud", "name": "rhcos-10-2-gcp-x86-64"}}
+    streams = [
+        PublishedStream(
+            f"4.22-rhel-{number}",
+            f"rhel-{number}",
+            [
+                PublishedRelease(
+                    "x86_64",
+                    version,
+                    PUBLISHED,
+                    PublishedFile(f"rhcos-{version}-live-iso.x86_64.iso", SHA256),
+                    {},
+                    original,
+                )
+            ],
+        )
+        for number, version, original in (
+            (9, "9.8.20260715-0", {}),
+            (10, "10.2.20260715-0", {"images": images}),
+        )
+    ]
+    rendered = render_config_map("https://images.example", streams, "4.22.0")
+    assert rendered == (Path(__file__).parent / "coreos-bootimages.yaml").read_bytes()
+    for number, is_default in ((9, True), (10, False)):
+        offer = parse_offer(rendered, f"rhel-{number}")
+        assert (offer.document["stream"], offer.is_default) == (f"4.22-rhel-{number}", is_default)
