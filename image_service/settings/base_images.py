@@ -115,7 +115,8 @@ class StreamSettings:
     OpenShift's `coreos-bootimages`, in JSON or YAML) and `architectures` (a list) are required. `keep` is the
     number of releases to keep that became ready (2 by default), beside one that is not ready yet.
     `config_map_stream` is the stream's name in the ConfigMap, if it is not `stream`. `openshift_version` is
-    the version that the releases are for; alone, it means the default stream of its ConfigMap. The metal ISO
+    the version that the releases are for; alone, it means the default stream of its ConfigMap. `mirror` is a
+    list of further artifacts that the mirror shall serve, such as `metal/raw.xz`. The metal ISO
     of each architecture becomes a base image whose version is the release; in the place of an OpenShift
     version, the stream's name is the newest release that is ready. See `docs/streams.md`."""
     refresh_seconds: float = setting("STREAM_REFRESH", parse=parsers.seconds, default="3600")

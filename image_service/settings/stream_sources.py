@@ -6,6 +6,7 @@ version: it has the same syntax.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 KEEP = 2
 MAX_KEEP = 100
+_ARTIFACT = re.compile(r"(?!metal/iso$|metal/pxe$)[a-z0-9][a-z0-9-]{0,31}/[a-z0-9][a-z0-9.]{0,31}")
 
 
 @attrs.frozen
@@ -40,6 +42,7 @@ class StreamSource:
     keep: int = KEEP  # how many of the newest releases are kept, for each architecture
     config_map_stream: str | None = None  # its name in the ConfigMap; None: as here
     openshift_version: str | None = None  # that its releases are for
+    mirror: tuple[str, ...] = ()  # further artifacts to mirror, as ``PLATFORM/FORMAT``
 
     @property
     def key(self) -> str:
@@ -70,6 +73,7 @@ def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
             entry.get("keep", KEEP),
             entry.get("config_map_stream"),
             entry.get("openshift_version"),
+            tuple(entry.get("mirror", ())),
         )
         for entry in entries
     )
@@ -92,6 +96,11 @@ def _faults(entry: object) -> Iterable[str]:
     keep = entry.get("keep", KEEP)
     if type(keep) is not int or not 1 <= keep <= MAX_KEEP:
         yield f"keep must be a whole number from 1 to {MAX_KEEP}, or absent"
+    mirror = entry.get("mirror", [])
+    if not isinstance(mirror, list) or not all(
+        isinstance(each, str) and _ARTIFACT.fullmatch(each) for each in mirror
+    ):
+        yield "mirror must be a list of artifacts such as metal/raw.xz, not metal/iso or metal/pxe; or absent"
 
 
 def _architecture_faults(architectures: object) -> Iterable[str]:

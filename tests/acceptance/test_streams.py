@@ -243,6 +243,11 @@ def iso_url(origin: Origin, version: str) -> str:
     return str(metal(version, "x86_64", origin.url(""))["formats"]["iso"]["disk"]["location"])
 
 
+def raw_location(service: Service, name: str) -> str:
+    metal = document(service, name)["architectures"]["x86_64"]["artifacts"]["metal"]
+    return str(metal["formats"]["raw.xz"]["disk"]["location"])
+
+
 def test_two_rhel_generations_stand_under_one_openshift_version(tmp_path: Path, origin: Origin) -> None:
     rhel9, rhel10 = Release.make("9.8.20260715-0"), Release.make("10.2.20260715-0")
     raw = b"raw disk" * _LEAST_BYTES
@@ -257,10 +262,8 @@ def test_two_rhel_generations_stand_under_one_openshift_version(tmp_path: Path, 
         streams[name]["architectures"]["x86_64"]["artifacts"]["metal"] = told
     published = tmp_path / "coreos-bootimages.yaml"
     published.write_bytes(config_map(streams, "rhel-9", as_yaml=True))
-    sources = [
-        {"stream": name, "url": published.as_uri(), "architectures": ["x86_64"], "openshift_version": "4.22"}
-        for name in ("rhel-10", "rhel-9")
-    ]
+    source = {"url": published.as_uri(), "architectures": ["x86_64"], "openshift_version": "4.22"}
+    sources = [{**source, "stream": "rhel-10"}, {**source, "stream": "rhel-9", "mirror": ["metal/raw.xz"]}]
     with run_service(tmp_path, [], environment={"COREOS_STREAMS": json.dumps(sources)}) as service:
         for name, release in (("rhel-9", rhel9), ("rhel-10", rhel10)):
             document(service, name, release.version)
@@ -280,5 +283,12 @@ def test_two_rhel_generations_stand_under_one_openshift_version(tmp_path: Path, 
             "rhel-10": rhel10.version,
         }
         assert (offered(json.loads(data["stream"])), data["releaseVersion"]) == (rhel9.version, "4.22")
-        found = download(service, tmp_path / "raw", "raw.xz", "rhel-10")
-        assert found == {"rhcos-metal.x86_64.raw.xz": raw}
+        assert raw_location(service, "rhel-10") == location
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while raw_location(service, "rhel-9") == location:
+            assert time.monotonic() < deadline, service.output.decode()
+            time.sleep(_POLL_SECONDS)
+        for name in streams:
+            found = download(service, tmp_path / name, "raw.xz", name)
+            assert found == {"rhcos-metal.x86_64.raw.xz": raw}
+        assert service.get(urlsplit(raw_location(service, "rhel-9")).path).body == raw

@@ -34,9 +34,11 @@ def test_stream_of_a_config_map_is_parsed() -> None:
         "architectures": ["s390x"],
         "config_map_stream": "rhel-10",
         "openshift_version": "4.22",
+        "mirror": ["metal/raw.xz", "qemu-secex/qcow2.gz"],
     }
     (source,) = parse_coreos_streams(json.dumps([entry]))
     assert (source.key, source.openshift_version) == ("rhel-10", "4.22")
+    assert source.mirror == ("metal/raw.xz", "qemu-secex/qcow2.gz")
     assert source.local_path == Path("/srv/boot images.yaml")
 
 
@@ -68,6 +70,11 @@ def test_malformed_json_is_refused() -> None:
         ("config_map_stream", "", "config_map_stream must be at most 100"),
         ("openshift_version", 4.22, "openshift_version must be a string, in double quotes"),
         ("openshift_version", "4 22", "openshift_version must be at most 100"),
+        ("mirror", "metal/raw.xz", "mirror must be a list of artifacts such as metal/raw.xz"),
+        ("mirror", ["raw.xz"], "mirror must be a list"),
+        ("mirror", ["metal/iso"], "mirror must be a list"),
+        ("mirror", ["metal/../raw"], "mirror must be a list"),
+        ("mirror", [1], "mirror must be a list"),
         ("url", "file://host/etc/streams.yaml", "url must be a file:///path, http"),
         ("url", "s3://bucket/streams.json", "url must be a file:///path, http"),
         ("url", "https://user:top-secret@builds.example/", "url must be a file:///path, http"),

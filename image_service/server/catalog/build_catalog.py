@@ -39,6 +39,7 @@ class BaseImages:
     data_dir: DataDir
     options: CatalogOptions
     """Of the catalog; the callbacks are set once their receivers are built."""
+    fetcher: ImageFetcher
 
 
 def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
@@ -85,4 +86,4 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
     parts.push_async_callback(catalog.stop)
     parts.push_async_callback(derived.stop)  # before the files that it reads are closed
     parts.callback(opener.interrupt)  # before: what is derived may wait for an origin
-    return BaseImages(configured, catalog, derived, data_dir, options)
+    return BaseImages(configured, catalog, derived, data_dir, options, fetcher)

@@ -226,10 +226,10 @@ class Catalog:
 
     @property
     def retained_names(self) -> set[str]:
-        """The names in ``DATA_DIR`` of the images and of their derived files."""
+        """The names in ``DATA_DIR`` of the images, of their derived files, and those that others need."""
         entries = [lifecycle.entry for lifecycle in self._lifecycles]
         derived = [derived_names(entry.version, entry.cpu_architecture) for entry in entries]
-        return {entry.file_name for entry in entries}.union(*derived)
+        return {entry.file_name for entry in entries}.union(self._options.other_names(), *derived)
 
     def _rebuild_index(self) -> None:
         """OS builds go before aliases, aliases before OpenShift versions, earlier entries before later."""

@@ -9,6 +9,7 @@ import attrs
 from image_service.common.concurrency.interruption import Interruption
 from image_service.server.catalog.lifecycle.status import BaseImageState
 from image_service.server.streams.mirror import Mirror
+from image_service.server.streams.mirrored_disks import MirroredDisks
 from image_service.server.streams.release_preparer import ReleasePreparer
 from image_service.server.streams.streams import Streams
 
@@ -124,6 +125,9 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     """Start the streams, which add base images to the catalog, and the mirror, which publishes those.
 
     The leader fetches metadata to the directory; the other processes read it there.
+
+    Args:
+        base_url: of the mirror; empty: nobody asks it, and it fetches no further artifacts.
     """
     catalog, interruption = base_images.catalog, Interruption()
     seconds = settings.refresh_seconds
@@ -143,12 +147,19 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
         with base_images.data_dir.lock(f"mirror of {release.entry.file_name}", interruption):
             return preparer.prepare(release, base)
 
+    disks = None
+    if base_url:
+        in_thread = parts.in_thread_pool(1, "mirrored artifacts", low_priority=True)
+        disks = MirroredDisks(base_images.fetcher, preparer, in_thread, interruption)
+        base_images.options.other_names = lambda: disks.names
+        parts.push_async_callback(disks.stop)
     mirror = Mirror(
         streams,
         catalog.find_base_image,
         parts.in_thread_pool(1, "mirror", low_priority=True),
         prepare,
         base_url,
+        disks,
     )
     parts.call_every(seconds, mirror.update)
     parts.push_async_callback(mirror.wait_until_idle)

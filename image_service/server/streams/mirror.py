@@ -7,8 +7,8 @@ published once all its architectures are, and then stays as it is.
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import attrs
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import InThread
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import StreamRef
+    from image_service.server.streams.mirrored_disks import MirroredDisks
     from image_service.server.streams.release_preparer import MirroredRelease
     from image_service.server.streams.stream import StreamRelease
     from image_service.server.streams.streams import Streams
@@ -50,26 +51,31 @@ class Mirror:
         find_base_image: returns a base image that is ready, as ``Catalog.find_base_image``.
         in_thread: runs `prepare`, as ``ReleasePreparer.prepare``, which reads whole images.
         base_url: prefix of the locations, without a slash at its end.
+        disks: has further artifacts of releases; None: there are none.
     """
 
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each replaced by tests
         self,
         streams: Streams,
         find_base_image: Callable[[str, str, Kind], BaseImage],
         in_thread: InThread,
         prepare: Callable[[StreamRelease, BaseImage], MirroredRelease],
         base_url: str,
+        disks: MirroredDisks | None = None,
     ) -> None:
         self._streams = streams
         self._find_base_image = find_base_image
         self._in_thread = in_thread
         self._prepare = prepare
         self._base_url = base_url
+        self._rendered: dict[str, tuple[list[MirroredRelease], BootImage]] = {}
+        self._disks = disks
+        if disks is not None:
+            disks.on_change = self._rendered.clear
         self._mirrored: dict[StreamRelease, MirroredRelease] = {}
         self._preparing: dict[StreamRelease, Deferred[None]] = {}
-        self._rendered: dict[str, tuple[list[MirroredRelease], BootImage]] = {}
 
     def update(self) -> None:
         """Start to prepare releases whose ISO is ready, and forget those that are not desired any more.
@@ -80,6 +86,8 @@ class Mirror:
         desired = self._streams.desired
         kept = set(desired)
         self._rendered.clear()
+        if self._disks is not None:
+            self._disks.update(desired)
         self._mirrored = {
             release: mirrored for release, mirrored in self._mirrored.items() if release in kept
         }
@@ -205,8 +213,9 @@ class Mirror:
         mirrored = self._mirrored.get(desired)
         if mirrored is None or self._base_image(desired) is not mirrored.base:
             return None
-        if mirrored.origin.release is not desired.release:  # the stream says more about it now
-            self._mirrored[desired] = mirrored = attrs.evolve(mirrored, origin=desired)
+        disks = self._disks.find(desired) if self._disks else {}
+        if mirrored.origin.release is not desired.release or mirrored.disks != disks:
+            self._mirrored[desired] = mirrored = attrs.evolve(mirrored, origin=desired, disks=disks)
         return mirrored
 
     def _base_image(self, desired: StreamRelease) -> BaseImage | None:
@@ -261,10 +270,11 @@ def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
     for file in mirrored.files:
         if file.name == name:
             base = mirrored.base
+            sha256 = base.sha256 if file.file is None else file.sha256
             return BootImage(
-                extents=ExtentMap((FileExtent(base.file, file.offset, file.length),)),
-                etag=make_etag(f"{base.sha256} {file.offset} {file.length}", ()),
-                modified=base.iso.created,
+                extents=ExtentMap((FileExtent(file.file or base.file, file.offset, file.length),)),
+                etag=make_etag(f"{sha256} {file.offset} {file.length}", ()),
+                modified=base.iso.created if file.file is None else None,
                 file_name=file.name,
                 is_iso=file is mirrored.iso,
                 is_public=True,
@@ -280,7 +290,7 @@ def _find_file(mirrored: MirroredRelease, name: str) -> BootImage:
 def _literal(content: bytes, kind: str, file_name: str, content_type: str) -> BootImage:
     return BootImage(
         extents=ExtentMap((Literal(content),)),
-        etag=make_etag(f"{kind} {sha256(content).hexdigest()}", ()),
+        etag=make_etag(f"{kind} {hashlib.sha256(content).hexdigest()}", ()),
         modified=None,  # documents of one second would differ in their entity tags only
         file_name=file_name,
         is_iso=False,

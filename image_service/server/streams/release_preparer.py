@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
+    from image_service.core.base_file import BaseFile
     from image_service.core.families.coreos.stream_metadata import StreamArtifact
     from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
@@ -40,39 +41,52 @@ class MirroredFile(PublishedFile):
     Args:
         signature: detached OpenPGP signature; None: there is none, or it could not be fetched.
         is_signature_pending: True if it could not be fetched, but may be later.
+        file: that it is a range of; None: the ISO.
     """
 
     offset: int
     length: int
     signature: bytes | None = attrs.field(default=None, repr=False)
     is_signature_pending: bool = False
+    file: BaseFile | None = None
 
 
 @attrs.frozen
 class MirroredRelease:
-    """The files of a release: its ISO, and ranges of that by their names in the metadata."""
+    """The files of a release: its ISO, ranges of that by their names in the metadata, and further artifacts.
+
+    Args:
+        disks: by platform and format.
+    """
 
     origin: StreamRelease
     base: BaseImage
     iso: MirroredFile
     pxe: Mapping[str, MirroredFile]
+    disks: Mapping[tuple[str, str], MirroredFile] = attrs.field(factory=dict)
 
     @property
     def files(self) -> tuple[MirroredFile, ...]:
-        """The ISO and its parts."""
-        return (self.iso, *self.pxe.values())
+        """The ISO, its parts, and further artifacts."""
+        return (self.iso, *self.pxe.values(), *self.disks.values())
 
     @property
     def is_signature_pending(self) -> bool:
         """True if a signature may be fetched later."""
-        return any(file.is_signature_pending for file in self.files)
+        return any(file.is_signature_pending for file in (self.iso, *self.pxe.values()))
 
     @property
     def published(self) -> PublishedRelease:
         """The release as our metadata describes it."""
         release = self.origin.release
         return PublishedRelease(
-            release.architecture, release.version, release.published, self.iso, self.pxe, release.original
+            release.architecture,
+            release.version,
+            release.published,
+            self.iso,
+            self.pxe,
+            release.original,
+            self.disks,
         )
 
 
@@ -115,14 +129,12 @@ class ReleasePreparer:
             suffix = "" if name == "kernel" else ".img"
             default = f"coreos-{release.version}-live-{name}.{release.architecture}{suffix}"
             part = MirroredFile(artifact.name if artifact else default, digest, file.offset, file.length)
-            pxe[name] = self._with_signature(image, part, artifact)
+            pxe[name] = self.with_signature(image, part, artifact)
         iso = MirroredFile(release.iso.name, base.sha256, 0, base.file.size)
-        return MirroredRelease(desired, base, self._with_signature(image, iso, release.iso), pxe)
+        return MirroredRelease(desired, base, self.with_signature(image, iso, release.iso), pxe)
 
-    def _with_signature(
-        self, image: str, file: MirroredFile, artifact: StreamArtifact | None
-    ) -> MirroredFile:
-        """Return the file with its signature, if these are the bytes that were published."""
+    def with_signature(self, image: str, file: MirroredFile, artifact: StreamArtifact | None) -> MirroredFile:
+        """Return a file of an image with its signature, if these are the bytes that were published."""
         if artifact is None or artifact.signature is None or artifact.sha256 != file.sha256:
             return file
         path = self.data_dir / f"rhcos-{file.sha256}.sig"

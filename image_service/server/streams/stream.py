@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.core.families.coreos.stream_metadata import original_files
 from image_service.server.streams.stream_state import StreamState, load_state, state_path
 from image_service.settings.os_images import FULL_ISO, OsImage
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.interfaces import IDelayedCall
 
-    from image_service.core.families.coreos.stream_metadata import Release, StreamDisk
+    from image_service.core.families.coreos.stream_metadata import OriginalFile, Release, StreamDisk
     from image_service.settings.stream_sources import StreamSource
 
 
@@ -26,12 +27,14 @@ class StreamRelease:
     Args:
         openshift_version: that it is for; None: not known.
         key: the stream's name in the ConfigMap of that version; empty: as here.
+        mirrored: the further artifacts to mirror, as ``PLATFORM/FORMAT``.
     """
 
     stream: str
     release: Release
     openshift_version: str | None = None
     key: str = ""
+    mirrored: tuple[str, ...] = ()
 
     @property
     def entry(self) -> OsImage:
@@ -57,11 +60,29 @@ class StreamRelease:
             signature_url=disk.file.signature,
         )
 
+    @property
+    def mirrored_files(self) -> tuple[tuple[OriginalFile, OsImage], ...]:
+        """The further artifacts to mirror, with their entries."""
+        return tuple(
+            (
+                file,
+                attrs.evolve(
+                    self.entry,
+                    image_type=f"{file.platform}-{file.format}",
+                    url=file.artifact.location,
+                    sha256=file.artifact.sha256,
+                    signature_url=file.artifact.signature,
+                ),
+            )
+            for file in (original_files(self.release.original) if self.mirrored else ())
+            if f"{file.platform}/{file.format}" in self.mirrored and file.part == "disk"
+        )
+
 
 def load_releases(data_dir: Path, sources: Iterable[StreamSource]) -> tuple[StreamRelease, ...]:
     """Return the releases to keep, as the stored states of streams have them."""
     return tuple(
-        StreamRelease(source.stream, release, source.openshift_version, source.key)
+        StreamRelease(source.stream, release, source.openshift_version, source.key, source.mirror)
         for source in sources
         for release in load_state(state_path(data_dir, source), source).releases(source)
     )

@@ -149,6 +149,7 @@ class Streams:
                 release,
                 stream.source.openshift_version if self._is_for_version(stream) else None,
                 stream.source.key,
+                stream.source.mirror,
             )
             for stream in self._in_order
             for releases in stream.releases.values()

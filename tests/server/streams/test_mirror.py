@@ -38,7 +38,7 @@ BASE_URL = "https://images.example/path"
 
 
 def release(
-    version: str, architecture: str = "x86_64", name: str = "stable", **members: str
+    version: str, architecture: str = "x86_64", name: str = "stable", **members: Any
 ) -> StreamRelease:
     (found,) = select_releases(stream(version, architecture), [architecture])
     return StreamRelease(name, found, **members)

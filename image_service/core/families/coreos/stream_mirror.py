@@ -67,6 +67,7 @@ class PublishedRelease:
     pxe: Mapping[str, PublishedFile]  # by the names in the metadata: ``kernel``, ``initramfs``, ``rootfs``
     # what the stream says about the architecture
     original: Mapping[str, object] = attrs.field(factory=dict, eq=False, repr=False)
+    disks: Mapping[tuple[str, str], PublishedFile] = attrs.field(factory=dict)  # by platform and format
 
 
 @attrs.frozen
@@ -130,20 +131,20 @@ def _document(stream: str, base_url: str, releases: tuple[PublishedRelease, ...]
 def _architecture(stream: str, base_url: str, release: PublishedRelease) -> Mapping[str, object]:
     artifacts: dict[str, dict[str, Any]] = {"metal": {"release": release.version, "formats": {}}}
     for file in original_files(release.original):
-        platform = artifacts.setdefault(file.platform, {"release": file.release, "formats": {}})
+        formats = artifacts.setdefault(file.platform, {"release": file.release, "formats": {}})["formats"]
         signature = file.artifact.signature or _signature_url(file.artifact.location)
-        platform["formats"].setdefault(file.format, {})[file.part] = {**file.members, "signature": signature}
-    formats = artifacts["metal"]["formats"]
-    for image_format, part, served in (
-        ("iso", "disk", release.iso),
-        *(("pxe", name, file) for name, file in release.pxe.items()),
+        formats.setdefault(file.format, {})[file.part] = {**file.members, "signature": signature}
+    for platform, image_format, part, served in (
+        ("metal", "iso", "disk", release.iso),
+        *(("metal", "pxe", name, file) for name, file in release.pxe.items()),
+        *((*disk, "disk", file) for disk, file in release.disks.items()),
     ):
         url = f"{base_url}/streams/{stream}/{release.version}/{release.architecture}/{served.name}"
-        formats.setdefault(image_format, {})[part] = {
-            "location": url,
-            "signature": url + SIGNATURE_SUFFIX,
-            "sha256": served.sha256,
-        }
+        formats = artifacts[platform]["formats"]
+        before = formats.setdefault(image_format, {}).get(part, {})
+        known = {name: before[name] for name in ("uncompressed-sha256",) if name in before}
+        ours = {"location": url, "signature": url + SIGNATURE_SUFFIX, "sha256": served.sha256}
+        formats[image_format][part] = {**ours, **known}
     images = {name: value for name, value in release.original.items() if isinstance(value, Mapping)}
     return {**images, "artifacts": artifacts}
 

@@ -37,6 +37,7 @@ class CatalogOptions:
         derive: makes the files that images of a base need, like `DerivedImages.derive`; None: all are there.
         on_change: called when an image may have become ready, or unavailable.
         on_superseded: called with each base image that can no longer be found.
+        other_names: returns the names in ``DATA_DIR`` of files that others need.
     """
 
     downloads: int = DOWNLOADS
@@ -46,6 +47,7 @@ class CatalogOptions:
     derive: Callable[[BaseImage], Awaitable[None] | None] = lambda _: None
     on_change: Callable[[], None] = lambda: None
     on_superseded: Callable[[BaseImage], None] = lambda _: None
+    other_names: Callable[[], set[str]] = set
 
 
 @attrs.frozen(eq=False)
