@@ -13,6 +13,7 @@ from tests.core.formats.filesystems.iso_builder import (
     KERNEL_ARGUMENTS,
     VOLUME_ID,
     build_live_iso,
+    build_other_iso,
     live_files,
 )
 from tests.core.formats.reading import fixture, read_layout
@@ -172,7 +173,7 @@ def test_missing_or_invalid_features_are_none(run: Run, base: Path, features: by
 
 
 def test_iso_of_another_system_is_described_as_one_of_no_family(run: Run, base: Path) -> None:
-    base.write_bytes(build_live_iso(volume_id="debian"))
+    base.write_bytes(build_other_iso())
     described = run("inspect", base)
     assert (described.status, described.errors) == (0, "")
     lines = [line.split(None, 1) for line in described.output.decode().splitlines()]

@@ -15,7 +15,7 @@ from image_service.core.families.coreos.kargs import Operation
 from image_service.core.families.live.editing import INITRD_PATH, edit_medium
 from image_service.core.families.live.family import MediumEdit
 from image_service.core.families.live.medium import LiveMedium
-from image_service.core.families.live.others import FLATCAR
+from image_service.core.families.live.others import IGNITION_CONFIG
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 from image_service.core.formats.initrd import store_archive
 from image_service.core.formats.newc import Member, write_archive
@@ -168,7 +168,7 @@ def boot_edit_of(arguments: Sequence[KernelArgument]) -> BootEdit:
 def _check_config(config: bytes, family: LiveFamily, name: str) -> None:
     with suppress(IgnitionInvalid):
         check_ignition(config)
-        if family is not FLATCAR:
+        if family.config != IGNITION_CONFIG:
             raise Unprocessable(
                 f"{name} is of the family {family.name}, whose config is a {family.config}; the infra-env has"
                 " an Ignition config in its place: set its family_config, to an empty string for none"

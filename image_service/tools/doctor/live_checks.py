@@ -16,9 +16,9 @@ from image_service.core.errors import (
     Unprocessable,
 )
 from image_service.core.extents import ExtentMap, FileExtent
-from image_service.core.families.coreos.family import ROOTFS_URL, VOLUME_IDS
+from image_service.core.families.coreos.family import ROOTFS_URL
 from image_service.core.families.coreos.ignition import read_ignition_version
-from image_service.core.families.coreos.live_iso import read_live_iso
+from image_service.core.families.coreos.live_iso import is_coreos_iso, read_live_iso
 from image_service.core.families.live.editing import INITRD_PATH, FatMedium
 from image_service.core.families.live.families import detect_family
 from image_service.core.families.live.medium import LiveMedium
@@ -51,7 +51,7 @@ _MAX_REDIRECTS = 5
 
 def read_coreos(iso: Iso9660, read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, LiveIso | None]:
     """Return the layout of a CoreOS live ISO; else yield the outcomes of `COREOS_CHECKS` and return None."""
-    if not iso.volume_id.startswith(VOLUME_IDS):
+    if not is_coreos_iso(iso):
         yield from (skipped(name, "not a live ISO of CoreOS") for name in COREOS_CHECKS)
         return None
     try:
@@ -156,7 +156,7 @@ class _ServedImage:
 
 def check_family(iso: Iso9660, read_at: ReadAt, size: int) -> Iterator[CheckOutcome]:
     """Yield the outcomes of `FAMILY_CHECKS`; of a config, no more than its paths: it has secrets."""
-    if iso.volume_id.startswith(VOLUME_IDS):
+    if is_coreos_iso(iso):
         yield passed("family", "CoreOS")
         yield skipped("config", "of CoreOS: see ignition")
         return

@@ -22,7 +22,7 @@ from image_service.server.catalog.storage.manifest import read_manifest
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import needs_client
-from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
+from tests.core.formats.filesystems.iso_builder import build_live_iso, build_other_iso, live_files
 from tests.server.catalog.origin import Origin, Reply, Resource
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_image_is_fetched_verified_and_opened(directory: Directory) -> None:
         (ISO, "ab" * 32, f"its SHA-256 is {SHA256}; it must be {'ab' * 32}"),
         (ISO[: len(ISO) // 2], None, "."),
         (b"please log in", None, "."),
-        (build_live_iso(volume_id="debian"), None, "debian"),
+        (build_other_iso(), None, "debian"),
         *(
             (
                 build_live_iso({name: data for name, data in live_files().items() if name != missing}),

@@ -21,7 +21,7 @@ from image_service.server.catalog.lifecycle.lifecycle import (
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from image_service.server.catalog.lifecycle.status import BaseImageState
 from image_service.server.catalog.storage.data_dir import DataDir
-from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
+from tests.core.formats.filesystems.iso_builder import build_live_iso, build_other_iso, live_files
 from tests.pytwisted import ensure_deferred
 from tests.server.catalog.catalogs import (
     ISO,
@@ -152,7 +152,7 @@ async def test_reason_may_be_kept_from_clients(
     [
         (b"<html>not found</html>", "was refused"),
         (ISO[:-2048], "was refused"),
-        (build_live_iso(volume_id="debian-12"), "debian-12"),
+        (build_other_iso("debian-12"), "debian-12"),
         (customized(), "is already customized"),
     ],
     ids=["not an ISO", "truncated", "not CoreOS", "customized"],

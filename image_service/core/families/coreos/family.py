@@ -19,7 +19,7 @@ COREOS = "coreos"
 """The name of the family."""
 
 VOLUME_IDS = ("rhcos-", "fedora-coreos-", "scos-")
-"""How the volume identifiers of live ISOs start."""
+"""How the volume identifiers of live ISOs start that coreos-assembler makes of its own configurations."""
 
 FEATURES_JSON = "coreos/features.json"
 IGNINFO_JSON = "coreos/igninfo.json"
@@ -29,6 +29,9 @@ MINISO_FILE = "coreos/miniso.dat"
 IGNITION_FILE = "images/ignition.img"
 NMSTATE_FILE = "images/nmstate.img"
 RAMDISK_FILE = "images/assisted_installer_custom.img"
+
+MARKS = (IGNINFO_JSON, KARGS_JSON, FEATURES_JSON, MINISO_FILE, IGNITION_FILE)
+"""Files that no other system has: with one of them an ISO is of CoreOS, whatever its volume identifier is."""
 
 KERNEL_FILES = ("images/pxeboot/vmlinuz", "images/pxeboot/kernel.img", "images/kernel.img")
 INITRD_FILES = ("images/pxeboot/initrd.img", "images/initrd.img")

@@ -46,11 +46,27 @@ class LiveIso(IsoLayout):
 
 
 def is_coreos(read_at: ReadAt, size: int) -> bool:
-    """Return True for a file with the label of a CoreOS live ISO, or that is not an ISO at all."""
+    """Return True for a CoreOS live ISO, by its files or its label, and for a file that is not an ISO."""
     try:
-        return read_iso9660(read_at, size).volume_id.startswith(family.VOLUME_IDS)
+        iso = read_iso9660(read_at, size)
     except FormatError:
         return True
+    return is_coreos_iso(iso)
+
+
+def is_coreos_iso(iso: Iso9660) -> bool:
+    """Return True for an ISO with the label of CoreOS, or a file that only CoreOS has, damaged or not."""
+    if iso.volume_id.startswith(family.VOLUME_IDS):
+        return True
+    for path in family.MARKS:
+        try:
+            iso.find_file(path)
+        except FileNotInImage:
+            continue
+        except FormatError:
+            return True
+        return True
+    return False
 
 
 def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
@@ -59,9 +75,10 @@ def read_live_iso(read_at: ReadAt, size: int) -> LiveIso:
     FormatError if this is not a CoreOS live ISO, or one that cannot be customized safely.
     """
     iso = read_iso9660(read_at, size)
-    if not iso.volume_id.startswith(family.VOLUME_IDS):
+    if not is_coreos_iso(iso):
         raise FormatError(
-            f"volume {iso.volume_id!r} is not of CoreOS: it must begin with {', '.join(family.VOLUME_IDS)}"
+            f"volume {iso.volume_id!r} is not of CoreOS: it has none of {', '.join(family.MARKS)}, and its"
+            f" identifier does not begin with {', '.join(family.VOLUME_IDS)}"
         )
     ignition = _find_ignition_area(iso, read_at)
     kargs = find_kargs_areas(iso, read_at, size)
@@ -149,8 +166,13 @@ def _find_ignition_area(iso: Iso9660, read_at: ReadAt) -> Span:
     try:
         info = read_json_object(read_at, iso.find_file(family.IGNINFO_JSON))
     except FileNotInImage:
-        file = iso.find_file(family.IGNITION_FILE)
-        offset, length = 0, file.length
+        found = _find(iso, family.IGNITION_FILE)
+        if found is None:
+            raise FormatError(
+                f"volume {iso.volume_id!r} has no area for an Ignition config: neither {family.IGNINFO_JSON}"
+                f" nor {family.IGNITION_FILE} is there"
+            ) from None
+        file, offset, length = found, 0, found.length
     else:
         file = iso.find_file(info.text("file"))
         offset = info.count("offset", 0)

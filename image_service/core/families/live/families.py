@@ -9,6 +9,7 @@ from image_service.core.families.live.anaconda import ANACONDA
 from image_service.core.families.live.debian import DEBIAN_INSTALLER, DEBIAN_LIVE
 from image_service.core.families.live.others import (
     ALPINE,
+    COREOS_GENERIC,
     ESXI,
     FLATCAR,
     GENERIC,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 FAMILIES = (
     *(UBUNTU, DEBIAN_LIVE, DEBIAN_INSTALLER, PROXMOX, ALPINE, KAIROS, HARVESTER, FLATCAR, TALOS, NIXOS, ESXI),
-    *(COMBUSTION, AGAMA, YAST, ANACONDA, UNIFIED_KERNEL, GENERIC),
+    *(COREOS_GENERIC, COMBUSTION, AGAMA, YAST, ANACONDA, UNIFIED_KERNEL, GENERIC),
 )
 
 

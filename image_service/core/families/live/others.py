@@ -21,10 +21,14 @@ from image_service.core.families.live.family import (
     refuse,
 )
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
+from image_service.core.formats.boot_configuration.finding import find_configs
 from image_service.core.formats.efi_program import read_efi_program
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
+
+IGNITION_CONFIG = "Ignition config"
+"""What families call the config that an infra-env without another has."""
 
 
 _CREDENTIAL = "loader/credentials/image-service.cred"
@@ -67,6 +71,19 @@ def _ignition_of_flatcar(medium: LiveMedium, config: bytes) -> MediumEdit:
     return MediumEdit(
         initrd={"usr/share/oem/config.ign": config}, boot=BootEdit(append=("flatcar.first_boot=1",))
     )
+
+
+def _is_coreos_without_area(medium: LiveMedium) -> bool:
+    """image-builder's generic ISO: the system is in ``LiveOS``, and boot entries name Ignition's platform."""
+    return medium.has("LiveOS", "images/pxeboot/initrd.img") and any(
+        b"ignition.platform.id=" in config.content for config in find_configs(medium).files
+    )
+
+
+def _ignition_of_coreos(medium: LiveMedium, config: bytes) -> MediumEdit:
+    """A live CoreOS reads ``/config.ign`` of its initrds, as it does with an embed area."""
+    del medium
+    return MediumEdit(initrd={"config.ign": config})
 
 
 def _is_talos(medium: LiveMedium) -> bool:
@@ -140,9 +157,17 @@ ESXI = LiveFamily(
     check_esxi_kickstart,
     _kickstart_of_esxi,
 )
+COREOS_GENERIC = LiveFamily(
+    "coreos-generic",
+    IGNITION_CONFIG,
+    _is_coreos_without_area,
+    LiveFiles(("images/pxeboot/vmlinuz",), ("images/pxeboot/initrd.img",), ("LiveOS/squashfs.img",)),
+    check_any_ignition,
+    _ignition_of_coreos,
+)
 FLATCAR = LiveFamily(
     "flatcar",
-    "Ignition config",
+    IGNITION_CONFIG,
     _is_flatcar,
     LiveFiles(("flatcar/vmlinuz*",), ("flatcar/cpio.gz",)),
     check_any_ignition,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from image_service.core.errors import FormatError
+from image_service.core.families.coreos.family import MARKS
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, edit_arguments
 from image_service.core.families.coreos.kargs_areas import KargsArea, KargsAreas
-from image_service.core.families.coreos.live_iso import KargsJson, LiveIso, read_live_iso
+from image_service.core.families.coreos.live_iso import KargsJson, LiveIso, is_coreos, read_live_iso
 from image_service.core.families.iso_layout import BootFiles
 from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.reading import Span
@@ -20,7 +21,9 @@ from tests.core.formats.filesystems.iso_builder import (
     KARGS_FILES,
     KERNEL_ARGUMENTS,
     VOLUME_ID,
+    build_iso,
     build_live_iso,
+    build_other_iso,
     live_files,
     write_sparse_live_iso,
 )
@@ -288,20 +291,50 @@ def test_smallest_and_largest_areas_are_accepted(size: int) -> None:
 
 @pytest.mark.parametrize("volume_id", ["", "fedora-", "CoreOS", "xrhcos-9", "RHCOS-9"])
 def test_volumes_of_other_systems_are_refused(volume_id: str) -> None:
+    other = build_other_iso(volume_id)
     with pytest.raises(FormatError, match=r"rhcos-, fedora-coreos-, scos-") as caught:
-        read_layout(build_live_iso(volume_id=volume_id))
+        read_layout(other)
     assert repr(volume_id) in caught.value.detail
+    assert "coreos/igninfo.json, coreos/kargs.json" in caught.value.detail
+    assert not is_coreos(reader(other), len(other))
 
 
-@pytest.mark.parametrize("volume_id", ["rhcos-9", "fedora-coreos-42", "scos-10"])
-def test_coreos_volumes_are_accepted(volume_id: str) -> None:
-    assert read_layout(build_live_iso(volume_id=volume_id)).volume_id == volume_id
+@pytest.mark.parametrize(
+    "volume_id",
+    [
+        "rhcos-9",
+        "fedora-coreos-42",
+        "scos-10",
+        "coreos10-x86_64",
+        "centos-10",
+        "RHCOS-9",
+        "CoreOS",
+        "",
+        "any",
+    ],
+)
+def test_coreos_is_recognized_by_its_files_whatever_its_volume_is_called(volume_id: str) -> None:
+    image = build_live_iso(volume_id=volume_id)
+    assert is_coreos(reader(image), len(image))
+    assert read_layout(image).volume_id == volume_id
+
+
+@pytest.mark.parametrize("mark", [*MARKS])
+def test_each_file_that_only_coreos_has_shows_it(mark: str) -> None:
+    image = build_iso({mark: bytes(4096)}, volume_id="any")
+    assert is_coreos(reader(image), len(image))
 
 
 def test_iso_without_ignition_area_is_refused() -> None:
     files = live_files()
     del files[IGNINFO], files["images/ignition.img"]
-    assert "images/ignition.img" in refusal(files)
+    for volume_id in ("rhcos-9", "any"):
+        with pytest.raises(FormatError) as caught:
+            read_layout(build_live_iso(files, volume_id=volume_id))
+        assert caught.value.detail == (
+            f"volume {volume_id!r} has no area for an Ignition config: neither coreos/igninfo.json nor"
+            " images/ignition.img is there"
+        )
 
 
 def test_invalid_igninfo_does_not_fall_back() -> None:

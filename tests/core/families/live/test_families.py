@@ -162,7 +162,7 @@ def test_config_is_where_its_family_reads_it(case: Case, tmp_path: Path) -> None
 
 
 def test_every_family_has_a_case() -> None:
-    own = {"esxi", "unified-kernel"}
+    own = {"coreos-generic", "esxi", "unified-kernel"}
     assert {family.name for family in FAMILIES} == {case.name for case in CASES} | REFUSING.keys() | own
 
 
@@ -176,6 +176,23 @@ def test_config_without_a_place_is_refused_with_what_works_instead(name: str) ->
         family.place(medium, CONFIG)
     plan = edit_medium(medium, MediumEdit(boot=BootEdit(append=("console=ttyS0",))))
     assert len(plan.places) == 2
+
+
+@pytest.mark.parametrize("system", ["LiveOS/squashfs.img", "LiveOS/rootfs.img"])
+def test_coreos_without_an_embed_area_gets_its_config_in_an_initrd(system: str, tmp_path: Path) -> None:
+    linux = b"menuentry x {\n  linux /images/pxeboot/vmlinuz coreos.liveiso=any ignition.platform.id=metal\n"
+    grub = linux + b"  initrd /images/pxeboot/initrd.img\n}\n"
+    boot = {"images/pxeboot/vmlinuz": b"k", "images/pxeboot/initrd.img": b"i", system: b"file system"}
+    medium = LiveMedium(base_of(make("MY-COREOS", {**boot, "boot/grub2/grub.cfg": grub})))
+    family = detect_family(medium)
+    assert (family.name, family.config) == ("coreos-generic", "Ignition config")
+    edited = edit_medium(medium, family.place(medium, CONFIG)).apply(medium.base)
+    files = extract(edited.read_at(0, edited.size), tmp_path)
+    assert read_members(files[INITRD_PATH])["config.ign"].data == CONFIG
+    initrds = f"  initrd /images/pxeboot/initrd.img /{INITRD_PATH}\n".encode()
+    assert files["boot/grub2/grub.cfg"] == linux + initrds + b"}\n"
+    other = make("MY-COREOS", {**boot, "boot/grub2/grub.cfg": grub.replace(b"ignition.platform", b"x")})
+    assert detect_family(LiveMedium(base_of(other))).name == "generic"
 
 
 def test_kickstart_of_esxi_is_named_in_both_configurations(tmp_path: Path) -> None:

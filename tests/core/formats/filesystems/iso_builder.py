@@ -154,6 +154,13 @@ def build_live_iso(
     return build_iso(live_files() if files is None else files, volume_id=volume_id, created=created)
 
 
+def build_other_iso(volume_id: str = "debian") -> bytes:
+    """An ISO with the boot files of a live ISO, but none that only CoreOS has."""
+    files = {name: content for name, content in live_files().items() if not name.startswith("coreos/")}
+    del files["images/ignition.img"]
+    return build_iso(files, volume_id=volume_id)
+
+
 def write_sparse_live_iso(path: Path, ignition_offset: int = 5 * 2**30) -> None:
     """Write a live ISO with the Ignition area at ``ignition_offset``, after a hole."""
     write_sparse_iso(path, live_files(), {"images/ignition.img": ignition_offset})
