@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -58,18 +60,37 @@ def test_listeners_follow_the_policy(
     token = tmp_path / "token"
     token.write_text("t" * 40)
     admin = free_port()
-    environment = {**policy, "ADMIN_LISTEN": f"127.0.0.1:{admin}", "ADMIN_TOKEN_FILE": str(token)}
+    environment = {**policy, "ADMIN_LISTEN": f"0.0.0.0:{admin}", "ADMIN_TOKEN_FILE": str(token)}
     command = (*SERVE, "--standalone")
     with run_service(
         tmp_path, [], command=command, certificate=certificate, environment=environment
     ) as service:
-        port = int(service.url.rpartition(":")[2])
-        for options in accepted:
-            assert accepts(port, *options), options
-        for options in refused:
-            assert not accepts(port, *options), options
+        for port in (int(service.url.rpartition(":")[2]), admin):
+            for options in accepted:
+                assert accepts(port, *options), (port, options)
+            for options in refused:
+                assert not accepts(port, *options), (port, options)
         if "TLS_KRB5" in str(policy):
             assert b"OpenSSL does not offer these of TLS_CIPHER_SUITES here: TLS_KRB5" in service.output
+        if "VersionTLS10" in str(policy):
+            assert b"OpenSSL speaks TLS 1.2 and later at its security level" in service.output
+        if not policy:
+            for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+                assert spoken_by_client_of(version, service.url, certificate) == version.name
+
+
+def spoken_by_client_of(version: ssl.TLSVersion, url: str, certificate: Certificate) -> str:
+    """Return the version that a client of that alone and the service speak; it gets an answer."""
+    context = ssl.create_default_context(cafile=certificate.ca)
+    context.minimum_version = context.maximum_version = version
+    host, _, port = url.removeprefix("https://").rpartition(":")
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        context.wrap_socket(plain, server_hostname=host) as stream,
+    ):
+        stream.sendall(b"GET /live HTTP/1.0\r\n\r\n")
+        assert b" 200 " in stream.recv(1024)
+        return str(stream.version()).replace("v1.", "v1_")
 
 
 @pytest.mark.parametrize(
