@@ -17,6 +17,7 @@ from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.model import ComposeOrigin, ComposeState, JobState
+from tests.common.objects.storing import put
 from tests.jobs.database.composing import Rows, make_artifact, make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
@@ -215,7 +216,7 @@ async def test_old_composes_are_deleted_with_their_objects(rows: Rows, tmp_path:
     waiting, _ = rows.add()
     rows.start(jobs["customize"])
     image = make_artifact(jobs["customize"])
-    store.put(image.key, BytesIO(b"disk"))
+    put(store, image.key, BytesIO(b"disk"))
     rows.objects.add_artifact(jobs["customize"], 1, image)
     rows.composes.finish(compose.id, ComposeState.SUCCESS, image=image)
     rows.clock.advance(14 * DAY)
@@ -257,7 +258,7 @@ async def test_imported_image_survives_its_compose_until_its_own_retention(
     compose, jobs = rows.add(make_compose(origin=ComposeOrigin.IMPORT, image_type=None))
     rows.start(jobs["customize"])
     artifact = make_artifact(jobs["customize"])
-    store.put(artifact.key, BytesIO(b"disk"))
+    put(store, artifact.key, BytesIO(b"disk"))
     rows.objects.add_artifact(jobs["customize"], 1, artifact)
     image = make_image(0, source="import:import-vol-1", artifact=artifact)
     rows.images.add(image)

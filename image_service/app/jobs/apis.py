@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from image_service.jobs.metrics.jobs_metrics import JobsMetrics
     from image_service.settings.jobs.role import JobsRoleSettings
 
-_UPLOAD_THREADS = 32  # each receives one artifact, as fast as its worker sends it
+_UPLOADS = 32  # that are received at a time; each has up to 2 MiB in memory, and a part of S3's
+_UPLOAD_THREADS = 8  # each writes received bytes to the store
 
 
 @attrs.frozen
@@ -75,7 +76,7 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     actions_by_name = {**artifacts.actions.by_name, **imports.by_name}
     actions = JobPlanActions(dispatch_rows, actions_by_name, dispatcher.wake, metrics)
     in_upload_thread = parts.in_thread_pool(_UPLOAD_THREADS, "uploads", low_priority=True)
-    slots = UploadSlots(_UPLOAD_THREADS, settings.jobs.min_upload_rate, parts.reactor)
+    slots = UploadSlots(_UPLOADS, settings.jobs.min_upload_rate, parts.reactor)
     uploads = ArtifactUploads(store, in_upload_thread, slots)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
     plans = ComposePlans(engine)

@@ -7,7 +7,9 @@ import hashlib
 import os
 import secrets
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from image_service.common.files.atomic import publish_file
 from image_service.common.files.modes import make_private_directory
@@ -18,11 +20,9 @@ from image_service.core.errors import NotFound, StoreFailed, StoreFull
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
+    from io import FileIO
     from pathlib import Path
 
-    from image_service.common.objects.store import ReadableContent
-
-_CHUNK_BYTES = 1024 * 1024
 _PIECE_BYTES = 64 * 1024
 _ZEROS = bytes(_PIECE_BYTES)
 _STAT_BLOCK_BYTES = 512
@@ -43,31 +43,18 @@ class DirectoryStore:
         self._path = path
         self._reserve_bytes = reserve_bytes
 
-    def put(self, key: str, content: ReadableContent) -> StoredObject:
-        """Write a file under another name, and rename it once it is on the disk; zeros become holes."""
+    def begin(self, key: str, size: int | None = None) -> FileWriter:
+        """Begin to write a file under another name, which is renamed once it is on the disk."""
+        del size  # for other stores
         target = self._path / check_key(key)
         temporary = self._path / _UNFINISHED / secrets.token_hex(16)
-        try:
-            with _translated():
-                for directory in (self._path, temporary.parent):
-                    make_private_directory(directory)
-                descriptor = open_no_follow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            size, digest = 0, hashlib.sha256()
-            with os.fdopen(descriptor, "wb", buffering=0) as file:
-                while chunk := content.read(_CHUNK_BYTES):
-                    digest.update(chunk)
-                    size += len(chunk)
-                    with _translated():
-                        self._write(file.fileno(), chunk)
-                with _translated():
-                    file.truncate(size)
-                    kept_bytes = os.fstat(file.fileno()).st_blocks * _STAT_BLOCK_BYTES
-            with _translated():
-                _publish(temporary, target)
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
-        return StoredObject(key, size, digest.hexdigest(), kept_bytes)
+        with _translated():
+            for directory in (self._path, temporary.parent):
+                make_private_directory(directory)
+            descriptor = open_no_follow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        return FileWriter(
+            key, temporary, target, os.fdopen(descriptor, "wb", buffering=0), self._reserve_bytes
+        )
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Read from the file."""
@@ -101,20 +88,52 @@ class DirectoryStore:
                     if path.stat().st_mtime < before.timestamp():
                         path.unlink()
 
-    def _write(self, descriptor: int, chunk: bytes) -> None:
-        """Write a part of a file, and skip its zeros."""
+
+@attrs.define(eq=False)
+class FileWriter:
+    """A file that is being written; zeros become holes. See ``ObjectWriter``."""
+
+    _key: str
+    _temporary: Path
+    _target: Path
+    _file: FileIO
+    _reserve_bytes: int
+    _size: int = 0
+    _digest: Any = attrs.field(factory=hashlib.sha256)  # hashlib names no type of its own
+
+    def write(self, chunk: bytes, /) -> None:
+        """Write a part of the file, and skip its zeros."""
+        self._digest.update(chunk)
+        self._size += len(chunk)
         for offset in range(0, len(chunk), _PIECE_BYTES):
             piece = memoryview(chunk)[offset : offset + _PIECE_BYTES]
-            if piece == _ZEROS[: len(piece)]:
-                os.lseek(descriptor, len(piece), os.SEEK_CUR)
-                continue
-            space = os.fstatvfs(descriptor)
-            if space.f_bavail * space.f_frsize < self._reserve_bytes + len(piece):
-                raise StoreFull(
-                    f"the object store in a directory is full: {self._reserve_bytes} bytes stay free"
-                    " (STORE_RESERVE_BYTES)"
-                )
-            _write(descriptor, piece)
+            with _translated():
+                if piece == _ZEROS[: len(piece)]:
+                    self._file.seek(len(piece), os.SEEK_CUR)
+                    continue
+                space = os.fstatvfs(self._file.fileno())
+                if space.f_bavail * space.f_frsize < self._reserve_bytes + len(piece):
+                    raise StoreFull(
+                        f"the object store in a directory is full: {self._reserve_bytes} bytes stay free"
+                        " (STORE_RESERVE_BYTES)"
+                    )
+                _write(self._file.fileno(), piece)
+
+    def complete(self) -> StoredObject:
+        """Rename the file once it is on the disk."""
+        with _translated(), self._file:
+            self._file.truncate(self._size)
+            kept_bytes = os.fstat(self._file.fileno()).st_blocks * _STAT_BLOCK_BYTES
+        with _translated():
+            _publish(self._temporary, self._target)
+        return StoredObject(self._key, self._size, self._digest.hexdigest(), kept_bytes)
+
+    def abort(self) -> None:
+        """Remove the file."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink()
 
 
 def _write(descriptor: int, piece: memoryview) -> None:

@@ -6,7 +6,9 @@ import hashlib
 from contextlib import contextmanager, suppress
 from datetime import UTC
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from image_service.common.objects.s3_client import BucketLocation, S3Client, S3Failed
 from image_service.common.objects.store import StoredObject, check_key
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.objects.s3_client import S3Options
-    from image_service.common.objects.store import ReadableContent
 
 PART_BYTES = 16 * 1024 * 1024
-"""Of an upload in parts, of which there are 10,000 at most; one is in memory."""
+"""Of an upload of unknown size, in at most `_MAX_PARTS`; one is in memory."""
+LEAST_PART_BYTES = 5 * 1024 * 1024
+"""That S3 takes."""
+_MAX_PARTS = 10_000
 _FULL = {"QuotaExceeded", "ServiceQuotaExceededException", "XMinioStorageFull", "InsufficientCapacity"}
 
 
@@ -35,28 +39,10 @@ class S3Store:
         self._prefix = prefix
         self._client = S3Client(options)
 
-    def put(self, key: str, content: ReadableContent) -> StoredObject:
-        """Upload the content, in parts if it has more than one."""
-        location = self._location_of(key)
-        first = _read_part(content)
-        with _reworded("put an object"):
-            if len(first) < PART_BYTES:
-                self._client.put(location, first)
-                return StoredObject(key, len(first), hashlib.sha256(first).hexdigest(), len(first))
-            upload = self._client.begin_upload(location)
-            try:
-                size, digest, etags, part = 0, hashlib.sha256(), list[str](), first
-                while part:
-                    digest.update(part)
-                    size += len(part)
-                    etags.append(self._client.put_part(location, upload, len(etags) + 1, part))
-                    part = _read_part(content)
-                self._client.complete_upload(location, upload, etags)
-            except BaseException:
-                with suppress(Exception):  # the one that is raised is the cause
-                    self._client.abort_upload(location, upload)
-                raise
-        return StoredObject(key, size, digest.hexdigest(), size)
+    def begin(self, key: str, size: int | None = None) -> S3Writer:
+        """Begin an upload; all parts but the last have one size, which some servers require."""
+        part_bytes = PART_BYTES if size is None else max(LEAST_PART_BYTES, -(-size // _MAX_PARTS))
+        return S3Writer(key, self._location_of(key), self._client, part_bytes)
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Get a range of the object."""
@@ -88,12 +74,54 @@ class S3Store:
         return BucketLocation(self._prefix.bucket, f"{self._prefix.key}{check_key(key)}")
 
 
-def _read_part(content: ReadableContent) -> bytes:
-    """Return `PART_BYTES`; fewer at the end."""
-    part = bytearray()
-    while len(part) < PART_BYTES and (chunk := content.read(PART_BYTES - len(part))):
-        part += chunk
-    return bytes(part)
+@attrs.define(eq=False)
+class S3Writer:
+    """An upload, in parts if it has more than one. See ``ObjectWriter``."""
+
+    _key: str
+    _location: BucketLocation
+    _client: S3Client
+    _part_bytes: int
+    _part: bytearray = attrs.field(factory=bytearray)
+    _upload: str | None = None
+    _etags: list[str] = attrs.field(factory=list)
+    _size: int = 0
+    _digest: Any = attrs.field(factory=hashlib.sha256)  # hashlib names no type of its own
+
+    def write(self, chunk: bytes, /) -> None:
+        """Upload a part once it is full."""
+        self._digest.update(chunk)
+        self._size += len(chunk)
+        self._part += chunk
+        while len(self._part) >= self._part_bytes:
+            self._put_part()
+
+    def complete(self) -> StoredObject:
+        """Upload the rest."""
+        with _reworded("put an object"):
+            if self._upload is None:
+                self._client.put(self._location, bytes(self._part))
+            else:
+                if self._part:
+                    self._put_part()
+                self._client.complete_upload(self._location, self._upload, self._etags)
+        return StoredObject(self._key, self._size, self._digest.hexdigest(), self._size)
+
+    def abort(self) -> None:
+        """Abort the upload in parts."""
+        if self._upload is not None:
+            with suppress(Exception):  # the one that was raised is the cause
+                self._client.abort_upload(self._location, self._upload)
+
+    def _put_part(self) -> None:
+        with _reworded("put an object"):
+            if self._upload is None:
+                self._upload = self._client.begin_upload(self._location)
+            with memoryview(self._part) as whole:
+                part = bytes(whole[: self._part_bytes])
+            etag = self._client.put_part(self._location, self._upload, len(self._etags) + 1, part)
+        self._etags.append(etag)
+        del self._part[: len(part)]
 
 
 @contextmanager

@@ -30,27 +30,33 @@ class StoredObject:
     kept_bytes: int
 
 
-class ReadableContent(Protocol):
-    """Content to store: an open file, or content that another thread receives."""
+class ObjectWriter(Protocol):
+    """An object that is being stored; each call may be in another thread, one at a time.
 
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
+    Either ``complete`` or ``abort`` is the last call, also after an error. Raises as ``ObjectStorage``.
+    """
+
+    def write(self, chunk: bytes, /) -> None:
+        """Append bytes."""
+
+    def complete(self) -> StoredObject:
+        """Return the object, which is found from now on, and replaces one with this key."""
+
+    def abort(self) -> None:
+        """Remove what was written; raises nothing."""
 
 
 class ObjectStorage(Protocol):
     """Stores objects whole: one that is not complete is never found.
 
     Raises:
-        StoreFailed: of each method: the store cannot be reached, read or written. Nothing partial is left.
-        StoreFull: of ``put``: there is no space, or only that which stays free for rows.
+        StoreFailed: of each method: the store cannot be reached, read or written.
+        StoreFull: of writers: there is no space, or only that which stays free for rows.
         ValueError: of each method with a key: it is none.
     """
 
-    def put(self, key: str, content: ReadableContent) -> StoredObject:
-        """Store content, from its position on; replaces an object with this key.
-
-        Errors of `content` are raised, and nothing is stored.
-        """
+    def begin(self, key: str, size: int | None = None) -> ObjectWriter:
+        """Begin to store an object of so many bytes; None: not known."""
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Return bytes of an object; fewer at its end. NotFound: there is no such object."""
@@ -59,7 +65,7 @@ class ObjectStorage(Protocol):
         """Delete an object; do nothing if there is none. A download in progress may fail."""
 
     def remove_unfinished(self, before: datetime) -> None:
-        """Remove incomplete objects of killed processes whose ``put`` began before that time."""
+        """Remove incomplete objects of killed processes that were begun before that time."""
 
 
 def check_key(key: str) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from io import BufferedReader
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from image_service.common.concurrency.single_flight import shielded
 from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
 from image_service.jobs.model import Artifact, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from image_service.common.concurrency.process_parts import InThread
-    from image_service.common.objects.store import ObjectStorage
+    from image_service.common.objects.store import ObjectStorage, StoredObject
     from image_service.jobs.artifacts.contents import Content, Contents
     from image_service.jobs.dispatch.rows import DispatchRows
     from image_service.jobs.dispatch.tokens import JobToken, JobTokens
@@ -34,21 +33,36 @@ _log = Logger()
 
 @attrs.frozen(eq=False)
 class ArtifactUploads:
-    """Stores the files of workers.
+    """Stores the files of workers. A thread is used while bytes are written, not while they are received.
 
     Args:
-        in_thread: runs uploads, which may take long, in other threads than those of the rows.
-        slots: as many as threads.
+        in_thread: runs writes, which may take long, in other threads than those of the rows.
+        slots: of the files that are received at a time.
     """
 
-    storage: ObjectStorage
+    _storage: ObjectStorage
     _in_thread: InThread
-    _slots: UploadSlots
+    slots: UploadSlots
 
-    async def run(self, job: Job, content: RequestContent, store: Callable[[], bool]) -> bool:
-        """Return what `store` returns, which reads the content in a thread when it is the job's turn."""
-        async with self._slots.slot(job.tenant, f"{job.id}/{job.attempt}", content):
-            return await self._in_thread(store)
+    async def store(self, key: str, content: RequestContent, size: int | None, allowed: int) -> StoredObject:
+        """Store content while it is received.
+
+        Args:
+            size: in bytes; None: not known.
+            allowed: bytes that it may have.
+
+        Raises:
+            BudgetExceeded: it has more.
+        """
+        writer = await self._in_thread(partial(self._storage.begin, key, size))
+        try:
+            while chunk := await _read(content, allowed):
+                allowed -= len(chunk)
+                await self._in_thread(partial(writer.write, chunk))
+            return await self._in_thread(writer.complete)
+        except Exception:
+            await self._in_thread(writer.abort)
+            raise
 
 
 @attrs.frozen(eq=False)
@@ -130,9 +144,11 @@ class WorkerAttempts:
         if not ARTIFACT_NAME.fullmatch(name):
             raise InvalidRequest(f"the name of an artifact must be {ARTIFACT_NAME.pattern}")
         job = await self._find_running(token)
-        store = partial(self._store, job, name, content, size)
-        if not await self._uploads.run(job, content, store):
-            raise JobTokenUnknown(_UNKNOWN)
+        async with self._uploads.slots.slot(job.tenant, f"{job.id}/{job.attempt}", content):
+            # The client may disconnect meanwhile: bytes that are stored must have a row.
+            storing = Deferred.fromCoroutine(self._store(job, name, content, size))
+            if not await shielded(storing):
+                raise JobTokenUnknown(_UNKNOWN)
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:
         """Open an input of a job; raises also as ``Contents.open_input``, and NotFound for other names."""
@@ -161,34 +177,27 @@ class WorkerAttempts:
             raise JobTokenUnknown(_UNKNOWN)
         return job
 
-    def _store(self, job: Job, name: str, content: RequestContent, size: int | None) -> bool:
-        """Store a file and its row in one call, because the client may disconnect meanwhile.
+    async def _store(self, job: Job, name: str, content: RequestContent, size: int | None) -> bool:
+        """Store a file and its row.
 
         Each upload has a key of its own, because an abandoned upload may end after its repetition.
         """
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
-        objects, kept_bytes = self._rows.objects, 0
-        allowed = objects.announce_object(key, job, size)
+        objects = self._rows.objects
+        allowed = await self._rows.call(objects.announce_object, key, job, size)
         try:
-            stored = self._uploads.storage.put(key, _LimitedContent(BufferedReader(content), allowed))
-            kept_bytes = stored.kept_bytes
-        finally:
-            objects.give_back(job, allowed - kept_bytes)
+            stored = await self._uploads.store(key, content, size, allowed)
+        except Exception:
+            await self._rows.call(objects.give_back, job, allowed)
+            raise
+        await self._rows.call(objects.give_back, job, allowed - stored.kept_bytes)
         artifact = Artifact(name, stored.size, stored.sha256, stored.key)
-        return objects.add_artifact(job.id, job.attempt, artifact, kept_bytes)
+        return await self._rows.call(objects.add_artifact, job.id, job.attempt, artifact, stored.kept_bytes)
 
 
-@attrs.define(eq=False)
-class _LimitedContent:
-    """Content that may have so many bytes."""
-
-    _content: BufferedReader
-    _left: int
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; BudgetExceeded beyond the limit."""
-        chunk = self._content.read(size)
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise BudgetExceeded("JOBS_MAX_BYTES: the artifact has more bytes than its compose has reserved")
-        return chunk
+async def _read(content: RequestContent, allowed: int) -> bytes:
+    """Return the next bytes, at most those that are allowed."""
+    chunk = await content.read()
+    if len(chunk) > allowed:
+        raise BudgetExceeded("JOBS_MAX_BYTES: the artifact has more bytes than its compose has reserved")
+    return chunk

@@ -38,8 +38,8 @@ class ApiRequest:
         body: content; empty if it is streamed.
         headers: fields by lower-case name; the values of one that is repeated are joined by commas.
         client: host of the client; "" on a Unix socket.
-        content: streamed content, read in a thread; None: it is in `body`. A read raises InvalidRequest
-            if the connection ends before the content does.
+        content: streamed content; None: it is in `body`. A read raises InvalidRequest if the connection ends
+            before the content does.
         principal: its sender, set by an API that authenticates requests itself.
         record_authenticated: records that the sender is known, so that others' connections are aborted first.
         is_head: its method is HEAD.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from twisted.internet.address import IPv4Address, IPv6Address
-    from twisted.internet.interfaces import IPushProducer, IReactorFromThreads, IReactorTime
+    from twisted.internet.interfaces import IPushProducer, IReactorTime
     from twisted.python.failure import Failure
     from twisted.web import http
 
@@ -80,7 +80,7 @@ class BoundedRequest(Request):
         channel = self.channel
         line = channel._command, channel._path, channel._version  # noqa: SLF001
         if channel.site.resource.is_streamed(*_method_and_path(*line[:2])):  # type: ignore[attr-defined]
-            self.stream = RequestContent(self._pause, self._resume, self.channel.forceAbortClient)
+            self.stream = RequestContent(self._pause, self._receive_more, self.channel.forceAbortClient)
             super().requestReceived(*line)  # type: ignore[no-untyped-call]
 
     def handleContentChunk(self, data: bytes) -> None:
@@ -142,9 +142,6 @@ class BoundedRequest(Request):
     def _pause(self) -> None:
         cast("IPushProducer", self.transport).pauseProducing()
         self.channel.setTimeout(_PAUSED_SECONDS)
-
-    def _resume(self) -> None:
-        cast("IReactorFromThreads", self.site.reactor).callFromThread(self._receive_more)
 
     def _receive_more(self) -> None:
         if not self.received.called and self.channel is not None:

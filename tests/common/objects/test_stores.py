@@ -19,6 +19,7 @@ from image_service.common.objects.build import open_store
 from image_service.common.objects.s3_client import S3Client, S3Options
 from image_service.common.objects.s3_links import S3Links
 from image_service.core.errors import NotFound, StoreFailed, StoreFull
+from tests.common.objects.storing import put
 from tests.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3_server
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Broken:
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES, 2 * PART_BYTES + 7])
 def test_object_is_read_as_it_was_stored(opened: Opened, size: int) -> None:
     content = os.urandom(size)
-    stored = opened.store.put(KEY, BytesIO(content))
+    stored = put(opened.store, KEY, BytesIO(content), size)
     assert (stored.key, stored.size) == (KEY, size)
     assert stored.sha256 == hashlib.sha256(content).hexdigest()
     assert opened.store.read_at(KEY, 0, size + 10) == content
@@ -104,13 +105,13 @@ def test_object_is_read_as_it_was_stored(opened: Opened, size: int) -> None:
 def test_content_is_stored_from_its_position_on(opened: Opened) -> None:
     content = BytesIO(b"head and body")
     content.seek(5)
-    opened.store.put(KEY, content)
+    put(opened.store, KEY, content)
     assert opened.store.read_at(KEY, 0, 100) == b"and body"
 
 
 def test_object_is_replaced_and_deleted(opened: Opened) -> None:
-    opened.store.put(KEY, BytesIO(b"old"))
-    opened.store.put(KEY, BytesIO(b"new"))
+    put(opened.store, KEY, BytesIO(b"old"))
+    put(opened.store, KEY, BytesIO(b"new"))
     assert opened.store.read_at(KEY, 0, 10) == b"new"
     opened.store.delete(KEY)
     opened.store.delete(KEY)
@@ -122,7 +123,7 @@ def test_object_is_replaced_and_deleted(opened: Opened) -> None:
 def test_content_that_fails_leaves_nothing(opened: Opened, good_bytes: int) -> None:
     before = opened.files()
     with pytest.raises(ConnectionError):
-        opened.store.put(KEY, Broken(good_bytes))
+        put(opened.store, KEY, Broken(good_bytes))
     with pytest.raises(NotFound):
         opened.store.read_at(KEY, 0, 1)
     assert opened.files() == before
@@ -131,7 +132,7 @@ def test_content_that_fails_leaves_nothing(opened: Opened, good_bytes: int) -> N
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/.b", "a/../b", "a b", "a\n", "ä"])
 def test_text_that_is_no_key_is_refused(opened: Opened, key: str) -> None:
     for call in (
-        lambda: opened.store.put(key, BytesIO()),
+        lambda: put(opened.store, key, BytesIO()),
         lambda: opened.store.read_at(key, 0, 1),
         lambda: opened.store.delete(key),
     ):
@@ -144,7 +145,7 @@ def test_text_that_is_no_key_is_refused(opened: Opened, key: str) -> None:
 def test_objects_beside_each_other_are_stored_and_deleted_at_once(opened: Opened) -> None:
     def store_and_delete(number: int) -> None:
         key = f"jobs/{number % 2}/{number}"
-        opened.store.put(key, BytesIO(b"x"))
+        put(opened.store, key, BytesIO(b"x"))
         assert opened.store.read_at(key, 0, 1) == b"x"
         opened.store.delete(key)
 
@@ -161,7 +162,7 @@ def test_incomplete_objects_of_a_killed_process_are_removed(
         patch.setattr("pathlib.Path.unlink", lambda *_, **__: None)
         patch.setattr(S3Client, "abort_upload", lambda *_: None)
         with pytest.raises(ConnectionError):
-            opened.store.put(KEY, Broken(PART_BYTES + 1))
+            put(opened.store, KEY, Broken(PART_BYTES + 1))
     left = opened.files()
     assert left != before
     opened.store.remove_unfinished(NEVER)
@@ -175,7 +176,7 @@ def test_unfinished_files_of_no_directory_are_none(tmp_path: Path) -> None:
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    open_store(f"{tmp_path}/store", S3Options()).put(KEY, BytesIO(b"x"))
+    put(open_store(f"{tmp_path}/store", S3Options()), KEY, BytesIO(b"x"))
     for path in (tmp_path / "store", tmp_path / "store" / KEY):
         assert path.stat().st_mode & 0o077 == 0
 
@@ -194,16 +195,16 @@ def test_full_directory_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "write", fail)
     store = open_store(str(tmp_path), S3Options())
     with pytest.raises(StoreFull, match="No space left"):
-        store.put(KEY, BytesIO(b"x"))
+        put(store, KEY, BytesIO(b"x"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_directory_leaves_a_reserve_free(tmp_path: Path) -> None:
     reserved = open_store(str(tmp_path), S3Options(), 2**62)
     with pytest.raises(StoreFull, match="STORE_RESERVE_BYTES"):
-        reserved.put(KEY, BytesIO(b"x"))
+        put(reserved, KEY, BytesIO(b"x"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    reserved.put(KEY, BytesIO(bytes(100_000)))  # takes nothing
+    put(reserved, KEY, BytesIO(bytes(100_000)))  # takes nothing
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_directory_leaves_a_reserve_free(tmp_path: Path) -> None:
 )
 def test_zeros_are_holes_in_a_directory(tmp_path: Path, content: bytes) -> None:
     store = open_store(str(tmp_path), S3Options())
-    stored = store.put(KEY, BytesIO(content))
+    stored = put(store, KEY, BytesIO(content))
     assert (stored.size, stored.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     assert store.read_at(KEY, 0, len(content) + 1) == content
     assert stored.kept_bytes == (tmp_path / KEY).stat().st_blocks * 512
@@ -229,7 +230,7 @@ def test_unavailable_server_is_an_error(s3_server: S3Server) -> None:
     options = attrs.evolve(options_of(s3_server), endpoint_url="http://127.0.0.1:1", attempts=1)
     store = open_store(f"s3://{BUCKET}", options)
     for call in (
-        lambda: store.put(KEY, BytesIO()),
+        lambda: put(store, KEY, BytesIO()),
         lambda: store.delete(KEY),
         lambda: store.read_at(KEY, 0, 1),
     ):
@@ -240,12 +241,12 @@ def test_unavailable_server_is_an_error(s3_server: S3Server) -> None:
 def test_refused_credentials_are_an_error_without_them(s3_server: S3Server) -> None:
     options = attrs.evolve(options_of(s3_server), secret_access_key="wrong-secret")
     with pytest.raises(StoreFailed, match="SignatureDoesNotMatch") as caught:
-        open_store(f"s3://{BUCKET}", options).put(KEY, BytesIO(b"x"))
+        put(open_store(f"s3://{BUCKET}", options), KEY, BytesIO(b"x"))
     assert ACCESS_KEY not in str(caught.value)
 
 
 def test_link_is_signed_unless_its_object_is_public(s3_server: S3Server) -> None:
-    open_store(f"s3://{BUCKET}", options_of(s3_server)).put("uploads/x.vmdk", BytesIO(b"disk"))
+    put(open_store(f"s3://{BUCKET}", options_of(s3_server)), "uploads/x.vmdk", BytesIO(b"disk"))
     links = S3Links(options_of(s3_server))
     location = f"s3://{BUCKET}/uploads/x.vmdk"
     with urllib.request.urlopen(links.url_of(location)) as answer:  # noqa: S310 - a URL of the test's server

@@ -20,6 +20,7 @@ from image_service.jobs.model import (
     UploadTarget,
 )
 from image_service.jobs.plans.plan import CHECK_IMAGE, FETCH_BASE, FIND_IMAGE, REGISTER_IMAGE
+from tests.common.objects.storing import put
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.core.images.building import CONFIG, base_image, bytes_of
 from tests.jobs.artifacts.composing_images import disk_entry, iso_entry
@@ -50,7 +51,7 @@ def offer_disk(artifacts: Artifacts, directory: Path, disk: bytes = DISK) -> Non
 def finish_convert(artifacts: Artifacts, content: bytes, image_type: ImageType) -> tuple[Compose, Artifact]:
     compose, job_ids = artifacts.add(request(image_type))
     step, name = (compose.plan.result or "").split("/")
-    stored = artifacts.store.put(f"jobs/{job_ids[step]}/1/x/{name}", io.BytesIO(content))
+    stored = put(artifacts.store, f"jobs/{job_ids[step]}/1/x/{name}", io.BytesIO(content))
     artifact = Artifact(name, stored.size, stored.sha256, stored.key)
     artifacts.rows.start(job_ids[step], tenant=compose.tenant)
     artifacts.rows.finish(job_ids[step], artifact)

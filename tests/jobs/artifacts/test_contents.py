@@ -24,6 +24,7 @@ from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomizatio
 from image_service.server.serving.digests import BLOCK_BYTES
 from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.resource import ApiResource, ApiSite
+from tests.common.objects.storing import put
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.images.building import CONFIG, base_image
@@ -78,7 +79,7 @@ def read(content: Content) -> bytes:
 
 def finish(artifacts: Artifacts, compose: Compose, job_id: str, content: bytes, name: str) -> Artifact:
     """Store an artifact of a job, and end that job with it."""
-    stored = artifacts.store.put(f"jobs/{job_id}/1/{name}", io.BytesIO(content))
+    stored = put(artifacts.store, f"jobs/{job_id}/1/{name}", io.BytesIO(content))
     artifact = Artifact(name, stored.size, stored.sha256, stored.key)
     artifacts.rows.start(job_id, tenant=compose.tenant)
     artifacts.rows.finish(job_id, artifact)

@@ -7,11 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
 
-from image_service.core.errors import BudgetExceeded, JobNotRunning, JobTokenUnknown, NotFound
+from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
 from image_service.jobs.database.tables import open_database
+from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
+from image_service.jobs.dispatch.upload_slots import UploadSlots
 from image_service.jobs.model import ComposePlan, ComposeState, JobError, JobState, JobType, Step
 from image_service.jobs.principal import Principal
 from image_service.server.web_api.request_content import RequestContent
@@ -21,7 +26,7 @@ from tests.pytwisted import ensure_deferred
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from _typeshed import WriteableBuffer
+    from twisted.internet.epollreactor import EPollReactor
 
     from tests.jobs.dispatch.dispatching import Dispatching
 
@@ -76,9 +81,9 @@ async def test_a_file_that_comes_too_late_is_discarded(dispatching: Dispatching)
     jobs, job = dispatching.rows.jobs, handed.job
 
     class Slow(RequestContent):
-        def readinto(self, buffer: WriteableBuffer, /) -> int:
+        async def read(self) -> bytes:
             jobs.finish(job.id, error=JobError(27, "its worker has stopped"))
-            return super().readinto(buffer)
+            return await super().read()
 
     content = received(b"late", Slow)
     with pytest.raises(JobTokenUnknown):
@@ -102,6 +107,31 @@ async def test_file_has_no_more_bytes_than_were_reserved(dispatching: Dispatchin
     await send(received(b"12345"), size)  # the bytes that were not stored were given back
     (artifact,) = dispatching.rows.objects.find_artifacts(handed.job.id, 1)
     assert artifact.size == 5
+
+
+@ensure_deferred
+async def test_uploads_hold_no_thread_while_they_are_received(
+    dispatching: Dispatching, reactor: EPollReactor
+) -> None:
+    pool = ThreadPool(0, 1)
+    pool.start()
+    in_one_thread = partial(deferToThreadPool, reactor, pool)
+    uploads = ArtifactUploads(dispatching.storage, in_one_thread, UploadSlots(3, 0, reactor))
+    slow = [RequestContent(lambda: None, lambda: None, lambda: None) for _ in range(2)]
+    storing = [
+        Deferred.fromCoroutine(uploads.store(f"slow/{number}", content, None, 10))
+        for number, content in enumerate(slow)
+    ]
+    assert (await uploads.store("quick", received(b"1234"), 4, 4)).size == 4
+    slow[0].feed(b"late")
+    slow[0].complete()
+    assert (await storing[0]).size == 4
+    slow[1].drop()
+    with pytest.raises(InvalidRequest):
+        await storing[1]
+    pool.stop()
+    with pytest.raises(NotFound):
+        dispatching.storage.read_at("slow/1", 0, 1)
 
 
 @ensure_deferred

@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
@@ -169,19 +168,15 @@ def streamed(respond: Callable[[ApiRequest], Awaitable[ApiResponse]]) -> ApiReso
 
 
 @ensure_deferred
-async def test_streamed_content_is_read_in_a_thread(reactor: EPollReactor) -> None:
+async def test_streamed_content_is_read_while_it_is_received(reactor: EPollReactor) -> None:
     sent = bytes(range(256)) * 40_000  # ten times the limit of waiting bytes
 
     async def store(request: ApiRequest) -> ApiResponse:
         content = request.content
         assert content is not None
         stored = BytesIO()
-
-        def read() -> None:
-            while chunk := content.read(100_000):
-                stored.write(chunk)
-
-        await deferToThreadPool(reactor, reactor.getThreadPool(), read)
+        while chunk := await content.read():
+            stored.write(chunk)
         return json_response({"equal": stored.getvalue() == sent})
 
     async with listening(reactor, streamed(store)) as client:
@@ -232,12 +227,14 @@ async def test_receiving_pauses_while_nobody_reads(reactor: EPollReactor) -> Non
 
     sent = send_until_paused()
     assert sent <= 64 * 1024 + len(CHUNK)  # nobody has read yet
-    content.read(1)
-    await deferToThreadPool(reactor, reactor.getThreadPool(), lambda: None)
-    sent += send_until_paused()
-    assert MAX_WAITING_BYTES < sent <= MAX_WAITING_BYTES + 2 * len(CHUNK)
-    content.read(MAX_WAITING_BYTES // 2 + 2 * len(CHUNK))
-    await deferToThreadPool(reactor, reactor.getThreadPool(), lambda: None)  # a turn of the reactor
+    read = Deferred.fromCoroutine(content.read())
+    while not read.called:
+        connection.channel.dataReceived(CHUNK)
+        sent += len(CHUNK)
+    waiting = send_until_paused()
+    assert MAX_WAITING_BYTES < waiting <= MAX_WAITING_BYTES + len(CHUNK)
+    sent += waiting
+    assert len(await read) + len(await content.read()) == sent
     assert connection.transport.producerState == "producing"
     connection.response.callback(ApiResponse())
     assert connection.transport.value() == b""
@@ -252,10 +249,11 @@ async def test_a_read_fails_when_the_client_has_gone(reactor: EPollReactor) -> N
     connection.channel.dataReceived(CHUNK)
     content = connection.requests[0].content
     assert content is not None
-    assert content.read(100) == CHUNK[:100]
+    read = Deferred.fromCoroutine(content.read())
     connection.channel.connectionLost(Failure(ConnectionLost()))
-    with pytest.raises(InvalidRequest):
-        content.read()
+    for failed in (read, content.read()):
+        with pytest.raises(InvalidRequest):
+            await failed
 
 
 def test_status_line_has_the_phrase_of_a_status_that_twisted_does_not_name() -> None:
