@@ -234,7 +234,7 @@ def _read_blocks(extents: Iterable[Extent]) -> Iterator[bytes]:
             position += len(piece)
             length += len(piece)
             if length == BLOCK_BYTES:
-                yield b"".join(pieces)
-                pieces, length = [], 0
+                block, pieces, length = b"".join(pieces), [], 0
+                yield block
     if pieces:
         yield b"".join(pieces)

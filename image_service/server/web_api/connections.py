@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 
 from image_service.server.transport.admission.addresses import address_group
+from image_service.server.web_api.unsent_bytes import UnsentBytes, unsent_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +34,14 @@ class TrackedConnection(ProtocolWrapper):
     """The client's address, as `address_group` returns it; "": a Unix socket."""
     timer: IDelayedCall | None = None
     """Aborts it while it has sent nothing."""
+    is_answered = False
+    """A whole request of it is being answered, which takes as long as the service needs."""
+    is_aborted = False
+    """It ends in the reactor's next turn; until then replies to further requests may be written."""
+
+    def unsent_bytes(self) -> int:
+        """Return the bytes in memory that the client has not taken."""
+        return unsent_bytes(self.transport)
 
     def dataReceived(self, data: bytes) -> None:
         """Pass bytes to the wrapped protocol."""
@@ -42,13 +51,15 @@ class TrackedConnection(ProtocolWrapper):
 
     def write(self, data: bytes) -> None:
         """Send bytes of the wrapped protocol."""
-        self.factory.record_activity(self)
-        super().write(data)  # type: ignore[no-untyped-call]
+        if not self.is_aborted:
+            super().write(data)  # type: ignore[no-untyped-call]
+            self.factory.record_write(self)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """Send bytes of the wrapped protocol."""
-        self.factory.record_activity(self)
-        super().writeSequence(data)  # type: ignore[no-untyped-call]
+        if not self.is_aborted:
+            super().writeSequence(data)  # type: ignore[no-untyped-call]
+            self.factory.record_write(self)
 
     def stop_timer(self) -> None:
         """Let it be silent."""
@@ -62,6 +73,8 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
 
     First the oldest one that never sent an authenticated request, whatever it sends; then the one with the
     oldest activity. Of an address with a quarter of all connections without such a request, it is its oldest.
+    One whose request is being answered, as a probe's, is the last of its kind.
+    The bytes of replies in memory are limited, too: see `UnsentBytes`.
     """
 
     protocol = TrackedConnection
@@ -78,6 +91,7 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
         self._unknown: dict[TrackedConnection, None] = {}  # the oldest first
         self._unknown_of: defaultdict[str, dict[TrackedConnection, None]] = defaultdict(dict)  # by group
         self._known: dict[TrackedConnection, None] = {}  # in the order of their latest activity
+        self._unsent = UnsentBytes(self._abort)
 
     def registerProtocol(self, p: TrackedConnection) -> None:
         """Add a connection."""
@@ -85,9 +99,9 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
         p.group = address_group(host) if host else ""
         of_address = self._unknown_of.get(p.group, {})
         if p.group and len(of_address) >= self._max_of_address:
-            self._abort(next(iter(of_address)))
+            self._abort(_oldest(of_address))
         elif len(self._unknown) + len(self._known) >= self._max_connections:
-            self._abort(next(iter(self._unknown or self._known)))
+            self._abort(_oldest(self._unknown or self._known))
         self._unknown[p] = self._unknown_of[p.group][p] = None
         p.timer = self._clock.callLater(SILENT_SECONDS, self._abort_silent, p)
 
@@ -102,9 +116,15 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
             del self._known[connection]
             self._known[connection] = None
 
+    def record_write(self, connection: TrackedConnection) -> None:
+        """Make a known connection the last one to be aborted, and limit the bytes in memory."""
+        self.record_activity(connection)
+        self._unsent.record_write(connection)
+
     def unregisterProtocol(self, p: TrackedConnection) -> None:
         """Remove a connection that has ended."""
         p.stop_timer()
+        self._unsent.remove(p)
         self._forget_unknown(p)
         self._known.pop(p, None)
 
@@ -119,6 +139,7 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
 
     def _abort(self, connection: TrackedConnection) -> None:
         self.unregisterProtocol(connection)
+        connection.is_aborted = True
         connection.transport.abortConnection()
 
     def _forget_unknown(self, connection: TrackedConnection) -> bool:
@@ -133,9 +154,20 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
         return True
 
 
+def _oldest(connections: Iterable[TrackedConnection]) -> TrackedConnection:
+    """Return the first connection without an answer that is being made or sent; else the first one."""
+    idle = (each for each in connections if not (each.is_answered or each.unsent_bytes()))
+    return next(idle, None) or next(iter(connections))
+
+
 def record_authenticated(transport: object) -> None:
     """Record that a request was authenticated that has come over a transport, perhaps above TLS."""
+    if (connection := find_connection(transport)) is not None:
+        connection.factory.record_authenticated(connection)
+
+
+def find_connection(transport: object) -> TrackedConnection | None:
+    """Return the connection of a transport, perhaps above TLS; None: it is not tracked."""
     while transport is not None and not isinstance(transport, TrackedConnection):
         transport = getattr(transport, "transport", None)
-    if transport is not None:
-        transport.factory.record_authenticated(transport)
+    return transport

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, cast
 import attrs
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import CannotListenError
+from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from image_service.core.errors import ConfigurationError
 from image_service.server.transport.listeners import cannot_listen, log_listening
-from image_service.server.transport.sending.tcp import BACKLOG
+from image_service.server.transport.sending.tcp import BACKLOG, UNSENT_BYTES, set_unsent_limit
 from image_service.server.transport.tls.certificate import ServerCertificate
 from image_service.server.web_api.connections import MAX_CONNECTIONS, LimitedFactory
 
@@ -32,6 +33,19 @@ _log = Logger()
 
 SOCKET_MODE = 0o660
 _CONNECT_SECONDS = 1.0
+_ACCEPTS = 16  # a quarter of the connections that an address may have
+
+
+class ApiPort(Port):
+    """A port that accepts few connections at a time.
+
+    The requests of those are read before many others can follow, for which they would be aborted.
+    """
+
+    def doRead(self) -> None:
+        """Accept connections."""
+        self.numberAccepts = _ACCEPTS
+        super().doRead()  # type: ignore[no-untyped-call]
 
 
 @attrs.frozen
@@ -59,11 +73,13 @@ class ApiListener:
         site = self.site if address.is_loopback else _with_tls(self.site, tls, reactor)
         factory = LimitedFactory(site, reactor, self.max_connections)
         try:
-            port = reactor.listenTCP(address.port, factory, backlog=BACKLOG, interface=address.host)
+            port = ApiPort(address.port, factory, BACKLOG, address.host, reactor)
+            port.startListening()
         except CannotListenError as error:
             raise cannot_listen(self.variable, address.host, address.port, error.socketError) from None
+        set_unsent_limit(port.socket, UNSENT_BYTES)  # accepted sockets inherit it
         self._stop_later(port, factory)
-        number = cast("IPv4Address | IPv6Address", port.getHost()).port
+        number = cast("IPv4Address | IPv6Address", port.getHost()).port  # type: ignore[no-untyped-call]
         log_listening(address.host, number, f"{'HTTP' if site is self.site else 'HTTPS'}: {self.purpose}")
 
     def listen_unix(self, path: Path) -> None:

@@ -22,7 +22,7 @@ from image_service.common.concurrency.rate_limiter import RateLimiter
 from image_service.core.errors import ContentTooLarge, ImageServiceError, InvalidRequest, Unauthorized
 from image_service.server.http.dates import format_http_date
 from image_service.server.transport.admission.rate import ClientRate
-from image_service.server.web_api.connections import record_authenticated
+from image_service.server.web_api.connections import find_connection, record_authenticated
 from image_service.server.web_api.messages import ApiRequest, ApiResponse, problem_response
 from image_service.server.web_api.request_content import RequestContent
 from image_service.server.web_api.response_content import ContentSender
@@ -198,6 +198,8 @@ class ApiResource(Resource):
         """Start to respond."""
         serving = Deferred.fromCoroutine(self._serve(request))
         request.notifyFinish().addErrback(lambda _: serving.cancel())
+        if request.stream is None:  # else the client decides how long it takes
+            _mark_answered(request)
         serving.addErrback(self._log_failure, request)
         return NOT_DONE_YET
 
@@ -286,6 +288,14 @@ class ApiSite(Site):
 
     def log(self, request: http.Request) -> None:
         """Log nothing: handlers log changes."""
+
+
+def _mark_answered(request: BoundedRequest) -> None:
+    """Let the connection be aborted after others until the request has ended."""
+    connection = find_connection(request.channel.transport)
+    if connection is not None and not request.finished:
+        connection.is_answered = True
+        request.notifyFinish().addBoth(lambda _: setattr(connection, "is_answered", False))
 
 
 def _method_and_path(method: bytes, target: bytes) -> tuple[str, str]:

@@ -66,12 +66,18 @@ class ContentSender:
 
     async def _send(self) -> None:
         self._request.registerProducer(self, streaming=True)
-        while block := await self._stream.read():
-            self._request.write(block)
+        while await self._write_piece():
             if self._resumed is not None:
                 await self._resumed
         self._request.unregisterProducer()
         self._request.finish()
+
+    async def _write_piece(self) -> bool:
+        """Write the next piece, and keep nothing of it; False: there is none."""
+        piece = await self._stream.read()
+        if piece:
+            self._request.write(piece)
+        return bool(piece)
 
     def _abort(self, failure: Failure) -> None:
         if failure.check(CancelledError):

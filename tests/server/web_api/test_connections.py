@@ -45,6 +45,9 @@ class Client:
         layer_above = Mock(transport=self._protocol)  # as TLS is
         record_authenticated(layer_above)
 
+    def mark_answered(self) -> None:
+        self._protocol.is_answered = True
+
     def end(self) -> None:
         self._protocol.connectionLost(Failure(ConnectionAborted()))  # type: ignore[no-untyped-call]
 
@@ -154,3 +157,14 @@ def test_all_connections_are_aborted_at_once() -> None:
     factory.abort_all()
     factory.abort_all()
     assert all(client.is_aborted for client in clients)
+
+
+def test_connections_with_an_answer_are_aborted_after_others() -> None:
+    factory = make_factory(8)  # two of an address
+    answered, silent = Client(factory), Client(factory)
+    answered.mark_answered()
+    newer = Client(factory)
+    assert (answered.is_aborted, silent.is_aborted) == (False, True)
+    newer.mark_answered()
+    Client(factory)
+    assert (answered.is_aborted, newer.is_aborted) == (True, False)
