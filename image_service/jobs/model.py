@@ -324,11 +324,16 @@ class TenantBudget:
 
 @attrs.frozen(kw_only=True)
 class JobSummary:
-    """A job as the status page shows it: without what may be large."""
+    """A job as the status page and lists of tasks show it: without what may be large.
+
+    Args:
+        stopped_at: the time when its worker knew that it is cancelled.
+    """
 
     id: str
     compose_id: str
     step: str
+    type: JobType
     state: JobState
     attempt: int = 0
     progress: JobProgress | None = None
@@ -336,6 +341,7 @@ class JobSummary:
     worker: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    stopped_at: datetime | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -347,18 +353,15 @@ class Job(JobSummary):
         attempt: from 1; 0: not queued.
         artifacts: of the latest report of a worker; accepted once the job has finished.
         result: same.
-        stopped_at: the time when its worker knew that it is cancelled.
     """
 
     tenant: str
-    type: JobType
     architecture: str
     arguments: Json = attrs.field(default=_NOTHING, repr=False)
     inputs: Mapping[str, str] = MappingProxyType({})
     artifacts: tuple[Artifact, ...] = ()
     result: Json = attrs.field(default=_NOTHING, repr=False)
     queued_at: datetime | None = None
-    stopped_at: datetime | None = None
 
 
 @attrs.frozen

@@ -16,6 +16,8 @@ _MAX_VALUES = 200
 _MAX_KEY_CHARACTERS = 128
 _MAX_VALUE_CHARACTERS = 256
 _MAX_FILTER_CHARACTERS = 255  # of a value; comparing longer ones with long texts takes seconds
+MAX_PAGE = 1000
+"""Tasks in a reply, also without ``MaxResults``."""
 EXPORT_TASK_FILTERS = {
     "export-task-id": "ExportTaskId",
     "state": "State",
@@ -121,7 +123,7 @@ def page_of(
     Raises:
         Ec2Error: the token or the size is invalid.
     """
-    size, token = parameters.get("MaxResults", len(tasks)), parameters.get("NextToken")
+    size, token = min(parameters.get("MaxResults", MAX_PAGE), MAX_PAGE), parameters.get("NextToken")
     if size < 1 and "MaxResults" in parameters:
         raise invalid_value("MaxResults must be at least 1")
     ids = [task[id_member] for task in tasks]

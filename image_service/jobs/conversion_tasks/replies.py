@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.jobs.database.tasks import TaskRecord
-    from image_service.jobs.model import Job
+    from image_service.jobs.model import JobSummary
 
 
 def describe_conversion_task(record: TaskRecord, now: datetime) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def describe_conversion_task(record: TaskRecord, now: datetime) -> dict[str, Any
 
 
 def _describe_volume(
-    record: TaskRecord, number: int, parameters: Mapping[str, Any], jobs: list[Job]
+    record: TaskRecord, number: int, parameters: Mapping[str, Any], jobs: list[JobSummary]
 ) -> dict[str, Any]:
     image = parameters["Image"]
     zone_id = parameters.get("AvailabilityZoneId")

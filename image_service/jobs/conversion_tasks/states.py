@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.jobs.database.tasks import TaskRecord
-    from image_service.jobs.model import Job
+    from image_service.jobs.model import JobSummary
 
 ACTIVE, CANCELLING, CANCELLED, COMPLETED = "active", "cancelling", "cancelled", "completed"
 
@@ -62,7 +62,7 @@ def state_of(record: TaskRecord, now: datetime) -> TaskState:
     return TaskState(ACTIVE, _describe_work(record))
 
 
-def state_of_volume(record: TaskRecord, job: Job, now: datetime) -> TaskState:
+def state_of_volume(record: TaskRecord, job: JobSummary, now: datetime) -> TaskState:
     """Return the state of one volume of an import, which the job makes."""
     state = state_of(record, now)
     if state.name != ACTIVE:
@@ -70,7 +70,7 @@ def state_of_volume(record: TaskRecord, job: Job, now: datetime) -> TaskState:
     return TaskState(ACTIVE, _describe_job(record, job))
 
 
-def converted_bytes(job: Job, image_bytes: int) -> int:
+def converted_bytes(job: JobSummary, image_bytes: int) -> int:
     """Return how much of an image the job of its import has converted, as bytes of the image."""
     if job.state is JobState.FINISHED:
         return image_bytes
@@ -104,7 +104,7 @@ def progress_percent(record: TaskRecord) -> int:
     return min(done // max(1, len(record.jobs)), _ALL - 1)
 
 
-def _progress_of(job: Job) -> int:
+def _progress_of(job: JobSummary) -> int:
     if job.state is JobState.FINISHED:
         return _ALL
     if job.type is JobType.IMPORT:
@@ -113,7 +113,7 @@ def _progress_of(job: Job) -> int:
     return _ALL * progress.done // progress.total if progress and progress.total else 0
 
 
-def _is_stopping(job: Job, now: datetime) -> bool:
+def _is_stopping(job: JobSummary, now: datetime) -> bool:
     """Return True if a worker may still do a job that was cancelled."""
     if job.state is not JobState.CANCELLED or job.started_at is None or job.finished_at is None:
         return False
@@ -138,7 +138,7 @@ def _describe_wait(record: TaskRecord) -> str:
     return f"{_AWAITED}: {reason}" if reason else _AWAITED
 
 
-def _describe_job(record: TaskRecord, job: Job) -> str:
+def _describe_job(record: TaskRecord, job: JobSummary) -> str:
     if job.type is JobType.IMPORT and job.state is JobState.WAITING:
         return _describe_wait(record)
     is_upload = job.type is JobType.UPLOAD

@@ -9,14 +9,14 @@ import sqlalchemy as sa
 
 from image_service.core.errors import TaskLimitReached
 from image_service.jobs.database.statements import UNFINISHED, lock_tenant, utc_now
-from image_service.jobs.database.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
+from image_service.jobs.database.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS, Document
 from image_service.jobs.database.values import (
     COMPOSE_COLUMNS,
-    JOB_COLUMNS,
+    JOB_SUMMARY_COLUMNS,
     TASK_COLUMNS,
     row_of,
     to_compose,
-    to_job,
+    to_job_summary,
     to_task,
 )
 from image_service.jobs.model import ComposeState
@@ -28,8 +28,15 @@ if TYPE_CHECKING:
 
     from image_service.common.database.database import Database
     from image_service.jobs.database.composes import ComposeRepository
-    from image_service.jobs.model import Compose, Job, Json
+    from image_service.jobs.model import Compose, JobSummary, Json
     from image_service.jobs.task_model import ConversionTask, ImportSource, TaskAnswer, TaskLimits
+
+# Workers report it, and so decide how large it is; of a task that has ended nothing shows it.
+_PROVENANCE = sa.case((UNFINISHED, COMPOSES.c.provenance), else_=sa.literal({}, Document))
+_COMPOSE_COLUMNS = [
+    *(column for column in COMPOSE_COLUMNS if column is not COMPOSES.c.provenance),
+    _PROVENANCE.label("provenance"),
+]
 
 
 @attrs.frozen
@@ -37,12 +44,13 @@ class TaskRecord:
     """A task with the rows that do its work.
 
     Args:
+        compose: of one that was read, only an unfinished one has its provenance.
         has_worker: a worker for the jobs is connected, or the task does not wait for one.
     """
 
     task: ConversionTask
     compose: Compose
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[JobSummary, ...] = ()
     has_worker: bool = True
 
 
@@ -144,15 +152,17 @@ class TaskRepository:
             conditions.append(TASKS.c.id.in_(ids))
         tasks = sa.select(*TASK_COLUMNS).where(*conditions).order_by(TASKS.c.created_at, TASKS.c.id)
         compose_ids = sa.select(TASKS.c.compose_id).where(*conditions)
-        composes = sa.select(*COMPOSE_COLUMNS).where(COMPOSES.c.id.in_(compose_ids))
-        jobs = sa.select(*JOB_COLUMNS).where(JOBS.c.compose_id.in_(compose_ids)).order_by(JOBS.c.number)
+        composes = sa.select(*_COMPOSE_COLUMNS).where(COMPOSES.c.id.in_(compose_ids))
+        jobs = (
+            sa.select(*JOB_SUMMARY_COLUMNS).where(JOBS.c.compose_id.in_(compose_ids)).order_by(JOBS.c.number)
+        )
 
         def work(connection: sa.Connection) -> list[TaskRecord]:
             found = [to_task(row) for row in connection.execute(tasks).mappings()]
             by_id = {row["id"]: to_compose(row) for row in connection.execute(composes).mappings()}
-            of_compose: dict[str, list[Job]] = {}
+            of_compose: dict[str, list[JobSummary]] = {}
             for row in connection.execute(jobs).mappings():
-                of_compose.setdefault(row["compose_id"], []).append(to_job(row))
+                of_compose.setdefault(row["compose_id"], []).append(to_job_summary(row))
             return [
                 TaskRecord(task, by_id[task.compose_id], tuple(of_compose.get(task.compose_id, ())))
                 for task in found

@@ -77,7 +77,7 @@ def to_uploads(documents: list[Any]) -> tuple[UploadResult, ...]:
 def to_job(row: sa.RowMapping) -> Job:
     """Return the job of a row with `JOB_COLUMNS`."""
     artifacts = tuple(Artifact(**artifact) for artifact in row["artifacts"])
-    return Job(**{**row, **_shown(row), "type": JobType(row["type"]), "artifacts": artifacts})
+    return Job(**{**row, **_shown(row), "artifacts": artifacts})
 
 
 def to_job_summary(row: sa.RowMapping) -> JobSummary:
@@ -87,6 +87,7 @@ def to_job_summary(row: sa.RowMapping) -> JobSummary:
 
 def _shown(row: sa.RowMapping) -> dict[str, Any]:
     return {
+        "type": JobType(row["type"]),
         "state": JobState(row["state"]),
         "progress": row["progress"] and JobProgress(**row["progress"]),
         "error": row["error"] and JobError(**row["error"]),

@@ -16,6 +16,7 @@ from image_service.jobs.model import (
     JobProgress,
     JobState,
     JobSummary,
+    JobType,
 )
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 89, UTC)
@@ -28,7 +29,9 @@ COMPOSE = ComposeSummary(
     state=ComposeState.BUILDING,
     created_at=AT,
 )
-JOB = JobSummary(id="job-1", compose_id="compose-1", step="customize", state=JobState.RUNNING)
+JOB = JobSummary(
+    id="job-1", compose_id="compose-1", step="customize", type=JobType.CUSTOMIZE, state=JobState.RUNNING
+)
 
 
 def cells(page: str, row: str) -> list[str]:

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.jobs.conversion_tasks.filters import EXPORT_TASK_FILTERS, page_of, parse_tags, select_tasks
+from image_service.jobs.conversion_tasks.filters import (
+    EXPORT_TASK_FILTERS,
+    MAX_PAGE,
+    page_of,
+    parse_tags,
+    select_tasks,
+)
 from image_service.jobs.ec2.errors import Ec2Error
 
 TASKS: list[dict[str, Any]] = [
@@ -122,6 +128,12 @@ def test_pages_have_all_tasks_once(size: int, number: int) -> None:
             break
         parameters["NextToken"] = token
     assert found == tasks
+
+
+@pytest.mark.parametrize("parameters", [{}, {"MaxResults": MAX_PAGE + 1}])
+def test_pages_have_a_most_size(parameters: dict[str, Any]) -> None:
+    tasks = [{"Id": str(each)} for each in range(MAX_PAGE + 1)]
+    assert page_of(tasks, "Id", parameters) == (tasks[:-1], str(MAX_PAGE))
 
 
 @pytest.mark.parametrize("parameters", [{"MaxResults": 0}, {"MaxResults": -1}, {"NextToken": "x"}])

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+import sqlalchemy as sa
 
 from image_service.core.errors import Conflict, NotFound, TaskLimitReached
+from image_service.jobs.database.tables import COMPOSES, JOBS, TASKS
 from image_service.jobs.database.tasks import TaskRecord
+from image_service.jobs.database.values import row_of
 from image_service.jobs.image_ids import alias_digits
-from image_service.jobs.model import ComposeOrigin, ComposeState
+from image_service.jobs.model import ComposeOrigin, ComposeState, Job, JobState, JobType
 from image_service.jobs.task_model import (
     ConversionTask,
     ImportSource,
@@ -74,6 +79,45 @@ def test_task_is_found_with_its_compose_and_jobs(rows: Rows) -> None:
     assert rows.tasks.find("org-2", list(TaskKind)) == []
     rows.composes.delete(record.compose.id)
     assert rows.tasks.find("org-1", [TaskKind.IMPORT_VOLUME]) == []
+
+
+def fill(rows: Rows, number: int) -> None:
+    """Add tasks that have ended, whose workers have reported much."""
+    facts = {"customize": {"log": "x" * 65_536}}
+
+    def work(connection: sa.Connection) -> None:
+        for _ in range(number):
+            record = make_record()
+            compose = attrs.evolve(record.compose, state=ComposeState.SUCCESS, provenance=facts)
+            job = Job(
+                id=f"job-of-{compose.id}",
+                compose_id=compose.id,
+                step="customize",
+                type=JobType.CUSTOMIZE,
+                state=JobState.FINISHED,
+                tenant=compose.tenant,
+                architecture="x86_64",
+                result=facts,
+            )
+            connection.execute(sa.insert(COMPOSES), row_of(compose))
+            connection.execute(sa.insert(TASKS), row_of(record.task))
+            connection.execute(sa.insert(JOBS), {**row_of(job), "number": 0})
+
+    rows.database.transact(work)
+
+
+@pytest.mark.parametrize("number", [50, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_list_reads_nothing_of_what_workers_report(rows: Rows, number: int) -> None:
+    add(rows, make_record())
+    fill(rows, number)
+    tracemalloc.start()
+    begun = time.monotonic()
+    found = rows.tasks.find("org-1", [TaskKind.IMPORT_VOLUME])
+    print(f"{number} tasks: {time.monotonic() - begun:.2f} s")  # noqa: T201 - figures for people
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == number + 1
+    assert peak < 2**20 + 20_000 * number
 
 
 def test_source_is_pinned_until_the_import_ends(rows: Rows) -> None:
