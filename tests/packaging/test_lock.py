@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_ALWAYS = ("families", "postgresql", "s3")
+_ALWAYS = ("postgresql", "s3")
 EXTRAS = {"requirements.lock": _ALWAYS, "requirements-jobs.lock": ("jobs", *_ALWAYS)}
 """Of the container, without and with the jobs role."""
 LOCKS = (*EXTRAS, "requirements-build.lock")

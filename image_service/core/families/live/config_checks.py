@@ -11,16 +11,16 @@ import re
 import tomllib
 import zlib
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 from xml.parsers import expat
+
+import yaml
 
 from image_service.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_HAS_YAML = find_spec("yaml") is not None  # of the extra `families`
 _HEADERS = re.compile(
     rb"#cloud-config|#!|#include|#cloud-boothook|#part-handler|#cloud-config-(?:archive|jsonp)"
     rb"|## template: *jinja|content-type:|mime-version:|\x1f\x8b",
@@ -57,7 +57,7 @@ def check_yaml(config: bytes) -> None:
 def check_autoinstall(config: bytes) -> None:
     """Refuse YAML without the version that subiquity requires."""
     keys = set(_top_keys(config))
-    if _HAS_YAML and keys.isdisjoint({"autoinstall", "version"}):
+    if keys.isdisjoint({"autoinstall", "version"}):
         raise ConfigInvalid("the autoinstall configuration has neither the key autoinstall nor version")
 
 
@@ -158,11 +158,7 @@ def check_any_ignition(config: bytes) -> None:
 
 
 def _top_keys(config: bytes) -> Iterator[str]:
-    """Yield the keys of each document, which must be a mapping; nothing without the library."""
-    if not _HAS_YAML:
-        return
-    import yaml  # noqa: PLC0415 - same
-
+    """Yield the keys of each document, which must be a mapping."""
     depth, is_key = 0, True
     try:
         for event in yaml.parse(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
