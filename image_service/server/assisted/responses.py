@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 from twisted.web.http_headers import Headers  # noqa: TC002 - same
 
+from image_service.common.concurrency.own_process import passes_elsewhere
 from image_service.core.errors import FormatError, IgnitionInvalid, IgnitionNotJson
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
@@ -48,6 +49,8 @@ class InfraEnv:
     architecture: str | None  # as in ``OS_IMAGES``; None: the infra-env has none
 
 
+PROCESS_BYTES = 1 << 20
+"""A config larger than this is parsed in a process of its own; one of 16 MiB takes 100 ms."""
 FAMILY_CONFIG_FIELD = "Image-Service-Config"
 """Says that the stand-in sends a config of another family than CoreOS."""
 
@@ -59,7 +62,9 @@ def parse_ignition(response: CompleteResponse) -> IgnitionConfig:
     """
     try:
         if not response.headers.hasHeader(FAMILY_CONFIG_FIELD):
-            check_ignition(response.body)
+            is_large = len(response.body) > PROCESS_BYTES
+            if not (is_large and passes_elsewhere(check_ignition, response.body)):
+                check_ignition(response.body)
     except IgnitionNotJson:
         raise upstream_error(f"{response.resource}, {len(response.body)} bytes, is not JSON") from None
     except IgnitionInvalid as error:

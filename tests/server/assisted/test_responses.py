@@ -2,13 +2,21 @@ from __future__ import annotations
 
 import json
 
+import attrs
 import pytest
 from twisted.web.http_headers import Headers
 
-from image_service.core.errors import UpstreamError
+from image_service.core.errors import IgnitionInvalid, UpstreamError
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.images.reference import Kind
-from image_service.server.assisted.responses import CompleteResponse, InfraEnv, parse_infra_env
+from image_service.server.assisted import responses
+from image_service.server.assisted.responses import (
+    PROCESS_BYTES,
+    CompleteResponse,
+    InfraEnv,
+    parse_ignition,
+    parse_infra_env,
+)
 
 
 def parse(body: bytes) -> InfraEnv:
@@ -105,3 +113,22 @@ def test_secrets_are_not_in_repr() -> None:
     infra_env = parse(b'{"kernel_arguments":"[{\\"operation\\":\\"append\\",\\"value\\":\\"s3\\"}]"}')
     assert infra_env.kernel_arguments == (KernelArgument(Operation.APPEND, "s3"),)
     assert "s3" not in repr(infra_env)
+
+
+@pytest.mark.parametrize("size", [1000, PROCESS_BYTES + 1000])
+def test_config_of_any_size_is_judged_alike(size: int) -> None:
+    config = json.dumps({"ignition": {"version": "3.2.0"}, "noise": "x" * size}).encode()
+    response = CompleteResponse("the config", Headers(), config)
+    assert parse_ignition(response).config == config
+    with pytest.raises(UpstreamError, match=r"the config, [0-9]+ bytes, is not JSON"):
+        parse_ignition(attrs.evolve(response, body=config[:-1]))
+    with pytest.raises(IgnitionInvalid, match=r"assisted-service sent the config: .* is not 3\.x\.y"):
+        parse_ignition(attrs.evolve(response, body=config.replace(b"3.2.0", b"2.2.0")))
+
+
+def test_large_config_is_parsed_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "check_ignition", lambda _: pytest.fail("it is parsed here"))
+    monkeypatch.setattr(responses, "passes_elsewhere", lambda _, data: len(data) > PROCESS_BYTES)
+    parse_ignition(CompleteResponse("the config", Headers(), bytes(PROCESS_BYTES + 1)))
+    with pytest.raises(pytest.fail.Exception):
+        parse_ignition(CompleteResponse("the config", Headers(), bytes(PROCESS_BYTES)))
