@@ -28,6 +28,7 @@ from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.settings.os_images import OsImage
 from tests.acceptance.clients import run_client
 from tests.core.families.coreos.miniso_builder import add_minimal_iso
+from tests.core.families.live.test_families import BOOT, make
 from tests.core.formats.filesystems.iso_builder import (
     IGNITION_LENGTH,
     KERNEL_ARGUMENTS,
@@ -467,3 +468,21 @@ def test_base_without_kernel_argument_areas_is_refused(run: Run, base: Path, out
     refused = run("customize", base, "--karg-append", "a", "-o", out)
     assert refused.status == 1
     assert "has no embed area" in refused.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [0, 1])
+def test_doubts_of_the_familys_own_program_are_noted(
+    run: Run, base: Path, out: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    base.write_bytes(make("Fedora", {**BOOT, ".treeinfo": b"[general]"}))
+    program, config = base.parent / "ksvalidator", base.parent / "ks.cfg"
+    program.write_text(f'#!/bin/sh\ntest "$1" = {config} || exit 9\ncat "$1" >&2; exit {status}\n')
+    program.chmod(0o700)
+    config.write_text("rootpw hunter2\n")
+    monkeypatch.setenv("PATH", str(base.parent), prepend=":")
+    done = run("customize", base, "--config", config, "-o", out)
+    assert (done.status, out.exists()) == (0, True)
+    note = f"the kickstart file is not accepted by ksvalidator; to see why: ksvalidator {config}"
+    assert (note in done.errors) == bool(status)
+    assert "hunter2" not in done.errors

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 import time
 from contextlib import nullcontext
 from functools import partial
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
 
+_VALIDATOR_SECONDS = 60.0
 _EXAMPLES = """\
 examples:
   image-service customize live.iso --ignition config.ign -o customized.iso
@@ -244,6 +247,8 @@ def _write_other(
         )
     if options.config:
         customization = attrs.evolve(customization, ignition=read_input(options.config))
+        if options.config != STANDARD_INPUT:
+            _note_doubts(family, options.config)
     more = MediumEdit(
         files={path: Path(file).read_bytes() for path, file in options.put},
         initrd={path: Path(file).read_bytes() for path, file in options.initrd_put},
@@ -251,6 +256,32 @@ def _write_other(
     )
     output = choose_output(options.output, base.file, force=options.force)
     write_output(output, compose_live(base, customization, "", more=more).extents)
+
+
+def _note_doubts(family: LiveFamily, config: str) -> None:
+    """Note on standard error what the family's own program has against a config, if it is installed.
+
+    It may be for another release than the ISO's, so that its doubts refuse nothing.
+    """
+    program, *arguments = family.validator or ("",)
+    path = shutil.which(program) if program else None
+    if path is None:
+        return
+    shown = printable(" ".join((program, *arguments, config)))
+    try:
+        done = subprocess.run(  # noqa: S603 - a program of this machine, with arguments of ours
+            [path, *arguments, config],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # it may quote passwords
+            timeout=_VALIDATOR_SECONDS,
+            check=False,
+        )
+        doubt = "is not accepted by" if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired):
+        doubt = "cannot be checked by"
+    if doubt:
+        tell(f"image-service: note: the {family.config} {doubt} {program}; to see why: {shown}", "warn")
 
 
 def _check_usage(options: argparse.Namespace) -> None:

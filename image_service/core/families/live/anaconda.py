@@ -44,4 +44,5 @@ ANACONDA = LiveFamily(
     check_kickstart,
     _place,
     ("OEMDRV", _KICKSTART),
+    validator=("ksvalidator",),
 )

@@ -57,6 +57,7 @@ DEBIAN_INSTALLER = LiveFamily(
         (*((f"{name}/vmlinuz", f"{name}/initrd.gz") for name in _INSTALLERS), ("linux", "initrd.gz")),
         " ".join(_UNATTENDED),
     ),
+    validator=("debconf-set-selections", "--checkonly"),
 )
 DEBIAN_LIVE = LiveFamily(
     "debian-live",
@@ -66,4 +67,5 @@ DEBIAN_LIVE = LiveFamily(
     check_user_data,
     _user_data,
     CLOUD_INIT,
+    validator=("cloud-init", "schema", "--config-file"),
 )

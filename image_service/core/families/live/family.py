@@ -75,6 +75,7 @@ class LiveFamily:
         place: returns the edit that makes the installer or the live system use a config.
         medium: label and path by which it finds a config on a second medium; None: it looks for none.
         netboot: None: it does not boot without its ISO.
+        validator: the family's own program that checks a config, and its arguments before the path.
     """
 
     name: str
@@ -85,6 +86,7 @@ class LiveFamily:
     place: Callable[[LiveMedium, bytes], MediumEdit]
     medium: tuple[str, str] | None = None
     netboot: Netboot | None = None
+    validator: tuple[str, ...] = ()
 
 
 def check_nothing(config: bytes) -> None:

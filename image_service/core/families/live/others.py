@@ -186,6 +186,7 @@ TALOS = LiveFamily(
     _second_medium,
     ("metal-iso", "config.yaml"),
     Netboot((("boot/vmlinuz", "boot/initramfs.xz"),), "talos.platform=metal talos.config=metal-iso"),
+    validator=("talosctl", "validate", "--mode", "metal", "--config"),
 )
 HARVESTER = LiveFamily(
     "harvester",

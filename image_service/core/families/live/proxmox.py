@@ -29,4 +29,5 @@ PROXMOX = LiveFamily(
     LiveFiles(("boot/linux26",), ("boot/initrd.img",), ("p??-*.squashfs",)),
     check_answer_file,
     _place,
+    validator=("proxmox-auto-install-assistant", "validate-answer"),
 )
