@@ -65,13 +65,14 @@ def study_first_requests(stage: Stage) -> Iterator[Figure]:
             yield Figure(SERVICE, f"{what} of it ÷ {name}", "", ratios, Target(at_most=1.05))
 
 
-def start_upstream(stack: ExitStack, stage: Stage, config_kib: int) -> str:
+def start_upstream(stack: ExitStack, stage: Stage, config_kib: int, files: int = 1) -> str:
     """Start an assisted-service that knows every infra-env; return its address.
 
     Args:
         stack: stops it.
         stage: of the run.
         config_kib: size of each Ignition config.
+        files: that it has.
     """
     port = free_port()
 
@@ -79,7 +80,15 @@ def start_upstream(stack: ExitStack, stage: Stage, config_kib: int) -> str:
         with socket.create_connection(("127.0.0.1", port)):
             pass
 
-    command = [sys.executable, "-m", "bench.upstream", str(port), stage.image.stem, str(config_kib)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.upstream",
+        str(port),
+        stage.image.stem,
+        str(config_kib),
+        str(files),
+    ]
     start(stack, command, stage.directory / "upstream.log", probe)
     return f"http://127.0.0.1:{port}"
 

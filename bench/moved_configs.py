@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SMALL_KIB, _LARGE_KIB = 64, 16 * 1024
 _OTHERS_RANGE = {"Range": "bytes=0-4095"}
 _CONNECTIONS = 16
+_MANY_FILES = 20_000
 _PAUSE_SECONDS = 0.002
 
 
@@ -36,13 +37,17 @@ def study_moved_configs(stage: Stage) -> Iterator[Figure]:
     """Measure an image with 16 MiB of config beside one whose config is in its area."""
     with ExitStack() as stack:
         services = []
-        for name, kib in (("in-place", _SMALL_KIB), ("moved", _LARGE_KIB)):
-            upstream = start_upstream(stack, stage, kib)
+        for name, kib, files in (
+            ("in-place", _SMALL_KIB, 1),
+            ("moved", _LARGE_KIB, 1),
+            ("of-many-files", _LARGE_KIB, _MANY_FILES),
+        ):
+            upstream = start_upstream(stack, stage, kib, files)
             directory = stage.directory / name
             directory.mkdir(exist_ok=True)
             services.append(stage.start_service(stack, upstream_environment(upstream), directory))
         measurements = []
-        for service in services:
+        for service in services[:2]:
             url = _url_of_new_infra_env(service, stage)
             with closing(connect(url)) as client:
                 client.request("HEAD", url)
@@ -52,7 +57,8 @@ def study_moved_configs(stage: Stage) -> Iterator[Figure]:
             measurements.append(cpu_measurement(service, url, size_bytes, _CONNECTIONS))
         values = ratios(stage.effort, *measurements)
         yield Figure(SERVICE, "CPU of a 64 KiB range, moved ÷ in place", "", values, Target(at_most=1.1))
-        yield from _first_requests(stage, services[1])
+        yield from _first_requests(stage, services[1], "one file")
+        yield from _first_requests(stage, services[2], f"{_MANY_FILES:,} files")
 
 
 def _url_of_new_infra_env(service: Server, stage: Stage) -> str:
@@ -60,7 +66,7 @@ def _url_of_new_infra_env(service: Server, stage: Stage) -> str:
     return root + image_path(stage.image, str(uuid.uuid4()))
 
 
-def _first_requests(stage: Stage, service: Server) -> Iterator[Figure]:
+def _first_requests(stage: Stage, service: Server, content: str) -> Iterator[Figure]:
     firsts: list[float] = []
     others: list[float] = []
     is_over = threading.Event()
@@ -87,6 +93,8 @@ def _first_requests(stage: Stage, service: Server) -> Iterator[Figure]:
             reader.join()
     in_order = sorted(others)
     p99, longest = in_order[len(in_order) * 99 // 100], in_order[-1]
-    yield Figure(SERVICE, "first request with 16 MiB of config", "s", firsts, Target(at_most=3))
-    yield Figure(SERVICE, "others' ranges meanwhile, p99", "ms", [p99 * 1000], Target(at_most=20))
-    yield Figure(SERVICE, "others' ranges meanwhile, longest", "ms", [longest * 1000], Target(at_most=250))
+    yield Figure(SERVICE, f"first request with 16 MiB of config in {content}", "s", firsts, Target(at_most=3))
+    yield Figure(SERVICE, f"others' ranges meanwhile, {content}, p99", "ms", [p99 * 1000], Target(at_most=20))
+    yield Figure(
+        SERVICE, f"others' ranges meanwhile, {content}, longest", "ms", [longest * 1000], Target(at_most=250)
+    )

@@ -1,6 +1,6 @@
 """A minimal assisted-service for the benchmark: every infra-env is the same.
 
-``python -m bench.upstream PORT VERSION KIBIBYTES``: the port, the version of the base image, and the size of
+``python -m bench.upstream PORT VERSION KIBIBYTES FILES``: the port, the version of the base image, size and files of
 the Ignition config.
 """
 
@@ -17,13 +17,13 @@ _HEAD_BYTES = 64 * 1024
 
 def main() -> None:
     """Serve until a signal."""
-    port, version, kibibytes = sys.argv[1:]
-    asyncio.run(serve(int(port), version, int(kibibytes) * 1024))
+    port, version, kibibytes, files = sys.argv[1:]
+    asyncio.run(serve(int(port), version, make_config(int(kibibytes) * 1024, int(files))))
 
 
-async def serve(port: int, version: str, config_bytes: int) -> None:
+async def serve(port: int, version: str, ignition: bytes) -> None:
     """Listen on loopback, and respond on kept-alive connections."""
-    config = _response(make_config(config_bytes))
+    config = _response(ignition)
     infra_env = _response(json.dumps({"openshift_version": version, "cpu_architecture": "x86_64"}).encode())
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,17 +39,23 @@ async def serve(port: int, version: str, config_bytes: int) -> None:
     await server.serve_forever()
 
 
-def make_config(size_bytes: int) -> bytes:
-    """Return an Ignition config of a size, most of it a file that compresses as poorly as base64."""
-    empty = _config(b"")
-    content = random.Random(1).randbytes(max(size_bytes - len(empty), 0) // 4 * 3)  # noqa: S311 - no secret
-    return _config(content).ljust(size_bytes)
+def make_config(size_bytes: int, files: int = 1) -> bytes:
+    """Return an Ignition config of a size, most of it files that compress as poorly as base64."""
+    room = max(size_bytes - len(_config([b""] * files)), 0) // files
+    choose = random.Random(1)  # noqa: S311 - no secret
+    return _config([choose.randbytes(room // 4 * 3) for _ in range(files)]).ljust(size_bytes)
 
 
-def _config(content: bytes) -> bytes:
-    source = f"data:;base64,{base64.b64encode(content).decode()}"
-    file = {"path": "/etc/bench", "mode": 420, "contents": {"source": source}}
-    return json.dumps({"ignition": {"version": "3.2.0"}, "storage": {"files": [file]}}).encode()
+def _config(contents: list[bytes]) -> bytes:
+    files = [
+        {
+            "path": f"/etc/bench/{number:05}",
+            "mode": 420,
+            "contents": {"source": f"data:;base64,{base64.b64encode(content).decode()}"},
+        }
+        for number, content in enumerate(contents)
+    ]
+    return json.dumps({"ignition": {"version": "3.2.0"}, "storage": {"files": files}}).encode()
 
 
 def _response(body: bytes) -> bytes:
