@@ -56,12 +56,12 @@ class CatalogSettings:
     default), `disconnected-iso` or `metal-disk` (a raw disk image for bare metal, as it is or compressed by
     xz, gzip or zstd, for composes only), `sha256` is the digest of the file, if known, `family` names the
     family of an ISO that is not CoreOS's, if it is not recognized: see `docs/families.md`. With `"remote":
-    true` the image stays at its `url` (`http://…`, `https://…` or `s3://bucket/key`) and is read by ranges;
-    `digests` is then the URL of a list of its block digests, if there is one, and `digests_sha256` the
-    digest of that list: see `docs/remote.md`. Versions are made of letters, digits and `. _ -`, an
-    architecture of letters, digits and `_`; each begins with a letter or digit. Entries of one version,
-    architecture and type are one image and must have one URL. Required, except with `COREOS_STREAMS` and in
-    standalone mode, which uses a small sample image instead."""
+    true` the image stays at its `url` (`http://…`, `https://…`, `s3://bucket/key`, or `oci://…` of an
+    artifact) and is read by ranges; `digests` is then the URL of a list of its block digests, if there is
+    one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of letters,
+    digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter or digit.
+    Entries of one version, architecture and type are one image and must have one URL. Required, except with
+    `COREOS_STREAMS` and in standalone mode, which uses a small sample image instead."""
     ready_when: str = setting("READY_WHEN", parse=parsers.one_of("all", "any"), default="all")
     """When `/health` begins to return 200: once `all` base images are ready or their first attempts have
     failed, and at least one can be served; or once `any` is ready."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.files.block_cache.block_cache import BlockCache
+from image_service.common.registry.client import RegistryClient
 from image_service.server.catalog.remote.opening import RemoteImages
-from image_service.server.catalog.remote.origin import build_range_client
+from image_service.server.catalog.remote.origin import MAX_IDLE, build_range_client
 from image_service.server.catalog.remote.s3 import S3Signer
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def build_remote_images(  # noqa: PLR0913 - two groups of settings
         make_cache=partial(BlockCache, directory, settings.cache_max_bytes, reactor),
         directory=directory,
         client=build_range_client(downloads, interruption),
+        registries=RegistryClient(downloads.registry_options, MAX_IDLE),
         interruption=interruption,
         downloads=downloads,
         sign=S3Signer(s3),

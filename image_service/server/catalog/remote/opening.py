@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from image_service.common.files.block_cache.source import CacheIdentity, OriginFailed
 from image_service.common.http.origins import public_url
+from image_service.common.registry.references import is_registry_url, parse_registry_url
 from image_service.core.errors import BaseImageError, FormatError, Unavailable, describe_os_error
 from image_service.core.families.coreos.minimal_iso import check_minimal_iso
 from image_service.core.formats.digest_list import DigestList, max_list_bytes, parse_digest_list
@@ -25,6 +26,7 @@ from image_service.core.images.canvas import drop_unusable_minimal
 from image_service.server.catalog.lifecycle.opening import open_layout
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.catalog.remote.origin import Origin
+from image_service.server.catalog.remote.registry_origin import RegistryLayer
 from image_service.server.catalog.remote.source import LoggedDigests, PinnedSource
 
 if TYPE_CHECKING:
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.files.block_cache.block_cache import BlockCache
     from image_service.common.http.client import HttpClient
+    from image_service.common.registry.client import RegistryClient
     from image_service.core.base_file import BaseFile
     from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.catalog.lifecycle.signature import KeyRing
-    from image_service.server.catalog.remote.origin import Pin, SignUrl
+    from image_service.server.catalog.remote.origin import Pin, RangeOrigin, SignUrl
     from image_service.settings.os_images import OsImage
 
 BOOT_DIRECTORIES = ("boot", "coreos", "efi", "images", "isolinux")
@@ -66,7 +69,7 @@ class OpenedImage:
     base: BaseImage
     identity: CacheIdentity
     pin: Pin
-    origin: Origin
+    origin: RangeOrigin
     verified: str
 
 
@@ -77,7 +80,8 @@ class RemoteImages:
     Args:
         make_cache: makes the cache of their blocks, once an image needs it.
         directory: of the cache.
-        interruption: shuts its connections down.
+        registries: keeps connections too.
+        interruption: shuts the connections down.
         downloads: has the credentials.
         sign: signs URLs of S3.
         keys: a digest list must be signed by one of them; None: signatures are not verified.
@@ -89,6 +93,7 @@ class RemoteImages:
     make_cache: Callable[[], BlockCache]
     directory: Path
     client: HttpClient
+    registries: RegistryClient
     interruption: Interruption
     downloads: OriginClient
     sign: SignUrl
@@ -143,6 +148,7 @@ class RemoteImages:
         if cache is not None:
             cache.close()
         self.client.close()
+        self.registries.close()
 
     def remove_unused(self, opened: Collection[OpenedImage]) -> None:
         """Remove the blocks of versions that no process has open, except these. Blocks."""
@@ -176,7 +182,7 @@ class RemoteImages:
     def _open(
         self, entry: OsImage, interruption: Interruption, on_changed: Callable[[CacheIdentity], None]
     ) -> OpenedImage:
-        origin = self._origin(entry.url)
+        origin = self._origin_of(entry)
         pin = origin.find_version()
         digests = self._fetch_digests(entry, interruption)
         if digests is not None:
@@ -244,6 +250,12 @@ class RemoteImages:
         for offset in range(0, size, _PREFETCH_BYTES):
             interruption.raise_if_interrupted()
             self.cache.fetch(opened.identity, offset, min(_PREFETCH_BYTES, size - offset))
+
+    def _origin_of(self, entry: OsImage) -> RangeOrigin:
+        if is_registry_url(entry.url):
+            file = parse_registry_url(entry.url)
+            return RegistryLayer(file, entry.cpu_architecture, self.registries, self.interruption)
+        return self._origin(entry.url)
 
     def _origin(self, url: str) -> Origin:
         return Origin(url, self.client, self.downloads, self.sign)

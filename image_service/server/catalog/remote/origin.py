@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 STALL_SECONDS = 10.0
 """A response is given up if it brings less than `_STALL_BYTES` in this time, and is not complete."""
 _STALL_BYTES = 64 * 1024
-_MAX_IDLE = 16  # connections per origin
+MAX_IDLE = 16  # connections per origin
 _EXPIRED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-_MAX_RETRY_AFTER = 300  # seconds
+MAX_RETRY_AFTER = 300  # seconds
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e\x80-\xff]+"')
 
@@ -59,14 +59,25 @@ class Pin:
     """The version of a file that an origin has.
 
     Args:
-        etag: with its quotes; None: the origin gives no strong one.
+        etag: with its quotes, or the digest of a layer; None: the origin gives no strong one.
         size: bytes.
-        version: of the object, in a bucket that keeps versions; such a version stays when it is replaced.
+        version: of the object, in a bucket that keeps versions, or the digest of a layer; such a version
+            stays when it is replaced.
     """
 
     etag: str | None
     size: int
     version: str | None = None
+
+
+class RangeOrigin(Protocol):
+    """Where a remote file is."""
+
+    def find_version(self) -> Pin:
+        """Return the version that is there now; raises BaseImageError, OriginFailed."""
+
+    def fetch(self, pin: Pin, offset: int, target: memoryview) -> None:
+        """Fill `target` with bytes of a version; raises OriginChanged, OriginFailed."""
 
 
 class Origin:
@@ -195,21 +206,25 @@ class Origin:
             redirects.follow(response)
 
 
-def build_range_client(
-    downloads: OriginClient, interruption: Interruption, stall_seconds: float = STALL_SECONDS
-) -> HttpClient:
-    """Return a client that keeps connections; the interruption shuts them down."""
-    limits = RequestLimits(
+def range_limits(stall_seconds: float = STALL_SECONDS) -> RequestLimits:
+    """Return what bounds the request of a range."""
+    return RequestLimits(
         stall_seconds=stall_seconds,
         stall_bytes=_STALL_BYTES,
         slow=f"stalled: less than {_STALL_BYTES // 1024} KiB in {stall_seconds:g} s",
     )
+
+
+def build_range_client(
+    downloads: OriginClient, interruption: Interruption, stall_seconds: float = STALL_SECONDS
+) -> HttpClient:
+    """Return a client that keeps connections; the interruption shuts them down."""
     return HttpClient(
         downloads.trust.get,
-        limits,
+        range_limits(stall_seconds),
         find_proxy=downloads.proxies.find,
         interruption=interruption,
-        max_idle=_MAX_IDLE,
+        max_idle=MAX_IDLE,
     )
 
 
@@ -240,5 +255,5 @@ def _status_error(response: HttpResponse) -> OriginFailed:
     return (
         OriginFailed(detail)
         if asked is None
-        else OriginFailed(detail, retry_after_seconds=max(1, min(asked, _MAX_RETRY_AFTER)))
+        else OriginFailed(detail, retry_after_seconds=max(1, min(asked, MAX_RETRY_AFTER)))
     )

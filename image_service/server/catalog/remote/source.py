@@ -20,7 +20,7 @@ from image_service.common.files.block_cache.source import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.server.catalog.remote.origin import Origin, Pin
+    from image_service.server.catalog.remote.origin import Pin, RangeOrigin
 
 ATTEMPTS = 2
 """A connection that was cut is not a reason to abort a client's download."""
@@ -50,7 +50,7 @@ class PinnedSource:
         on_changed: called in any thread when the origin has another version, perhaps repeatedly.
     """
 
-    def __init__(self, origin: Origin, pin: Pin, image: str, on_changed: Callable[[], None]) -> None:
+    def __init__(self, origin: RangeOrigin, pin: Pin, image: str, on_changed: Callable[[], None]) -> None:
         self.origin = origin
         self.pin = pin
         self._image = image
