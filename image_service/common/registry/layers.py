@@ -48,8 +48,8 @@ _TAR_ERRORS = (
 class WriteFile(Protocol):
     """Receives a file that was found; once more, from the beginning, if the layer has it twice."""
 
-    def __call__(self, path: str, size: int, /) -> Callable[[bytes], object]:
-        """Return what gets the content of the file, block by block."""
+    def __call__(self, name: str, size: int, /) -> Callable[[bytes], object]:
+        """Return what gets the content of the file that `name` was asked for, block by block."""
 
 
 @attrs.define
@@ -175,7 +175,7 @@ def _take(  # noqa: PLR0913, PLR0917 - of one search
     if not member.isreg() or content is None:
         raise FormatError(f"{path} is not a file")
     search.found[name] = path
-    put = write(path, member.size)
+    put = write(name, member.size)
     while block := content.read(_BLOCK_BYTES):
         put(block)
 

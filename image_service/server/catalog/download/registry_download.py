@@ -1,4 +1,4 @@
-"""Downloads a file from an OCI registry in a thread: an artifact, or a file in a layer of a container image.
+"""Downloads a file from an OCI registry in a thread: an artifact, a file in an image, or a payload's ISO.
 
 An artifact that was interrupted is resumed, because its digest says which bytes are missing. A file in a
 layer is extracted from the beginning again: where in the layer it is, only reading tells.
@@ -14,6 +14,13 @@ import attrs
 
 from image_service.common.registry.errors import RegistryFailed
 from image_service.common.registry.layers import read_files
+from image_service.common.registry.release import (
+    IMAGE_REFERENCES,
+    MAX_DOCUMENT_BYTES,
+    candidates,
+    find_machine_os_images,
+    iso_sha256,
+)
 from image_service.core.errors import BaseImageError, FormatError, Unavailable
 from image_service.server.catalog.download.partial_file import OriginFile, PartialFile
 from image_service.server.http.retry_after import parse_retry_after
@@ -59,6 +66,9 @@ class RegistryDownload:
         """
         try:
             image = self.client.resolve(self.file.reference, self.architecture, self.call)
+            if self.file.is_release:
+                self._extract_release(image)
+                return
             layer = image.manifest.find_file(self.file.path)
             if layer is not None:
                 self._download(image, layer)
@@ -107,7 +117,7 @@ class RegistryDownload:
                 self.report(output.length, output.length)
                 return
 
-            def write(_path: str, size: int) -> Callable[[bytes], None]:
+            def write(_name: str, size: int) -> Callable[[bytes], None]:
                 output.restart(OriginFile(total=size))
                 self.report(0, size)
 
@@ -122,6 +132,81 @@ class RegistryDownload:
             if path not in found:
                 raise FormatError(f"the image has no file /{path}")
             output.mark_complete()
+
+    def _extract_release(self, payload: ResolvedImage) -> None:
+        """Extract the ISO of a stream, from the image of the payload that has it."""
+        with PartialFile(self.partial, f"{self.file.path} of release {payload.reference.digest}") as output:
+            if output.complete:
+                self.report(output.length, output.length)
+                return
+            output.restart(OriginFile())
+            documents = _Documents()
+            read_files(self.client, payload, [IMAGE_REFERENCES], documents.write, self.call)
+            if IMAGE_REFERENCES not in documents.contents:
+                raise FormatError(f"the image is not a release payload: it has no {IMAGE_REFERENCES}")
+            reference = find_machine_os_images(bytes(documents.contents[IMAGE_REFERENCES]))
+            image = self.client.resolve(reference, self.architecture, self.call)
+            places = candidates(self.file.path, self.architecture)
+            isos = _PreferredFile(output, self.report, [place.iso for place in places])
+
+            def write(name: str, size: int) -> Callable[[bytes], object]:
+                return isos.write(name, size) if name in isos.paths else documents.write(name, size)
+
+            names = [name for place in places for name in (place.iso, place.metadata)]
+            found = read_files(self.client, image, names, write, self.call)
+            place = next((each for each in places if each.iso in found), None)
+            if place is None:
+                raise FormatError(f"{reference} has no {' or '.join(isos.paths)}")
+            metadata = documents.contents.get(place.metadata, b"")
+            wanted, digest = iso_sha256(bytes(metadata), self.architecture), isos.digest.hexdigest()
+            if wanted not in {None, digest}:
+                raise FormatError(f"the SHA-256 of {place.iso} is {digest}; {place.metadata} says {wanted}")
+            output.mark_complete()
+
+
+@attrs.frozen
+class _Documents:
+    """Small files in memory, by their paths."""
+
+    contents: dict[str, bytearray] = attrs.field(factory=dict)
+
+    def write(self, path: str, size: int) -> Callable[[bytes], object]:
+        """Keep a file; FormatError if it is too large."""
+        if size > MAX_DOCUMENT_BYTES:
+            raise FormatError(f"{path} has {size} bytes, more than {MAX_DOCUMENT_BYTES}")
+        content = self.contents[path] = bytearray()
+        return content.extend
+
+
+@attrs.define
+class _PreferredFile:
+    """The one of several files that is kept, whatever their order in a layer.
+
+    Args:
+        paths: the preferred one first.
+    """
+
+    output: PartialFile
+    report: Callable[[int, int | None], None]
+    paths: list[str]
+    digest: hashlib._Hash = attrs.field(factory=hashlib.sha256)
+    _kept: int | None = None
+
+    def write(self, path: str, size: int) -> Callable[[bytes], object]:
+        """Keep a file, unless a preferred one is there."""
+        rank = self.paths.index(path)
+        if self._kept is not None and self._kept < rank:
+            return lambda _: None
+        self._kept, self.digest = rank, hashlib.sha256()
+        self.output.restart(OriginFile(total=size))
+        self.report(0, size)
+
+        def put(block: bytes) -> None:
+            self.digest.update(block)
+            self.output.append(block)
+            self.report(self.output.length, size)
+
+        return put
 
 
 def unavailable(file: RegistryFile, error: RegistryFailed) -> Unavailable:
