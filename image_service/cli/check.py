@@ -11,6 +11,7 @@ from twisted.internet.task import react
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import printable
 from image_service.common.database.postgresql import check_database
+from image_service.common.registry.references import is_registry_url
 from image_service.server.assisted.check import check_upstream
 from image_service.server.catalog.download.origin_check import check_origins
 from image_service.server.catalog.download.origin_client import OriginClient
@@ -67,8 +68,9 @@ def _warnings(settings: Settings, *, standalone: bool, offline: bool) -> Iterato
             yield f"{name}: {fault}"
     urls = settings.source_urls
     client = OriginClient.from_settings(settings.download, urls, settings.proxies, settings.registries)
-    web_urls = (url for url in urls if url.startswith("http"))
-    yield from check_origins(client, web_urls, _TIMEOUT_SECONDS)
+    tried = (url for url in urls if url.startswith("http") or is_registry_url(url))
+    architectures = {image.url: image.cpu_architecture for image in settings.catalog.images}
+    yield from check_origins(client, tried, _TIMEOUT_SECONDS, architectures)
 
 
 def _try_assisted_service(settings: Settings) -> str | None:

@@ -163,9 +163,7 @@ def _member_faults(entry: Mapping[str, object]) -> Iterable[str]:
             if not is_remote_url(member):
                 yield f"url {_REMOTE_URL_FAULT}"
         elif not is_right(member):
-            yield f"{name} {message}" + ', {URL_FORM}, or s3://bucket/key with "remote": true' * (
-                name == "url"
-            )
+            yield f"{name} {message}" + _MORE_URLS * (name == "url")
 
 
 def _registry_faults(url: str, *, is_remote: bool) -> Iterable[str]:

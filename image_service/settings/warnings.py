@@ -52,6 +52,11 @@ def find_warnings(settings: Settings, base_url: str, *, standalone: bool) -> Ite
         )
     if settings.download.insecure:
         yield "INSECURE_SKIP_VERIFY is set: anyone on the network can replace a download of a base image"
+    if settings.registries.insecure:
+        yield (
+            f"INSECURE_REGISTRIES is set: anyone on the network can impersonate"
+            f" {', '.join(settings.registries.insecure)}, and replace what a tag names there"
+        )
     yield from _image_warnings(settings.catalog, has_streams=bool(settings.streams.sources))
     try:
         yield from _file_warnings(settings)
@@ -85,7 +90,8 @@ def _file_warnings(settings: Settings) -> Iterator[str]:
     certificate = settings.tls.certificate_file
     if certificate and (end := describe_end(certificate, read_not_after(certificate), datetime.now(UTC))):
         yield end
-    for secret in (settings.tls.key_file, settings.admin.token_file, settings.database.secret_file):
+    files = (settings.tls.key_file, settings.admin.token_file, settings.database.secret_file)
+    for secret in (*files, *settings.registries.auth_files):
         if secret:
             yield from describe_exposure(secret)
 

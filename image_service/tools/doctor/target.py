@@ -38,6 +38,11 @@ class ImageUrl:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the parts of a URL; raise InvalidArguments if it is not an http or https URL."""
+        if text.startswith(("oci://", "release://")):
+            raise InvalidArguments(
+                "the URL is that of a base image in a registry, which no machine boots from:"
+                " image-service serve --check tries it"
+            )
         if not is_web_url(text):
             form = (
                 "must be an http or https URL without user name and fragment, and with other characters"

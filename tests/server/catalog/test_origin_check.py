@@ -7,6 +7,9 @@ import pytest
 
 from image_service.server.catalog.download.origin_check import check_origins
 from image_service.server.catalog.download.origin_client import OriginClient, trusted_authorities
+from image_service.settings.base_images import DownloadSettings
+from image_service.settings.registries import RegistrySettings
+from tests.registry_origin import RAW, RegistryOrigin, layer_of
 from tests.server.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
@@ -62,3 +65,24 @@ def test_origin_that_does_not_respond_is_given_up(origin: Origin, client: Origin
 
 def test_without_urls_there_is_nothing_to_do(client: OriginClient) -> None:
     assert check_origins(client, [], AMPLE_SECONDS) == []
+
+
+def test_manifests_in_registries_are_tried(origin: Origin) -> None:
+    registry = RegistryOrigin(origin)
+    registry.manifest([(b"iso", RAW)])
+    registry.manifest([layer_of({"a.iso": b""})], tag="image")
+    registry.index({"arm64": registry.manifest([(b"iso", RAW)], tag="arm64")}, tag="index")
+    settings = RegistrySettings(insecure=(registry.host,))
+    client = OriginClient.from_settings(DownloadSettings(), registries=settings)
+    good = [registry.url(), registry.url(":image", "/a.iso"), registry.url(":index")]
+    bad = [registry.url(":none"), registry.url(":image"), registry.url(":index", "/a.iso")]
+    architectures = {**dict.fromkeys((*good, *bad), "x86_64"), good[2]: "aarch64"}
+    assert check_origins(client, [*good, *bad], AMPLE_SECONDS, architectures) == [
+        (
+            f"cannot fetch {bad[0]}: {registry.host}/{registry.repository}: answered with status 404 to"
+            " manifest none"
+        ),
+        f"{bad[1]}: it is a container image; its URL must name the file in it, such as #/disk/*",
+        f"{bad[2]}: the index has nothing for linux/amd64; it has linux/arm64",
+    ]
+    assert not [each for each in origin.requests if "/blobs/" in each.target]

@@ -90,6 +90,12 @@ def test_other_urls_are_refused_without_being_shown(url: str) -> None:
     assert url not in str(refused.value)
 
 
+@pytest.mark.parametrize("url", ["oci://quay.io/coreos/iso:1", "release://quay.io/ocp/release:5.0#rhel-10"])
+def test_url_of_a_base_image_is_not_one_to_boot_from(url: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="serve --check tries it"):
+        _parse_url(url)
+
+
 def test_shown_url_has_no_credential() -> None:
     url = ImageUrl.parse("https://[2001:db8::1]:8443/bytoken/eyJsecret/4.19/x86_64/full.iso?api_key=secret")
     assert url.shown == "https://[2001:db8::1]:8443/…/full.iso?…"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -23,7 +24,6 @@ from image_service.server.catalog.download.registry_download import RegistryDown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
     from image_service.server.catalog.download.origin_client import OriginClient, OriginResponse
@@ -59,9 +59,7 @@ def download_file(  # noqa: PLR0913, PLR0917 - two of them have defaults
     """
     interruption.raise_if_interrupted()
     if is_registry_url(url):
-        call = RegistryCall(client.limits, interruption)
-        named = parse_registry_url(url)
-        RegistryDownload(client.registries, named, architecture, partial, call, report_progress).run()
+        _registry_download(client, url, architecture, partial, interruption, report_progress).run()
         return
     with PartialFile(partial, url) as file:
         for _ in range(2):  # the second time from the beginning
@@ -82,6 +80,25 @@ def download_file(  # noqa: PLR0913, PLR0917 - two of them have defaults
         raise Unavailable(
             f"cannot fetch {public_url(url)}: the origin's responses do not match the requested ranges"
         )
+
+
+def check_registry_file(
+    client: OriginClient, url: str, architecture: str, interruption: Interruption
+) -> None:
+    """Raise as `download_file` unless the manifests of a file in a registry are there."""
+    _registry_download(client, url, architecture, Path(), interruption, lambda *_: None).check()
+
+
+def _registry_download(  # noqa: PLR0913, PLR0917 - what a download has
+    client: OriginClient,
+    url: str,
+    architecture: str,
+    partial: Path,
+    interruption: Interruption,
+    report_progress: ReportProgress,
+) -> RegistryDownload:
+    call, file = RegistryCall(client.limits, interruption), parse_registry_url(url)
+    return RegistryDownload(client.registries, file, architecture, partial, call, report_progress)
 
 
 def _range_headers(file: PartialFile) -> Mapping[str, str]:

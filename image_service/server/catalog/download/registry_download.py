@@ -7,7 +7,7 @@ layer is extracted from the beginning again: where in the layer it is, only read
 from __future__ import annotations
 
 import hashlib
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import attrs
@@ -26,7 +26,7 @@ from image_service.server.catalog.download.partial_file import OriginFile, Parti
 from image_service.server.http.retry_after import parse_retry_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from image_service.common.registry.client import RegistryClient, ResolvedImage
@@ -64,20 +64,21 @@ class RegistryDownload:
             OSError: the file cannot be written.
             Interrupted: the service stops.
         """
-        try:
+        with _translated(self.file):
             image = self.client.resolve(self.file.reference, self.architecture, self.call)
             if self.file.is_release:
                 self._extract_release(image)
-                return
-            layer = image.manifest.find_file(self.file.path)
-            if layer is not None:
+            elif (layer := image.manifest.find_file(self.file.path)) is not None:
                 self._download(image, layer)
             else:
                 self._extract(image)
-        except FormatError as error:
-            raise BaseImageError(f"{self.file}: {error.detail}") from None
-        except RegistryFailed as error:
-            raise unavailable(self.file, error) from None
+
+    def check(self) -> None:
+        """Fetch manifests alone, so that a wrong name is known before it is needed; raises as `run`."""
+        with _translated(self.file):
+            image = self.client.resolve(self.file.reference, self.architecture, self.call)
+            if not self.file.is_release:
+                image.manifest.find_file(self.file.path)
 
     def _download(self, image: ResolvedImage, layer: BlobDescriptor) -> None:
         source = f"blob {layer.digest}"
@@ -209,8 +210,13 @@ class _PreferredFile:
         return put
 
 
-def unavailable(file: RegistryFile, error: RegistryFailed) -> Unavailable:
-    """Return the error for a client of this service."""
-    return Unavailable(
-        f"cannot fetch {file}: {error.reason}", retry_after_seconds=parse_retry_after(error.retry_after)
-    )
+@contextmanager
+def _translated(file: RegistryFile) -> Iterator[None]:
+    """Raise the errors of a base image in the place of those of its registry."""
+    try:
+        yield
+    except FormatError as error:
+        raise BaseImageError(f"{file}: {error.detail}") from None
+    except RegistryFailed as error:
+        seconds = parse_retry_after(error.retry_after)
+        raise Unavailable(f"cannot fetch {file}: {error.reason}", retry_after_seconds=seconds) from None
