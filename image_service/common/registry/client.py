@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
@@ -68,7 +67,6 @@ class RegistryClient:
         self._options = options
         self._connections = RegistryConnections(options, max_idle)
         self._authorization = RegistryAuthorization(options, self._connections)
-        self._lock = threading.Lock()
         self._down_until: dict[Endpoint, float] = {}
         self._links: dict[tuple[Endpoint, str], str] = {}
 

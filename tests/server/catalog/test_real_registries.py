@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import io
 import json
 import tarfile
+from collections import defaultdict
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 
 from image_service.common.concurrency.interruption import Interruption
@@ -16,10 +21,13 @@ from image_service.settings.settings import Settings
 from tests.acceptance.clients import run_client
 from tests.registry_origin import PASSWORD, auth_entry
 from tests.registry_server import RegistryServer, running_crane_registry, running_docker_registry
+from tests.server.catalog.origin import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    from tests.server.catalog.origin import Origin, ReceivedRequest
 
 REPOSITORY = "tests/iso"
 CONTENT = bytes(range(256)) * 5000
@@ -111,3 +119,118 @@ def test_file_in_an_image_that_crane_pushed_and_skopeo_copied(tmp_path: Path, ki
         for name in (f"{REPOSITORY}:1", "copies/iso:zstd"):
             url = f"oci://{registry.host}/{name}#/coreos/coreos-x86_64.iso"
             assert fetch(client, url, tmp_path / f"{name.replace('/', '-')}.part") == CONTENT
+
+
+def append(directory: Path, image: str, files: Mapping[str, bytes]) -> str:
+    """Push an image with one layer by crane; return its digest."""
+    with tarfile.open(directory / "layer.tar", "w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    pushed = run_client("crane", "append", "-f", directory / "layer.tar", "-t", image).decode()
+    return pushed.strip().rpartition("@")[2]
+
+
+def test_payload_of_a_release_is_read_from_a_mirror_alone(tmp_path: Path) -> None:
+    """The site knows the names of the release; their registry does not exist for it."""
+    (tmp_path / "registry").mkdir()
+    with running_docker_registry(tmp_path / "registry") as mirror:
+        isos = {"coreos/coreos-x86_64.iso": CONTENT, "coreos/coreos10-x86_64.iso": CONTENT[::-1]}
+        images = append(tmp_path, f"{mirror.host}/mirror/art-dev:1", isos)
+        tags = [{"name": "machine-os-images", "from": {"name": f"quay.invalid/ocp/art-dev@{images}"}}]
+        references = json.dumps({"kind": "ImageStream", "spec": {"tags": tags}}).encode()
+        payload = append(
+            tmp_path, f"{mirror.host}/mirror/release:5.0", {"release-manifests/image-references": references}
+        )
+        (tmp_path / "registries.conf").write_text(
+            '[[registry]]\nlocation = "quay.invalid/ocp"\nmirror-by-digest-only = true\n'
+            f'[[registry.mirror]]\nlocation = "{mirror.host}/mirror"\ninsecure = true\n'
+        )
+        environ = {
+            "DATA_DIR": str(tmp_path),
+            "CONTAINERS_REGISTRIES_CONF": str(tmp_path / "registries.conf"),
+        }
+        settings = Settings.from_environment(environ, standalone=True)
+        client = OriginClient.from_settings(settings.download, registries=settings.registries)
+        url = f"release://quay.invalid/ocp/release@{payload}"
+        assert fetch(client, f"{url}#rhel-9", tmp_path / "rhel-9.part") == CONTENT
+        assert fetch(client, f"{url}#rhel-10", tmp_path / "rhel-10.part") == CONTENT[::-1]
+        with pytest.raises(Unavailable, match=r"quay\.invalid/ocp/release: its name does not resolve"):
+            fetch(client, "release://quay.invalid/ocp/release:5.0", tmp_path / "part")
+
+
+# A proxy that spoils what a real registry answers.
+
+
+@attrs.define
+class FaultProxy:
+    """Forwards requests to a registry.
+
+    Args:
+        spoil: changes its reply to a request of a blob.
+    """
+
+    origin: Origin
+    registry: RegistryServer
+    spoil: Callable[[ReceivedRequest, Reply], Reply] = lambda _, reply: reply
+    statuses: list[int] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.origin.replies = defaultdict(lambda: [self.forward])
+
+    def forward(self, request: ReceivedRequest) -> Reply:
+        """Return the registry's reply, spoilt if it is of a blob."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.registry.port)) as connection:
+            connection.request(request.method, request.target, headers=dict(request.headers))
+            response = connection.getresponse()
+            body = response.read()
+        fields = {name: value for name, value in response.getheaders() if name not in _OWN_FIELDS}
+        reply = Reply(body, response.status, fields)
+        if "/blobs/" not in request.target:
+            return reply
+        self.statuses.append(response.status)
+        return self.spoil(request, reply)
+
+
+_OWN_FIELDS = {"Content-Length", "Date", "Transfer-Encoding"}
+
+
+@pytest.fixture(params=["docker", "crane"])
+def proxy(request: pytest.FixtureRequest, origin: Origin, tmp_path: Path) -> Iterator[FaultProxy]:
+    """A proxy of a registry with one artifact."""
+    (tmp_path / "registry").mkdir()
+    run = running_docker_registry if request.param == "docker" else running_crane_registry
+    with run(tmp_path / "registry") as registry:
+        registry.push(REPOSITORY, "1", {"a.iso": CONTENT})
+        yield FaultProxy(origin, registry)
+
+
+def fetch_through(proxy: FaultProxy, directory: Path) -> bytes:
+    host = f"127.0.0.1:{proxy.origin.port}"
+    environ = {"INSECURE_REGISTRIES": f"{host},{proxy.registry.host}", "DATA_DIR": str(directory)}
+    settings = Settings.from_environment(environ, standalone=True)
+    client = OriginClient.from_settings(settings.download, registries=settings.registries)
+    return fetch(client, f"oci://{host}/{REPOSITORY}:1", directory / "part")
+
+
+def test_cut_bodies_are_continued_by_ranges_of_the_registry(proxy: FaultProxy, tmp_path: Path) -> None:
+    proxy.spoil = lambda _, reply: attrs.evolve(reply, body=reply.body[:400_000], promised=len(reply.body))
+    assert fetch_through(proxy, tmp_path) == CONTENT
+    assert proxy.statuses == [200, 206, 206, 206]
+
+
+def test_redirects_to_another_host_are_followed(proxy: FaultProxy, tmp_path: Path) -> None:
+    def redirect(request: ReceivedRequest, _: Reply) -> Reply:
+        return Reply(status=307, headers={"Location": f"http://{proxy.registry.host}{request.target}"})
+
+    proxy.spoil = redirect
+    assert fetch_through(proxy, tmp_path) == CONTENT
+
+
+def test_changed_byte_is_refused_and_healed(proxy: FaultProxy, tmp_path: Path) -> None:
+    proxy.spoil = lambda _, reply: attrs.evolve(reply, body=b"x" + reply.body[1:])
+    with pytest.raises(Unavailable, match="the digest of blob"):
+        fetch_through(proxy, tmp_path)
+    proxy.spoil = lambda _, reply: attrs.evolve(reply, promised=-1)  # and without a length
+    assert fetch_through(proxy, tmp_path) == CONTENT
