@@ -11,6 +11,7 @@ import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 import attrs
 import jwt
@@ -205,7 +206,8 @@ class _TokenIssuer:
         """Return the reply to a request for a token."""
         if request.headers["Authorization"] != f"Basic {_basic()}":
             return Reply(status=401)
-        content = {"token": self.token("pull"), "expires_in": TOKEN_SECONDS}
+        (scope,) = parse_qs(urlsplit(request.target).query)["scope"]
+        content = {"token": self.token(scope.rpartition(":")[2]), "expires_in": TOKEN_SECONDS}
         return Reply(json.dumps(content).encode())
 
     def token(self, actions: str, repository: str = "tests/iso") -> str:

@@ -32,11 +32,18 @@ class _Authorization:
 
 
 class RegistryAuthorization:
-    """Authorization by repository; may be used in several threads."""
+    """Authorization by repository; may be used in several threads.
 
-    def __init__(self, options: RegistryOptions, connections: RegistryConnections) -> None:
+    Args:
+        actions: for which tokens are asked.
+    """
+
+    def __init__(
+        self, options: RegistryOptions, connections: RegistryConnections, actions: str = "pull"
+    ) -> None:
         self._options = options
         self._connections = connections
+        self._actions = actions
         self._lock = threading.Lock()
         self._known: dict[Endpoint, _Authorization] = {}
 
@@ -89,7 +96,7 @@ class RegistryAuthorization:
         is_plain: bool,
     ) -> BearerToken:
         try:
-            url = token_url(challenge, f"repository:{endpoint.repository}:pull", is_plain=is_plain)
+            url = token_url(challenge, f"repository:{endpoint.repository}:{self._actions}", is_plain=is_plain)
         except FormatError as error:
             raise RegistryFailed(f"{endpoint}: {error.detail}", status=401) from None
         split = urlsplit(url)

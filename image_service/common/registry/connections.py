@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from image_service.common.files.reloaded import Reloaded
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import HttpError, UntrustedCertificate
 from image_service.common.http.tls import client_context
@@ -17,13 +16,37 @@ from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.http.origins import Proxy
     from image_service.common.registry.credentials import CredentialStore
     from image_service.common.registry.mirrors import Endpoint, RegistryRules
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Current(Protocol[T_co]):
+    """What is made of files, as ``Reloaded`` is."""
+
+    def get(self) -> T_co:
+        """Return what they hold now."""
+
+
+@attrs.frozen
+class Unchanging(Generic[T]):
+    """What is read once, by a program that ends."""
+
+    value: T
+
+    def get(self) -> T:
+        """Return it."""
+        return self.value
+
+
+MakeCurrent: TypeAlias = "Callable[[Sequence[Path], Callable[[], ssl.SSLContext]], Current[ssl.SSLContext]]"
 
 
 @attrs.frozen
@@ -38,10 +61,12 @@ class RegistryOptions:
         ca_file: authorities for all registries, beside those of the system.
         insecure: registries whose certificates are not verified, and which may speak plain HTTP.
         find_proxy: returns the proxy for a URL, if there is one.
+        make_current: ``Reloaded`` where certificates change meanwhile, else `read_once`.
     """
 
-    credentials: Reloaded[CredentialStore]
-    rules: Reloaded[RegistryRules]
+    credentials: Current[CredentialStore]
+    rules: Current[RegistryRules]
+    make_current: MakeCurrent = attrs.field(kw_only=True)
     certs_dirs: tuple[Path, ...] = ()
     ca_file: Path | None = None
     insecure: frozenset[str] = frozenset()
@@ -108,7 +133,7 @@ class RegistryConnections:
         if self._options.ca_file is not None:
             read.append(self._options.ca_file)
         make = partial(_make_context, files, self._options.ca_file, is_insecure=is_insecure)
-        trust = cache(partial(Reloaded, read, make))  # read once there is a request by TLS
+        trust = cache(partial(self._options.make_current, read, make))  # read once there is a request by TLS
 
         def context() -> ssl.SSLContext:
             return trust().get()
@@ -134,6 +159,11 @@ class RegistryConnections:
                 raise
         with send("GET", f"http://{host}/v2/"):
             return True
+
+
+def read_once(_: Sequence[Path], make: Callable[[], ssl.SSLContext]) -> Current[ssl.SSLContext]:
+    """Return what files hold now."""
+    return Unchanging(make())
 
 
 def _make_context(files: list[Path], ca_file: Path | None, *, is_insecure: bool) -> ssl.SSLContext:

@@ -47,7 +47,10 @@ class Reader:
         if auths is not None:
             credentials = parse_auth_file(json.dumps({"auths": auths}))
         options = RegistryOptions(
-            Reloaded([], lambda: credentials), Reloaded([], lambda: rules), insecure=frozenset(hosts)
+            Reloaded([], lambda: credentials),
+            Reloaded([], lambda: rules),
+            insecure=frozenset(hosts),
+            make_current=Reloaded,
         )
         return cls(RegistryClient(options, max_idle))
 

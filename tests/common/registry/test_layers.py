@@ -70,6 +70,7 @@ class Image:
             Reloaded([], CredentialStore),
             Reloaded([], RegistryRules),
             insecure=frozenset({self.registry.host}),
+            make_current=Reloaded,
         )
         client, call = RegistryClient(options), RegistryCall(RequestLimits(), Interruption())
         image = client.resolve(parse_registry_url(self.registry.url()).reference, "x86_64", call)

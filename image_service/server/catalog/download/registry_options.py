@@ -43,6 +43,7 @@ def registry_options(
         ca_file,
         frozenset(settings.insecure),
         proxies.find,
+        make_current=Reloaded,
     )
 
 
