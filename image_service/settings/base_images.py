@@ -60,8 +60,10 @@ class CatalogSettings:
     artifact) and is read by ranges; `digests` is then the URL of a list of its block digests, if there is
     one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of letters,
     digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter or digit.
-    Entries of one version, architecture and type are one image and must have one URL. Required, except with
-    `COREOS_STREAMS` and in standalone mode, which uses a small sample image instead."""
+    Entries of one version, architecture and type are one image and must have one URL. Several images may have
+    one OpenShift version, such as those of RHEL 9 and 10: each is found by its `version`, and the OpenShift
+    version alone means the first of them. Required, except with `COREOS_STREAMS` and in standalone mode,
+    which uses a small sample image instead."""
     ready_when: str = setting("READY_WHEN", parse=parsers.one_of("all", "any"), default="all")
     """When `/health` begins to return 200: once `all` base images are ready or their first attempts have
     failed, and at least one can be served; or once `any` is ready."""
