@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import time
@@ -21,6 +22,7 @@ from image_service.cli.shared.input import STANDARD_INPUT, parse_input_name, rea
 from image_service.cli.shared.output import choose_output, write_output
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import exit_on_signals, printable
+from image_service.common.programs.environment import environment_of
 from image_service.core.errors import (
     BaseImageError,
     FormatError,
@@ -274,6 +276,7 @@ def _note_doubts(family: LiveFamily, config: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,  # it may quote passwords
+            env=environment_of(os.environ),
             timeout=_VALIDATOR_SECONDS,
             check=False,
         )
