@@ -432,7 +432,7 @@ def test_database_that_is_away_raises_alerts(
     check_alerts(tmp_path, [(3, minute(page, page))], firing={critical("DatabaseUnreachable")})
 
 
-@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("is_named", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_pooler_that_passes_no_notifications_on_raises_an_alert(
     tmp_path: Path, upstream: Upstream, postgres: PostgresServer, *, is_named: bool
 ) -> None:
@@ -501,6 +501,7 @@ def test_clients_that_do_not_trust_the_certificate_raise_an_alert(
     check_alerts(tmp_path, [(90, fault + healthy * 100)], firing=(), among="ImageServiceTls.*")
 
 
+@pytest.mark.soak
 def test_certificate_that_ends_raises_alerts(tmp_path: Path, upstream: Upstream) -> None:
     not_after = datetime.now(UTC) + timedelta(days=20)
     authority = trustme.CA()

@@ -189,7 +189,7 @@ def test_guest_reads_a_config_that_fits_only_with_xz(host: Host) -> None:
 
 @pytest.mark.parametrize(
     ("firmware_name", "medium_name"),
-    [soaked("bios", "cd"), ("bios", "usb"), soaked("uefi", "cd"), ("uefi", "usb")],
+    [soaked("bios", "cd"), soaked("bios", "usb"), soaked("uefi", "cd"), ("uefi", "usb")],
 )
 @pytest.mark.parametrize("file", ["full.iso", soaked("minimal.iso")])
 def test_guest_reads_a_config_and_arguments_that_do_not_fit_their_areas(

@@ -119,6 +119,7 @@ def site(request: pytest.FixtureRequest, certificate: Certificate, tmp_path: Pat
         yield served
 
 
+@pytest.mark.soak
 def test_flood_without_credentials_prolongs_nothing_and_leaves_tenants_their_share(site: Site) -> None:
     tenants, service = site.tenants, site.service
     revoked, known = tenants.register("revoked"), tenants.register("known")

@@ -75,6 +75,7 @@ def test_grub_passes_arguments_on_and_the_guest_finds_the_file(
     assert shown["vda nocloud/user-data"] == CONFIG
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("firmware_name", "medium_name"),
     [("bios", "cd"), soaked("bios", "usb"), soaked("uefi", "cd"), soaked("uefi", "usb")],
@@ -96,7 +97,7 @@ def test_iso_of_no_family_boots_with_files_arguments_and_initrd_of_the_command_l
 
 
 @pytest.mark.parametrize(
-    ("table", "medium_name"), [soaked("gpt", "cd"), ("gpt", "usb"), ("mbr", "cd"), soaked("mbr", "usb")]
+    ("table", "medium_name"), [soaked("gpt", "cd"), soaked("gpt", "usb"), ("mbr", "cd"), soaked("mbr", "usb")]
 )
 def test_uefi_boots_from_a_partition_that_the_config_has_moved(
     table: str, medium_name: str, tmp_path: Path

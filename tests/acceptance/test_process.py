@@ -127,6 +127,7 @@ def test_key_that_every_user_may_read_is_logged(tmp_path: Path) -> None:
         assert f"{key} has mode 0644: every user has access to it" in service.output.decode()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("workers", [soaked("1"), "2"])
 def test_warning_about_the_settings_is_logged_once(tmp_path: Path, workers: str) -> None:
     environment = {"LISTEN_ADDRESS": "0.0.0.0", "WORKERS": workers}  # noqa: S104 - for a minute

@@ -121,6 +121,7 @@ class DiskUse:
             self.most = max(self.most, used_bytes(self.directory))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_ranges_under_eviction_are_right_and_the_disk_use_is_bounded(
     effort: Effort, nginx: Nginx, tmp_path: Path

@@ -112,6 +112,7 @@ def serving(directory: Path, origin: Origin, environment: Mapping[str, str]) -> 
         assert b"top-secret" not in service.output + service.get("/images").body
 
 
+@pytest.mark.soak
 def test_absent_bytes_are_refused_during_each_fault_and_come_after_it(tmp_path: Path, origin: Origin) -> None:
     """One base for each fault, all at once."""
     base = dense_base(MEGABYTES)

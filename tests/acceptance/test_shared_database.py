@@ -176,7 +176,7 @@ def test_replicas_serve_one_image_of_one_answer(tenants: Tenants, database: Data
 
 
 @pytest.mark.parametrize(
-    ("fault", "workers"), [soaked("stopped", 1), ("hangs", 2), soaked("cut", 1), soaked("silent", 1)], ids=str
+    ("fault", "workers"), [("stopped", 1), soaked("hangs", 2), soaked("cut", 1), soaked("silent", 1)], ids=str
 )
 def test_known_images_are_served_while_the_database_is_away(
     tenants: Tenants, database: Database, tmp_path: Path, fault: str, workers: int

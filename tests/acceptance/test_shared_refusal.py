@@ -25,6 +25,7 @@ TTL_SECONDS = 600
 PATIENCE_SECONDS = 30
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("workers", "is_notified"), [pytest.param(1, False, marks=pytest.mark.soak), (2, True)]
 )

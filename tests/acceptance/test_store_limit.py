@@ -91,6 +91,7 @@ def ask_with_credentials(
         return list(pool.map(ask, range(CREDENTIALS)))
 
 
+@pytest.mark.soak
 @WORKERS
 def test_store_keeps_its_limit_and_the_mounts_in_progress(
     certificate: Certificate, tmp_path: Path, workers: int

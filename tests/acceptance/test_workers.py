@@ -352,7 +352,7 @@ def _heeds_signals(pid: int) -> bool:
     [
         soaked("image-service", "plain"),
         ("image-service", "tls"),
-        ("twistd", "plain"),
+        soaked("twistd", "plain"),
         soaked("twistd", "tls"),
     ],
 )
@@ -467,6 +467,7 @@ def test_http_and_https_listeners_are_shared_by_all_workers(certificate: Certifi
             assert fetch(f"http://127.0.0.1:{beside}{served.path}").status == 404
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("workers", [soaked(1), 2])
 def test_port_in_use_by_another_service_fails_the_start(workers: int, tmp_path: Path) -> None:
     with serving(tmp_path) as served:

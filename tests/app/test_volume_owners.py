@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance.service import CHECKOUT, SERVE, run_service
 from tests.jobs.running_role import JOBS, running_role
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def directory() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", soaked("2")])
 def test_user_of_group_0_takes_over_the_files_of_another(directory: Path, workers: str) -> None:
     data = directory / "data"
     data.mkdir()
@@ -58,6 +59,7 @@ def test_user_of_group_0_takes_over_the_files_of_another(directory: Path, worker
     assert [path for path, mode in modes.items() if mode & 0o060 != 0o060 or mode & 0o007] == []
 
 
+@pytest.mark.soak
 def test_user_of_group_0_takes_over_the_jobs_of_another(directory: Path) -> None:
     data = directory / "data"
     data.mkdir()

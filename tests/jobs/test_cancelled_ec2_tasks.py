@@ -98,6 +98,7 @@ class Tasks:
             self.ec2.cancel_conversion_task(ConversionTaskId=task_id, ReasonMessage=REASON)
 
 
+@pytest.mark.soak
 def test_task_is_cancelled_in_every_state(tmp_path: Path) -> None:
     with (
         running_s3_server(tmp_path / "s3") as s3,

@@ -10,6 +10,7 @@ from tests.variants import soaked
 pytestmark = pytest.mark.acceptance
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
     [

@@ -155,6 +155,7 @@ def keys_of(client: Any, prefix: str) -> list[str]:
     return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "number",
     [

@@ -74,6 +74,7 @@ def _parent(process: Path) -> int:
         return 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("number", "workers"),
     [(1, 1), pytest.param(100, 2, marks=pytest.mark.soak)],

@@ -354,6 +354,7 @@ def aws(site: Site) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.soak
 def test_awscli_imports_and_exports(site: Site, aws: Callable[..., Any]) -> None:
     container = f"Format=vmdk,UserBucket={{S3Bucket={BUCKET},S3Key={site.keys['VMDK']}}}"
     snapshot = aws("import-snapshot", "--disk-container", container)["ImportTaskId"]

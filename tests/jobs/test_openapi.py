@@ -28,7 +28,7 @@ CONFIG = """
 """
 
 ALL_PHASES = pytest.mark.parametrize(
-    "phases", ["fuzzing", pytest.param("coverage,fuzzing,stateful", marks=pytest.mark.soak)]
+    "phases", [pytest.param("coverage,fuzzing,stateful", marks=pytest.mark.soak)]
 )
 
 

@@ -125,7 +125,7 @@ def noisy_clients(role: RunningRole, number: int) -> Sequence[RandomClient]:
 
 @pytest.mark.parametrize(
     ("seconds", "clients_of_tenant"),
-    [(15, 1), pytest.param(600, 3, marks=pytest.mark.soak)],
+    [(6, 1), pytest.param(600, 3, marks=pytest.mark.soak)],
     ids=["seconds", "minutes"],
 )
 def test_noisy_tenants_neither_harm_a_quiet_one_nor_exceed_memory_and_budgets(

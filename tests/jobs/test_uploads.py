@@ -57,6 +57,7 @@ def test_uploaded_image_is_the_one_that_is_downloaded(role: RunningRole, image_t
     assert "X-Amz-Signature" not in role.log
 
 
+@pytest.mark.soak
 def test_upload_is_repeated_until_the_bucket_is_there_and_nothing_else_is(
     role: RunningRole, s3: S3Server
 ) -> None:

@@ -340,6 +340,7 @@ def test_replica_with_another_secret_ends_at_start_and_names_the_variable(site: 
     replica.wait_until_healthy()
 
 
+@pytest.mark.soak
 def test_replica_that_starts_without_the_database_listens_and_becomes_healthy_with_it(site: Site) -> None:
     replica = site.replicas[2]
     for take_away in (replica.database.cut, replica.database.hang):

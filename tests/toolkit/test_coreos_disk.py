@@ -20,6 +20,7 @@ def test_boot_partition_is_clean_and_labeled(tmp_path: Path, sector_bytes: int) 
     assert SELINUX_CONTEXT.encode() in edit_boot(disk, f"ea_get /{ENTRY} security.selinux")
 
 
+@pytest.mark.soak
 @pytest.mark.acceptance
 @pytest.mark.parametrize("sector_bytes", [soaked(512), 4096])
 def test_disk_boots_and_reports(tmp_path: Path, sector_bytes: int) -> None:
