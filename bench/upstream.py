@@ -1,7 +1,7 @@
 """A minimal assisted-service for the benchmark: every infra-env is the same.
 
-``python -m bench.upstream PORT VERSION KIBIBYTES FILES``: the port, the version of the base image, and the
-size of the Ignition config and the number of its files.
+``python -m bench.upstream PORT VERSION KIBIBYTES FILES``: the port, the version of the base image, and size
+and files of the Ignition config.
 """
 
 from __future__ import annotations

@@ -122,12 +122,12 @@ def _lay_out_tables(
     tree: Tree, places: Mapping[Directory, int], allocate: Callable[[int], int]
 ) -> Iterator[TreeChange]:
     first = tree.descriptors[0]
-    at = tree.start + first.tables[0] * SECTOR
-    if first.table_bytes > MAX_TABLE_BYTES:
-        raise FormatUnread(
-            f"a path table of the ISO has {first.table_bytes} bytes, more than {MAX_TABLE_BYTES}"
-        )
-    root, *_ = parse_path_table(read_exactly(tree.read_at, at, first.table_bytes))
+    size, blocks = first.table_bytes, first.tables
+    if size > MAX_TABLE_BYTES:
+        raise FormatUnread(f"a path table of the ISO has {size} bytes, more than {MAX_TABLE_BYTES}")
+    room = size + -size % SECTOR
+    was = {blocks[0]: read_exactly(tree.read_at, tree.start + blocks[0] * SECTOR, room)}
+    root, *_ = parse_path_table(was[blocks[0]][:size])
     for directory, place in places.items():
         block = (place - tree.start) // SECTOR
         if directory.at >= 0 or directory.parent is None:
@@ -135,13 +135,12 @@ def _lay_out_tables(
         else:
             add_directory(_list_of(directory.parent, root), directory.identifier, block)
     little, big = render_path_tables(root)
-    room = first.table_bytes + -first.table_bytes % SECTOR
-    blocks = first.tables
     if len(little) <= room:
         for block, table in zip(blocks, (little, little, big, big), strict=True):
             if block:
                 at = tree.start + block * SECTOR
-                yield TreeChange(at, table.ljust(room, b"\0"), read_exactly(tree.read_at, at, room))
+                before = was.get(block) or read_exactly(tree.read_at, at, room)
+                yield TreeChange(at, table.ljust(room, b"\0"), before)
     else:
         room = len(little) + -len(little) % SECTOR
         new = allocate(room), allocate(room)

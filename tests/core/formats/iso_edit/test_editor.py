@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -273,6 +274,33 @@ def test_edit_reads_little(layout: str) -> None:
     editor.finish()
     assert len(file.reads) <= 150
     assert sum(file.reads) <= 1 << 20
+
+
+def test_edit_of_an_iso_with_3000_directories_reads_little(tmp_path: Path) -> None:
+    """As installers have them, in four trees: of the image and of its partition, with Joliet or not."""
+    for number in range(3000):
+        directory = tmp_path / "tree" / "pool" / f"{number % 30:02}" / f"package-with-a-long-name-{number:04}"
+        directory.mkdir(parents=True)
+        (directory / "a.deb").touch()
+    (tmp_path / "tree" / "boot" / "grub").mkdir(parents=True)
+    (tmp_path / "tree" / "boot" / "grub" / "grub.cfg").write_text("menu")
+    image = tmp_path / "image.iso"
+    options = ("-r", "-J", "-partition_offset", "16", "-o", image, tmp_path / "tree")
+    run_client("xorriso", "-as", "mkisofs", "-quiet", *options)
+    file = MemoryFile(image.read_bytes())
+    base = base_of(file)
+    tracemalloc.start()
+    editor = IsoEditor(base)
+    for path in ("nocloud/user-data", "boot/grub/grub.cfg", "preseed.cfg"):
+        editor.put(path, (Literal(b"x"),))
+    edited = editor.finish().apply(base)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(file.reads) <= 150
+    assert sum(file.reads) <= 1 << 20
+    assert peak <= 32 << 20
+    files = extract(edited.read_at(0, edited.size), tmp_path)
+    assert (len(files), files["nocloud/user-data"]) == (3003, b"x")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
