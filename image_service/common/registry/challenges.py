@@ -67,7 +67,7 @@ def token_url(challenge: Challenge, scope: str, *, is_plain: bool) -> str:
     if split.scheme not in {"http", "https"} or not split.hostname or "@" in split.netloc:
         raise FormatError("its challenge names no URL to get a token from")
     if split.scheme == "http" and not is_plain:
-        raise FormatError(f"its token server {split.netloc:.100} would get the credentials without TLS")
+        raise FormatError(f"its token server {split.netloc!r:.100} would get the credentials without TLS")
     query = urlencode(
         {
             **({"service": challenge.parameters["service"]} if "service" in challenge.parameters else {}),

@@ -1,9 +1,10 @@
-"""HTTP clients by the hosts that they talk to: each with the authorities that are trusted for it."""
+"""HTTP clients for hosts: each with the authorities that are trusted for them."""
 
 from __future__ import annotations
 
 import threading
 from functools import cache, partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -13,6 +14,7 @@ from image_service.common.http.errors import HttpError, UntrustedCertificate
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import ConfigurationError
+from image_service.core.formats.hosts import is_authority
 
 if TYPE_CHECKING:
     import ssl
@@ -92,7 +94,7 @@ class RegistryConnections:
         self._options = options
         self._max_idle = max_idle
         self._lock = threading.Lock()
-        self._clients: dict[tuple[str, bool], HttpClient] = {}
+        self._clients: dict[tuple[tuple[Path, ...], bool], HttpClient] = {}
         self._plain: dict[str, bool] = {}
 
     def client_of(self, host: str, *, is_insecure: bool = False) -> HttpClient:
@@ -101,7 +103,7 @@ class RegistryConnections:
         Args:
             host: with its port, as in a URL.
         """
-        key = host, is_insecure or host in self._options.insecure
+        key = self._files_of(host), is_insecure or host in self._options.insecure
         with self._lock:
             if key not in self._clients:
                 self._clients[key] = self._make_client(*key)
@@ -126,9 +128,14 @@ class RegistryConnections:
             for client in self._clients.values():
                 client.close()
 
-    def _make_client(self, host: str, is_insecure: bool) -> HttpClient:  # noqa: FBT001 - of the key
+    def _files_of(self, host: str) -> tuple[Path, ...]:
+        """Return what the directories of certificates have for a host, which a redirect may name."""
+        if not is_authority(host):
+            return ()
         directories = [found for each in self._options.certs_dirs if (found := each / host).is_dir()]
-        files = [path for each in directories for path in sorted(each.iterdir())]
+        return tuple(path for each in directories for path in sorted(each.iterdir()))
+
+    def _make_client(self, files: tuple[Path, ...], is_insecure: bool) -> HttpClient:  # noqa: FBT001 - of the key
         read = [path for path in files if path.suffix in {".crt", ".cert", ".key"}]
         if self._options.ca_file is not None:
             read.append(self._options.ca_file)
@@ -157,7 +164,11 @@ class RegistryConnections:
         except HttpError as error:
             if error.is_connected:
                 raise
-        with send("GET", f"http://{host}/v2/"):
+            by_tls = error
+        with send("GET", f"http://{host}/v2/") as response:
+            # Servers that speak TLS answer 400 to those who do not.
+            if response.status not in {HTTPStatus.OK, HTTPStatus.UNAUTHORIZED}:
+                raise by_tls
             return True
 
 
@@ -166,7 +177,7 @@ def read_once(_: Sequence[Path], make: Callable[[], ssl.SSLContext]) -> Current[
     return Unchanging(make())
 
 
-def _make_context(files: list[Path], ca_file: Path | None, *, is_insecure: bool) -> ssl.SSLContext:
+def _make_context(files: tuple[Path, ...], ca_file: Path | None, *, is_insecure: bool) -> ssl.SSLContext:
     context = client_context(ca_file, insecure=is_insecure)
     for path in files:
         try:

@@ -166,14 +166,14 @@ def _take(  # noqa: PLR0913, PLR0917 - of one search
     write: WriteFile,
 ) -> None:
     if search.found.get(name, path) != path:
-        raise FormatError(f"{name} is several files: {search.found[name]}, {path}")
+        raise FormatError(f"{name} is several files: {search.found[name]!r:.100}, {path!r:.100}")
     if member.issym():
         raise _Linked(name, _target(path, member.linkname))
     if member.islnk():
         raise _Linked(name, posixpath.normpath(member.linkname).lstrip("/"))
     content = archive.extractfile(member)
     if not member.isreg() or content is None:
-        raise FormatError(f"{path} is not a file")
+        raise FormatError(f"{path!r:.100} is not a file")
     search.found[name] = path
     put = write(name, member.size)
     while block := content.read(_BLOCK_BYTES):

@@ -34,6 +34,7 @@ _TAR = re.compile(
     r"application/vnd\.(?:oci\.image\.layer(?:\.nondistributable)?\.v1\.tar"
     r"|docker\.image\.rootfs(?:\.foreign)?\.diff\.tar)(?:[.+](?P<compression>gzip|zstd))?"
 )
+_NAME = re.compile(r"[A-Za-z0-9._-]{0,40}")
 # The names of Go's ports, by the names of RPM's architectures.
 GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
 
@@ -213,7 +214,8 @@ def _descriptor(member: object, where: str) -> BlobDescriptor:
 def _platform(member: object) -> ImagePlatform | None:
     if not isinstance(member, dict):
         return None
-    return ImagePlatform(str(member.get("os", "")), str(member.get("architecture", "")))
+    names = (str(member.get(name, "")) for name in ("os", "architecture"))
+    return ImagePlatform(*(name if _NAME.fullmatch(name) else "unknown" for name in names))
 
 
 def _titles(layers: list[BlobDescriptor]) -> str:

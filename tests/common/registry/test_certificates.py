@@ -48,7 +48,8 @@ def resolve(registry: RegistryOrigin, directory: Path, insecure: str = "") -> No
     options = RegistryOptions(
         Reloaded([], CredentialStore),
         Reloaded([], RegistryRules),
-        (directory, directory / "absent"),
+        certs_dirs=(directory, directory / "absent"),
+        make_current=Reloaded,
         insecure=frozenset({insecure}),
     )
     call = RegistryCall(RequestLimits(), Interruption())

@@ -21,6 +21,7 @@ from tests.server.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from image_service.common.registry.client import ResolvedImage
     from tests.server.catalog.origin import ReceivedRequest
@@ -135,6 +136,32 @@ def test_registry_without_tls_must_be_named(registry: RegistryOrigin) -> None:
     with pytest.raises(RegistryFailed, match="may not speak HTTPS"):
         Reader.of().resolve(registry.url())
     assert targets(registry.origin) == []
+
+
+def test_insecure_registry_whose_tls_fails_is_not_taken_for_one_without(registry: RegistryOrigin) -> None:
+    """Servers that speak TLS answer 400 to requests in plain HTTP."""
+    registry.origin.replies["/v2/"] = [Reply(status=400)]
+    with pytest.raises(RegistryFailed, match="may not speak HTTPS"):
+        Reader.of(registry.host).resolve(registry.url())
+    registry.origin.replies["/v2/"] = [Reply(status=401)]
+    assert Reader.of(registry.host).read(registry.url()) == CONTENT
+
+
+def test_name_of_a_host_in_a_redirect_is_no_path(
+    registry: RegistryOrigin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "certs.d").mkdir()
+    (tmp_path / "evil.crt").write_text("no PEM")
+    reader = Reader.of(registry.host)
+    monkeypatch.setattr(
+        reader.client._connections,
+        "_options",
+        attrs.evolve(reader.client._options, certs_dirs=(tmp_path / "certs.d",)),
+    )
+    registry.spoil = lambda *_: Reply(status=307, headers={"Location": "https://../layer"})
+    with pytest.raises(RegistryFailed) as caught:
+        reader.read(registry.url())
+    assert "evil" not in caught.value.reason
 
 
 # Tokens.

@@ -170,10 +170,10 @@ def test_only_file_of_a_directory(image: Image, files: Sequence[Members]) -> Non
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ([{"disk/a": b"1", "disk/b": b"2"}], "is several files: disk/a, disk/b"),
-        ([{"a/b": DIRECTORY}], "a/b is not a file"),
-        ([{"a/b": of_type(tarfile.FIFOTYPE)}], "a/b is not a file"),
-        ([{"a/b": of_type(tarfile.CHRTYPE)}], "a/b is not a file"),
+        ([{"disk/a": b"1", "disk/b": b"2"}], "is several files: 'disk/a', 'disk/b'"),
+        ([{"a/b": DIRECTORY}], "'a/b' is not a file"),
+        ([{"a/b": of_type(tarfile.FIFOTYPE)}], "'a/b' is not a file"),
+        ([{"a/b": of_type(tarfile.CHRTYPE)}], "'a/b' is not a file"),
         ([{"a/b": link("b")}], "more than 8 links"),
         ([{"a/b": link("c"), "a/c": link("b")}], "more than 8 links"),
     ],

@@ -114,6 +114,7 @@ def test_platforms(platforms: list[str | None], architecture: str, expected: int
         ([], "it has no platform"),
         (["unknown/unknown"], "it has no platform"),
         (["windows/amd64"], "it has windows/amd64"),
+        (["linux/a\nb", "linux/arm64"], "it has linux/unknown, linux/arm64"),
     ],
 )
 def test_no_such_platform(platforms: list[str | None], reason: str) -> None:

@@ -185,7 +185,7 @@ def test_image_of_the_architecture_is_taken(fetch: Fetch) -> None:
     [
         ("", "is a container image; its URL must name the file in it"),
         ("/coreos/other.iso", "the image has no file /coreos/other.iso"),
-        ("/coreos", "coreos is not a file"),
+        ("/coreos", "'coreos' is not a file"),
     ],
 )
 def test_what_is_not_there_is_named(fetch: Fetch, path: str, reason: str) -> None:
