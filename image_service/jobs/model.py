@@ -138,14 +138,18 @@ class UploadTarget:
     """The destination of a finished image.
 
     Args:
-        type: ``local`` or ``aws.s3``.
+        type: ``local``, ``aws.s3`` or ``oci``.
         public: readable by everyone.
         region: of S3; None: as configured.
+        name: of the repository, below the one of the server.
+        form: of the image in a registry; None: an artifact.
     """
 
     type: str
     public: bool = False
     region: str | None = None
+    name: str | None = None
+    form: str | None = None
 
 
 @attrs.frozen

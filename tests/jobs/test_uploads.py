@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.acceptance.clients import run_client
 from tests.acceptance.service import fetch
 from tests.jobs.running_role import RunningRole, running_role, wait_until
+from tests.registry_server import running_docker_registry
 from tests.s3_server import BUCKET, REGION, running_s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from tests.registry_server import RegistryServer
     from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.acceptance
@@ -30,16 +35,45 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="module")
-def role(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
+def role(
+    s3: S3Server, registry: RegistryServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningRole]:
     variables = {**s3.environment, "UPLOAD_S3_URL": f"s3://{BUCKET}/made"}
+    variables |= {"UPLOAD_REGISTRY": f"oci://{registry.host}/made", "INSECURE_REGISTRIES": registry.host}
     with running_role(tmp_path_factory.mktemp("jobs"), **variables) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with running_docker_registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
 
 
 def upload_of(status: dict[str, Any]) -> dict[str, Any]:
     (upload,) = status["image_status"]["upload_statuses"]
     assert isinstance(upload, dict)
     return upload
+
+
+def test_disk_is_pushed_to_a_registry_for_kubevirt(
+    role: RunningRole, registry: RegistryServer, tmp_path: Path
+) -> None:
+    target = {"type": "oci", "upload_options": {"name": "team/rhcos", "form": "container-disk"}}
+    compose_id = role.start("guest-image", config=CONFIG, target=target)
+    status: dict[str, Any] = role.wait_until_ended(compose_id)
+    assert status["status"] == "success", status
+    upload = upload_of(status)
+    url = f"oci://{registry.host}/made/team/rhcos:{compose_id}"
+    assert (upload["status"], upload["type"], upload["options"]["url"]) == ("success", "oci", url)
+    copied = f"docker://{registry.host}/made/team/rhcos:{compose_id}"
+    run_client("skopeo", "copy", "--src-tls-verify=false", copied, f"dir:{tmp_path}")
+    (layer,) = json.loads((tmp_path / "manifest.json").read_bytes())["layers"]
+    with tarfile.open(tmp_path / layer["digest"].partition(":")[2]) as archive:
+        disk = archive.extractfile("disk/disk.qcow2")
+        assert disk is not None
+        downloaded = role.get(f"/composes/{compose_id}/download").body
+        assert hashlib.sha256(disk.read()).digest() == hashlib.sha256(downloaded).digest()
 
 
 @pytest.mark.parametrize("image_type", ["live-installer", "guest-image"])

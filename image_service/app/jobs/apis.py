@@ -99,7 +99,11 @@ def _build_composer_api(
     upload_url = settings.jobs.upload_s3_url
     place = None if upload_url is None else UploadPlace.parse(upload_url)
     limits = ComposeLimits(
-        settings.jobs.max_queued, settings.jobs.max_request_bytes, settings.jobs.max_disk_bytes, place
+        settings.jobs.max_queued,
+        settings.jobs.max_request_bytes,
+        settings.jobs.max_disk_bytes,
+        place,
+        settings.jobs.upload_registry,
     )
     service = ComposeService(
         rows.composes, artifacts.catalog, plans, artifacts.bases, rows.in_thread, time.time, limits

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from image_service.common.concurrency.supervised_process import SupervisedProcess
 from image_service.common.files.modes import make_private_directory
 from image_service.common.files.private_files import create_private
-from image_service.common.programs.environment import OBJECT_STORE, environment_of
+from image_service.common.programs.environment import OBJECT_STORE, REGISTRY, environment_of
 from image_service.common.programs.isolation import MAKE_ISOLATED, find_isolation
 from image_service.core.errors import ConfigurationError
 
@@ -60,7 +60,7 @@ def start_worker(
     ]
 
     def spawn(process: ChildProcess) -> None:
-        environment = environment_of(os.environ, *OBJECT_STORE, "TOOLKIT", "BUNDLE_KEY_FILE")
+        environment = environment_of(os.environ, *OBJECT_STORE, *REGISTRY, "TOOLKIT", "BUNDLE_KEY_FILE")
         # It has the standard error of this process.
         parts.reactor.spawnProcess(process, command[0], command, environment, childFDs={0: "w", 1: 1, 2: 2})
 

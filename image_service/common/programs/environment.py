@@ -24,6 +24,8 @@ OBJECT_STORE = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
 """What the SDK of S3 reads; credentials are among them."""
+REGISTRY = ("REGISTRY_*", "INSECURE_REGISTRIES", "XDG_RUNTIME_DIR")
+"""What names credentials and authorities of registries."""
 
 
 def environment_of(environ: Mapping[str, str], *names: str) -> dict[str, str]:

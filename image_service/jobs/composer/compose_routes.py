@@ -117,6 +117,7 @@ class ComposeRoutes:
             max_bytes=limits.max_request_bytes,
             max_disk_bytes=limits.max_disk_bytes,
             can_upload=limits.upload_place is not None,
+            can_push=limits.upload_registry is not None,
         )
         compose = await self._service.start(request.principal.tenant, await self._in_thread(parse))
         return json_response(replies.describe_object("ComposeId", compose.id, "/compose"), 201)

@@ -79,11 +79,11 @@ REPLY_SCHEMAS: Schemas = {
     "UploadStatus": _object(
         {
             "status": {"enum": ["success", "failure", "pending", "running"]},
-            "type": {"enum": ["local", "aws.s3"]},
+            "type": {"enum": ["local", "aws.s3", "oci"]},
             "options": {
                 "type": "object",
                 "properties": {
-                    "url": {**TEXT, "description": "of aws.s3; empty before it is there"},
+                    "url": {**TEXT, "description": "of aws.s3 and oci; empty before it is there"},
                     "artifact_path": {**TEXT, "description": "of local: the path of the download"},
                 },
             },

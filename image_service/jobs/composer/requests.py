@@ -7,6 +7,7 @@ is not supported may only be there without a value.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from image_service.common.openapi.bodies import parse_body, reference
@@ -25,7 +26,7 @@ from image_service.jobs.composer.request_bodies import (
     UploadOptions,
 )
 from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
-from image_service.jobs.plans.plan import LOCAL, S3
+from image_service.jobs.plans.plan import FILE_NAMES, LOCAL, OCI, S3
 from image_service.server.web_api.messages import parse_json_object
 
 if TYPE_CHECKING:
@@ -41,14 +42,19 @@ _INSTEAD = {
     "azure": f"use {LOCAL}, download the image, then az storage blob upload and az image create",
     "gcp": f"use {LOCAL}, download the image, then gcloud compute images import",
     "oci.objectstorage": f"use {LOCAL}, download the image, then oci compute image import",
-    "container": "no image type of this service is a container",
+    "container": f"use {OCI} with the form container-disk",
     "pulp.ostree": "no image type of this service is an OSTree commit",
 }
 """Where to go for the targets that only osbuild's service has."""
-_S3_OPTIONS = set(UploadOptions.__annotations__)
+_OPTIONS = {LOCAL: set[str](), S3: {"region", "public"}, OCI: {"name", "form"}}
+_FORMS = ("artifact", "container-disk")
+_REPOSITORY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*")
+_CONTAINER_DISKS = (".raw", ".qcow2")
 
 
-def parse_request(body: bytes, *, max_bytes: int, max_disk_bytes: int, can_upload: bool) -> ComposeRequest:
+def parse_request(
+    body: bytes, *, max_bytes: int, max_disk_bytes: int, can_upload: bool, can_push: bool = False
+) -> ComposeRequest:
     """Return the request in the content of a POST.
 
     Args:
@@ -79,7 +85,8 @@ def parse_request(body: bytes, *, max_bytes: int, max_disk_bytes: int, can_uploa
         image_type=image_type,
         customization=parse_customizations(*_find_customizations(request)),
         size=_parse_size(f"{place}.size", image.size, image_type, max_disk_bytes),
-        uploads=tuple(_parse_uploads(place, image, can_upload=can_upload)) or (UploadTarget(LOCAL),),
+        uploads=tuple(_parse_uploads(place, image, image_type, can_upload=can_upload, can_push=can_push))
+        or (UploadTarget(LOCAL),),
         document=kept,
     )
 
@@ -209,7 +216,9 @@ def _parse_size(path: str, size: int, image_type: ImageType, max_bytes: int) -> 
     return size
 
 
-def _parse_uploads(place: str, image: ImageRequestBody, *, can_upload: bool) -> Iterator[UploadTarget]:
+def _parse_uploads(
+    place: str, image: ImageRequestBody, image_type: ImageType, *, can_upload: bool, can_push: bool
+) -> Iterator[UploadTarget]:
     """Yield the targets; ``upload_options`` alone are those of S3."""
     targets = [
         (f"{place}.upload_targets[{number}]", target.type, target.upload_options)
@@ -222,18 +231,34 @@ def _parse_uploads(place: str, image: ImageRequestBody, *, can_upload: bool) -> 
         if fault is not None:
             raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
         options = parse_body(UploadOptions, sent)
-        yield UploadTarget(type_, options.public, options.region)
+        if type_ == OCI and (fault := _find_registry_fault(options, image_type, can_push=can_push)):
+            raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
+        yield UploadTarget(type_, options.public, options.region, options.name, options.form)
 
 
 def _find_upload_fault(type_: str, options: Json, *, can_upload: bool) -> str | None:
-    if type_ not in {LOCAL, S3}:
+    if type_ not in _OPTIONS:
         instead = _INSTEAD.get(type_)
-        return f".type must be {LOCAL} or {S3}" + (f"; {instead}" if instead else "")
-    unknown = options.keys() - (_S3_OPTIONS if type_ == S3 else set())
+        return f".type must be {LOCAL}, {S3} or {OCI}" + (f"; {instead}" if instead else "")
+    unknown = options.keys() - _OPTIONS[type_]
     if unknown:
         return f".upload_options of {type_} must not have {', '.join(sorted(unknown))}"
     if type_ == S3 and not options.get("region"):
         return f".upload_options of {S3} must have region"
     if type_ == S3 and not can_upload:
         return f": this server has no place for {S3}, because UPLOAD_S3_URL is not set"
+    return None
+
+
+def _find_registry_fault(options: UploadOptions, image_type: ImageType, *, can_push: bool) -> str | None:
+    if not can_push:
+        return f": this server has no place for {OCI}, because UPLOAD_REGISTRY is not set"
+    if not options.name or not _REPOSITORY.fullmatch(options.name):
+        return (
+            ".upload_options.name must be a repository: lower-case letters, digits, and . _ - / between them"
+        )
+    if options.form not in {None, *_FORMS}:
+        return f".upload_options.form must be {' or '.join(_FORMS)}"
+    if options.form == _FORMS[1] and not FILE_NAMES[image_type].endswith(_CONTAINER_DISKS):
+        return f".upload_options.form: {image_type} is not a raw or qcow2 disk, as a container disk is"
     return None

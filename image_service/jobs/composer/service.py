@@ -44,12 +44,14 @@ class ComposeLimits:
         max_request_bytes: of a request without its Ignition config.
         max_disk_bytes: of a requested disk.
         upload_place: for targets of S3; None: they are refused.
+        upload_registry: for targets of registries; None: they are refused.
     """
 
     max_queued: int
     max_request_bytes: int
     max_disk_bytes: int
     upload_place: UploadPlace | None = None
+    upload_registry: str | None = None
 
 
 @attrs.frozen
@@ -135,7 +137,7 @@ class ComposeService:
         compose_id = str(uuid4())
         now = datetime.fromtimestamp(self._clock(), UTC)
         ignition = request.customization.ignition
-        plan = make_plan(compose_id, request, base, self.limits.upload_place)
+        plan = make_plan(compose_id, request, base, self.limits.upload_place, self.limits.upload_registry)
         disk_bytes = base.virtual_size
         if isinstance(base, ComposeBase):
             disk_bytes = self._bases.disk_bytes(base)

@@ -16,7 +16,7 @@ from image_service.jobs.model import (
     UploadResult,
     job_id_of,
 )
-from image_service.jobs.plans.plan import REGISTER_IMAGE, S3, find_artifact
+from image_service.jobs.plans.plan import LOCAL, REGISTER_IMAGE, find_artifact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ class JobPlanActions:
             self._wake()  # the tenant may have been at its limit
         if job.type is JobType.UPLOAD:
             # Not the location that its worker names: the URL of this one is signed with our credentials.
-            location = "s3://{bucket}/{key}".format_map(job.arguments) if error is None else ""
+            location = _location_of(job.arguments) if error is None else ""
             status = "success" if error is None else "failure"
             await self._set_upload(compose_id, step, status, location)
 
@@ -127,10 +127,15 @@ class JobPlanActions:
         """Set the state of the upload of a step: the steps are in the order of their targets."""
         compose = await self._find_compose(compose_id)
         steps = [each.name for each in compose.plan.steps if each.action == JobType.UPLOAD]
-        numbers = [number for number, each in enumerate(compose.uploads) if each.target.type == S3]
+        numbers = [number for number, each in enumerate(compose.uploads) if each.target.type != LOCAL]
         number = numbers[steps.index(step)]
         upload = UploadResult(compose.uploads[number].target, status, location)
         await self._rows.call(self._rows.composes.set_upload, compose_id, number, upload)
+
+
+def _location_of(arguments: Mapping[str, object]) -> str:
+    """Return where an upload puts its image."""
+    return str(arguments.get("reference") or "s3://{bucket}/{key}".format_map(arguments))
 
 
 def _gone(compose_id: str) -> NotFound:

@@ -34,6 +34,7 @@ CATALOG_IMAGE = "image:"
 """With the id of an image: the source of an input from the image catalog."""
 
 S3 = "aws.s3"
+OCI = "oci"
 LOCAL = "local"
 """The types of upload targets."""
 
@@ -77,15 +78,20 @@ class UploadPlace:
 
 
 def make_plan(
-    compose_id: str, request: ComposeRequest, base: ComposeBase | CatalogImage, place: UploadPlace | None
+    compose_id: str,
+    request: ComposeRequest,
+    base: ComposeBase | CatalogImage,
+    place: UploadPlace | None,
+    registry: str | None = None,
 ) -> ComposePlan:
     """Return the steps of a compose.
 
     Args:
         compose_id: names the objects that are uploaded.
-        request: as checked; it has targets of S3 only if there is a `place`.
+        request: as checked; it has targets of S3 only if there is a `place`, and others by a `registry`.
         base: of which the image is made; a disk if it is of the catalog.
         place: for targets of S3.
+        registry: ``oci://HOST/REPOSITORY``, below which images go.
     """
     file_name = FILE_NAMES[request.image_type]
     is_disk = request.image_type.is_disk
@@ -95,8 +101,7 @@ def make_plan(
         steps = list(_base_disk_steps(request, base) if is_disk else _composed_steps(base))
     made = steps[-1].name
     result = f"{made}/{file_name}" if is_disk else None
-    if place is not None:
-        steps += _upload_steps(compose_id, request, place, result or IMAGE, made)
+    steps += _upload_steps(compose_id, request, (place, registry), result or IMAGE, made)
     if is_disk:
         image = {
             "id": compose_id,
@@ -214,19 +219,34 @@ def _conversion(name: str, disk: _Disk, output: str, size: int | None = None) ->
 
 
 def _upload_steps(
-    compose_id: str, request: ComposeRequest, place: UploadPlace, source: str, after: str
+    compose_id: str,
+    request: ComposeRequest,
+    places: tuple[UploadPlace | None, str | None],
+    source: str,
+    after: str,
 ) -> Iterator[Step]:
-    """Yield a step for each target of S3, one after the other."""
-    for number, target in enumerate((each for each in request.uploads if each.type == S3), 1):
+    """Yield a step for each target but the local one, one after the other."""
+    place, registry = places
+    for number, target in enumerate((each for each in request.uploads if each.type != LOCAL), 1):
         suffix = "" if number == 1 else f"-{number}"
-        arguments = {
-            "input": IMAGE,
-            "bucket": place.bucket,
-            "key": place.key(compose_id + suffix, FILE_NAMES[request.image_type]),
-            "region": target.region,
-            "public": target.public,
-            "content_type": "application/octet-stream",
-        }
+        file_name = FILE_NAMES[request.image_type]
+        arguments: dict[str, object] = {"input": IMAGE}
+        if target.type == S3 and place is not None:
+            arguments |= {
+                "bucket": place.bucket,
+                "key": place.key(compose_id + suffix, file_name),
+                "region": target.region,
+                "public": target.public,
+                "content_type": "application/octet-stream",
+            }
+        elif registry is not None:
+            arguments |= {
+                "reference": f"{registry}/{target.name}:{compose_id}{suffix}",
+                "name": file_name,
+                "format": _format_of(file_name),
+                "form": target.form or "artifact",
+                "architecture": request.architecture,
+            }
         name = f"upload{suffix}"
         yield Step(name, JobType.UPLOAD, arguments, {IMAGE: source}, (after,))
         after = name

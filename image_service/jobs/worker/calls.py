@@ -123,11 +123,20 @@ def _import(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
 
 
 def _upload(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
+    if "reference" in arguments:
+        return _push(arguments, files)
     options = ["--single", "--as-is", "--force", f"--content-type={arguments['content_type']}"]
     if arguments.get("public"):
         options.append("--public")
     source, location = files.inputs[arguments["input"]], f"s3://{arguments['bucket']}/{arguments['key']}"
     return ToolkitCall(("publish", str(source), location, *options), region=arguments.get("region"))
+
+
+def _push(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
+    options = [f"--{name}={arguments[name]}" for name in ("form", "architecture", "name")]
+    is_disk = arguments["format"] in {"raw", "qcow2"}
+    options.append(f"--input-format={arguments['format']}" if is_disk else "--as-is")
+    return ToolkitCall(("publish", str(files.inputs[arguments["input"]]), arguments["reference"], *options))
 
 
 def _check_name(name: str) -> str:

@@ -40,6 +40,7 @@ _CREDENTIALS = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "REGISTRY_AUTH_FILE",
 )
 
 
@@ -95,7 +96,7 @@ def run_worker(options: WorkerOptions, environment: Mapping[str, str]) -> int:
     types = options.types or tuple(name for name in KINDS if name != UPLOAD or _may_publish(environment))
     faults = _Faults()
     if UPLOAD in types and not _may_publish(environment):
-        faults.add("--types upload needs credentials of an object store: AWS_ACCESS_KEY_ID, for example")
+        faults.add("--types upload needs credentials: AWS_ACCESS_KEY_ID, for example, or REGISTRY_AUTH_FILE")
     if options.token_file and not os.access(options.token_file, os.R_OK):
         faults.add(f"--token-file: {options.token_file} cannot be read")
     key_file = environment.get(_BUNDLE_KEY)

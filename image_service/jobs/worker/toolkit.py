@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import attrs
 
-from image_service.common.programs.environment import OBJECT_STORE, environment_of
+from image_service.common.programs.environment import OBJECT_STORE, REGISTRY, environment_of
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _environment_of(call: ToolkitCall) -> dict[str, str]:
     if call.words[0] != _PUBLISHES:
         return environment_of(os.environ)
     region = {"AWS_REGION": call.region, "AWS_DEFAULT_REGION": call.region} if call.region else {}
-    return {**environment_of(os.environ, *OBJECT_STORE), **region}
+    return {**environment_of(os.environ, *OBJECT_STORE, *REGISTRY), **region}
 
 
 class _LineReader:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.registry.references import parse_registry_url
+from image_service.core.errors import FormatError
 from image_service.core.families.coreos.build_names import VERSION
 from image_service.core.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
 from image_service.settings import parsers
@@ -66,6 +68,17 @@ def _parse_s3_url(value: str) -> str:
     return value
 
 
+def _parse_registry(value: str) -> str:
+    try:
+        file = parse_registry_url(value)
+    except FormatError as error:
+        raise ValueError(error.detail) from None
+    reference = file.reference
+    if value != f"oci://{reference.registry}/{reference.repository}":
+        raise ValueError("must be oci://HOST/REPOSITORY without a tag")
+    return value
+
+
 def _parse_aliases(value: str) -> Mapping[str, str]:
     aliases, faults = {}, []
     for entry in map(str.strip, value.split(",")):
@@ -111,6 +124,10 @@ class JobsSettings:
     upload_s3_url: str | None = setting("UPLOAD_S3_URL", parse=_parse_s3_url)
     """`s3://BUCKET/PREFIX` for upload targets `aws.s3`. Workers need AWS credentials for it. When not set:
     such a target is refused."""
+    upload_registry: str | None = setting("UPLOAD_REGISTRY", parse=_parse_registry)
+    """`oci://HOST/REPOSITORY` for upload targets `oci`: images go to repositories below it, each with the id
+    of its compose as the tag. Workers need credentials for it (`REGISTRY_AUTH_FILE`). When not set: such a
+    target is refused."""
     distribution_aliases: Mapping[str, str] = setting(
         "DISTRIBUTION_ALIASES", parse=_parse_aliases, absent=MappingProxyType({})
     )

@@ -87,6 +87,7 @@ def _add_registry_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--architecture", default="x86_64", metavar="ARCH", help="of a container disk (default: x86_64)"
     )
+    parser.add_argument("--name", metavar="NAME", help="of the file in a registry (default: that of FILE)")
     parser.add_argument(
         "--annotation",
         action="append",
@@ -244,7 +245,12 @@ def _run_registry(options: argparse.Namespace, report: CallReport) -> int:
             file, content = image, image.content
         report.input = _describe(file, content, options, workspace)
         publication = RegistryPublication(
-            options.form, options.file.name, content, options.architecture, annotations, options.mount_from
+            options.form,
+            options.name or options.file.name,
+            content,
+            options.architecture,
+            annotations,
+            options.mount_from,
         )
         published = publish_artifact(file, options.location, publication, access, workspace)
     report.output = {**report.input, **attrs.asdict(published)}

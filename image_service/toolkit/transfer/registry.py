@@ -236,17 +236,25 @@ def _options(access: RegistryAccess, reference: ImageReference) -> RegistryOptio
     return RegistryOptions(
         Unchanging(_read_credentials(access.auth_file)),
         Unchanging(RegistryRules()),
+        certs_dirs=tuple(map(Path, _names_in("REGISTRY_CERTS_DIR"))),
         ca_file=access.ca_file,
-        insecure=frozenset({reference.registry} if access.is_insecure else ()),
+        insecure=frozenset(
+            ({reference.registry} if access.is_insecure else set()) | set(_names_in("INSECURE_REGISTRIES"))
+        ),
         make_current=read_once,
     )
+
+
+def _names_in(variable: str) -> list[str]:
+    """Return what a variable names, separated by commas."""
+    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
 
 
 def _read_credentials(named: Path | None) -> CredentialStore:
     """Return the credentials of a file, or those that the user has."""
     environ = os.environ
     usual = [
-        Path(environ.get("REGISTRY_AUTH_FILE") or "/nonexistent"),
+        *map(Path, _names_in("REGISTRY_AUTH_FILE")),
         Path(environ.get("XDG_RUNTIME_DIR") or "/nonexistent", "containers/auth.json"),
         Path(environ.get("HOME") or "/nonexistent", ".docker/config.json"),
     ]

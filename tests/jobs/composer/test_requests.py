@@ -30,15 +30,19 @@ def compose(**members: object) -> dict[str, Any]:
     return {"distribution": "rhcos-4.19", "image_requests": [image()], **members}
 
 
-def parse(document: object, *, can_upload: bool = True) -> ComposeRequest:
+def parse(document: object, *, can_upload: bool = True, can_push: bool = True) -> ComposeRequest:
     return parse_request(
-        json.dumps(document).encode(), max_bytes=4096, max_disk_bytes=2**40, can_upload=can_upload
+        json.dumps(document).encode(),
+        max_bytes=4096,
+        max_disk_bytes=2**40,
+        can_upload=can_upload,
+        can_push=can_push,
     )
 
 
-def refusal(document: object, *, can_upload: bool = True) -> tuple[int, str]:
+def refusal(document: object, *, can_upload: bool = True, can_push: bool = True) -> tuple[int, str]:
     with pytest.raises(ApiError) as caught:
-        parse(document, can_upload=can_upload)
+        parse(document, can_upload=can_upload, can_push=can_push)
     assert "s3cr3t" not in caught.value.detail
     return caught.value.number, caught.value.detail
 
@@ -159,6 +163,42 @@ def test_upload_targets() -> None:
     )
 
 
+def oci(**options: object) -> dict[str, Any]:
+    target = {"type": "oci", "upload_options": options}
+    return compose(image_requests=[image(image_type="guest-image", upload_targets=[target])])
+
+
+def test_target_in_a_registry() -> None:
+    document = oci(name="team/rhcos", form="container-disk")
+    assert parse(document).uploads == (UploadTarget("oci", name="team/rhcos", form="container-disk"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "name must be a repository"),
+        ({"name": "Team"}, "name must be a repository"),
+        ({"name": "team:v1"}, "name must be a repository"),
+        ({"name": "../team"}, "name must be a repository"),
+        ({"name": "team", "form": "image"}, "form must be artifact or container-disk"),
+        ({"name": "team", "region": "eu"}, "must not have region"),
+    ],
+)
+def test_wrong_targets_in_a_registry_are_refused(options: dict[str, object], says: str) -> None:
+    number, detail = refusal(oci(**options))
+    assert (number, says in detail) == (38, True), detail
+
+
+def test_live_iso_is_not_a_container_disk() -> None:
+    target = {"type": "oci", "upload_options": {"name": "a", "form": "container-disk"}}
+    document = compose(image_requests=[image(upload_targets=[target])])
+    assert "is not a raw or qcow2 disk" in refusal(document)[1]
+
+
+def test_without_a_registry_its_targets_are_refused() -> None:
+    assert "UPLOAD_REGISTRY is not set" in refusal(oci(name="a"), can_push=False)[1]
+
+
 @pytest.mark.parametrize(
     ("document", "number", "detail"),
     [
@@ -261,14 +301,14 @@ def test_upload_targets() -> None:
             (
                 compose(image_requests=[image(upload_targets=[{"type": type_, "upload_options": {}}])]),
                 38,
-                f"image_requests[0].upload_targets[0].type must be local or aws.s3{instead}",
+                f"image_requests[0].upload_targets[0].type must be local, aws.s3 or oci{instead}",
             )
             for type_, instead in (
                 ("aws", "; for an AMI use aws.s3, then import-snapshot and register-image of aws ec2"),
                 ("azure", "; use local, download the image, then az storage blob upload and az image create"),
                 ("oci.objectstorage", "; use local, download the image, then oci compute image import"),
                 ("gcp", "; use local, download the image, then gcloud compute images import"),
-                ("container", "; no image type of this service is a container"),
+                ("container", "; use oci with the form container-disk"),
                 ("pulp.ostree", "; no image type of this service is an OSTree commit"),
                 ("s3cr3t", ""),
             )

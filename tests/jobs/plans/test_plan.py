@@ -150,6 +150,19 @@ def test_each_s3_target_is_an_upload_of_its_own() -> None:
     assert second.arguments["public"] is True
 
 
+def test_target_in_a_registry_has_the_compose_as_its_tag() -> None:
+    target = UploadTarget("oci", name="team/rhcos", form="container-disk")
+    made = make_plan("c0ffee", request(uploads=(target,)), disk_base("metal"), None, "oci://host/made")
+    assert named(made, "upload").arguments == {
+        "input": "image",
+        "reference": "oci://host/made/team/rhcos:c0ffee",
+        "name": "disk.qcow2",
+        "format": "qcow2",
+        "form": "container-disk",
+        "architecture": "x86_64",
+    }
+
+
 def test_disk_is_registered_after_its_uploads() -> None:
     made = plan(request(uploads=(S3,)))
     assert [step.name for step in made.steps][-2:] == ["upload", "register"]
