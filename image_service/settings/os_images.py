@@ -200,7 +200,8 @@ def is_url(value: str) -> bool:
     split = urlsplit(value) if re.fullmatch(r"file:[!-~]+", value) and "#" not in value else None
     if split is None:
         return is_web_url(value)
-    return split.netloc in {"", "localhost"} and split.path.startswith("/") and not split.query
+    is_plain = split.path.startswith("/") and not split.query and "\0" not in unquote(split.path)
+    return split.netloc in {"", "localhost"} and is_plain
 
 
 _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {

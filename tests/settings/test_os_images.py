@@ -100,6 +100,7 @@ def test_missing_member_is_refused(name: str) -> None:
                 "file://host/x",
                 "file:x",
                 "file:///x?y",
+                "file:///x%00y",
             ],
         ),
     ],
