@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as postgresql_dialect
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
-from image_service.core.errors import StoreFailed
+from image_service.core.errors import InvalidRequest, StoreFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -127,6 +127,8 @@ class PostgresqlDatabase:
                     if attempt == ATTEMPTS or not (error.connection_invalidated or state in _RETRIED):
                         raise
             raise AssertionError
+        except DataError:  # a NUL in a text, a number beyond its column: no fault of the database
+            raise InvalidRequest("a value has characters that cannot be stored, or is too large") from None
         except SQLAlchemyError as error:
             raise StoreFailed(f"{self._name}: {_describe(error)}") from None
         finally:

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from image_service.common.database.postgresql import PostgresqlDatabase
-from image_service.core.errors import StoreFailed
+from image_service.core.errors import InvalidRequest, StoreFailed
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -60,6 +60,23 @@ def test_transaction_is_kept_whole(database: PostgresqlDatabase) -> None:
     database.transact(add(1))
     with pytest.raises(ZeroDivisionError):
         database.transact(add_and_fail)
+    assert database.transact(count) == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        sa.select(NUMBERS).where(sa.cast(NUMBERS.c.number, sa.Text) == "a\0b"),
+        sa.update(NUMBERS).values(number=2**40),
+    ],
+    ids=["nul", "large"],
+)
+def test_value_that_cannot_be_stored_is_a_fault_of_its_request(
+    database: PostgresqlDatabase, statement: sa.Executable
+) -> None:
+    database.transact(add(1))
+    with pytest.raises(InvalidRequest):
+        database.transact(lambda connection: connection.execute(statement).close())
     assert database.transact(count) == 1
 
 
