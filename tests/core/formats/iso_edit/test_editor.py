@@ -114,6 +114,7 @@ def check_by_reading(layout: str, puts: Mapping[str, bytes]) -> None:
         assert found.read_at(0, found.size) == content
 
 
+@pytest.mark.timeout(7200)  # thousands, on a slow machine
 @pytest.mark.parametrize("count", [475, soaked(19_000)])
 def test_random_edits_are_read_again(count: int) -> None:
     choose = random.Random(count)  # noqa: S311 - a choice

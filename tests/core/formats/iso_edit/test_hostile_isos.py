@@ -287,6 +287,7 @@ def test_reason_names_the_fault(fault: str, reason: str) -> None:
     assert reason in try_edit(bytes(iso.data))[1]
 
 
+@pytest.mark.timeout(7200)  # thousands, on a slow machine
 @pytest.mark.parametrize("count", [40, soaked(5000)])
 def test_mutated_isos_are_refused_or_edited(count: int) -> None:
     """Each changes up to four bytes of the system area, descriptors, path tables or directories."""
