@@ -163,14 +163,15 @@ class Tree:
             raise FormatUnread(
                 f"the ISO's directory at offset {at} is interleaved or has extended attributes"
             )
-        if any(start < at + size and at < stop for start, stop in self._loaded):
+        allocated = size + -size % SECTOR
+        if any(start < at + allocated and at < stop for start, stop in self._loaded):
             raise FormatError(f"two directories of the ISO, or one under two names, lie at offset {at}")
-        self._loaded.append((at, at + size))
-        was = read_exactly(self.read_at, at, size)
-        records = list(parse_records(was, at))
+        self._loaded.append((at, at + allocated))
+        was = read_exactly(self.read_at, at, allocated)
+        records = list(parse_records(was[:size], at))
         if len(records) < 2 or (records[0].identifier, records[1].identifier) != (SELF, PARENT):  # noqa: PLR2004
             raise FormatError(f"the ISO's directory at offset {at} does not begin with itself and its parent")
-        return Directory(parent, identifier, at, size + -size % SECTOR, records, was)
+        return Directory(parent, identifier, at, allocated, records, was)
 
     def _enter(self, directory: Directory, name: str) -> Directory | None:
         found = self._find(directory, name)
