@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -88,7 +89,9 @@ class StoredBytes:
         with closing(sqlite3.connect(self.data_dir / DATABASE_FILE, timeout=60)) as database:
             self.tenants.update(database.execute("SELECT id, tenant FROM jobs"))
         stored: Counter[str] = Counter()
-        for path in (self.data_dir / "store").rglob("*"):
+        # Not Path.rglob, which fails on directories that are removed meanwhile.
+        found = os.walk(self.data_dir / "store")
+        for path in (Path(directory, name) for directory, _, names in found for name in names):
             job = re.search("/jobs/([^/]+)/", str(path))
             try:
                 stored[self.tenants.get(job[1], "") if job else ""] += path.stat().st_blocks * 512
