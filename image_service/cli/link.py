@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples:
   image-service link http://images.example.com/byid/INFRA_ENV/4.20/x86_64/full.iso
-  image-service link --admin http://127.0.0.1:8081 --expires-in 3600 --pinned - <url
+  image-service link --admin http://127.0.0.1:8081 --expires-in 12h --pinned - <url
 """
+_DEFAULT_ADMIN = "http://127.0.0.1:8081"
+"""Where ``make run`` listens."""
+
+_TIME = re.compile("([0-9]{1,9})([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 
@@ -36,7 +42,8 @@ def add(add_parser: AddParser) -> None:
         help="make a short link to an image",
         description="Make a short link to an ISO, an initrd for PXE or an iPXE script, and print it. The link"
         " opens the file with the credentials of URL until it expires or is revoked. The command sends a"
-        " request to a running service: to --admin, or to the ADMIN_LISTEN of the environment.",
+        " request to a running service: to --admin, to the ADMIN_LISTEN of the environment, or to"
+        f" {_DEFAULT_ADMIN}.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,7 +52,10 @@ def add(add_parser: AddParser) -> None:
     )
     add_admin_arguments(parser)
     parser.add_argument(
-        "--expires-in", type=int, metavar="SECONDS", help="how long the link is valid (default: a day)"
+        "--expires-in",
+        type=_parse_seconds,
+        metavar="TIME",
+        help="how long the link is valid, such as 90, 90s, 30m, 12h or 7d (default: a day)",
     )
     parser.add_argument("--label", default="", metavar="TEXT", help="text that the list of links shows")
     parser.add_argument(
@@ -66,6 +76,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _parse_seconds(text: str) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError("must be a time such as 90, 90s, 30m, 12h or 7d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
 def _client(options: argparse.Namespace) -> AdminClient:
     """Return a client of the listener of ``--admin``, else of the environment."""
     if options.admin is not None:
@@ -75,9 +92,11 @@ def _client(options: argparse.Namespace) -> AdminClient:
     tls = read_group(TlsSettings, os.environ, faults)
     if faults:
         raise ConfigurationError("\n".join(faults))
+    if not admin.is_enabled:
+        return AdminClient(_DEFAULT_ADMIN, options.token_file, options.ca_file)
     known = [address for address in admin.listen if address.port]
     if not known:
-        raise ConfigurationError("--admin is not given, and ADMIN_LISTEN names no address and port")
+        raise ConfigurationError("--admin is not given, and ADMIN_LISTEN names no port")
     listen = max(known, key=lambda address: address.is_loopback)  # if none is, the first
     host = ip_address(listen.host)
     scheme = "https" if tls.is_enabled and not host.is_loopback else "http"

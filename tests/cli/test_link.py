@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.cli import link
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -28,7 +29,29 @@ def test_loopback_is_preferred(run: Run, monkeypatch: pytest.MonkeyPatch, listen
     assert f"cannot post to http://{reached}:{port}/api/v1/links: " in run("link", "http://x/").errors
 
 
-@pytest.mark.parametrize("listen", ["", "127.0.0.1:0", "127.0.0.1:0,[::1]:0"])
+def test_without_any_address_that_of_make_run_is_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADMIN_LISTEN", "")
+    assert link._DEFAULT_ADMIN == "http://127.0.0.1:8081"
+    monkeypatch.setattr(link, "_DEFAULT_ADMIN", f"http://127.0.0.1:{free_port()}")
+    assert f"cannot post to {link._DEFAULT_ADMIN}/api/v1/links: " in run("link", "http://x/").errors
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("12h", 43200), ("7d", 604800)]
+)
+def test_times_have_units(text: str, seconds: int) -> None:
+    assert link._parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1w", "-1", "1.5h", "d", "1d ", "٣h"])
+def test_other_times_are_refused(run: Run, text: str) -> None:
+    assert (
+        "must be a time such as 90, 90s, 30m, 12h or 7d"
+        in run("link", "http://x/", f"--expires-in={text}").errors
+    )
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.0.0.1:0,[::1]:0"])
 def test_unknown_port_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch, listen: str) -> None:
     monkeypatch.setenv("ADMIN_LISTEN", listen)
-    assert "ADMIN_LISTEN names no address and port" in run("link", "http://x/").errors
+    assert "--admin is not given, and ADMIN_LISTEN names no port" in run("link", "http://x/").errors

@@ -280,7 +280,10 @@ def test_without_a_registry_its_targets_are_refused() -> None:
         (
             compose(customizations={"ignition": {"embedded": {"config": ""}}}),
             35,
-            "customizations.ignition.embedded.config: the Ignition config of 0 bytes is not JSON",
+            (
+                "customizations.ignition.embedded.config: the Ignition config of 0 bytes is not JSON:"
+                " it ends too early"
+            ),
         ),
         (
             compose(customizations={"ignition": {"firstboot": {"url": "https://a b s3cr3t"}}}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 
 from image_service.core.errors import IgnitionInvalid, IgnitionNotJson
 
@@ -13,6 +12,7 @@ CONFIG_FILE = "ignition/config.ign"
 FIRST_BOOT_FILE = "ignition.firstboot"
 """Beside it: the next boot is the first, which runs Ignition."""
 
+_BUTANE = re.compile(rb"^variant\s*:", re.MULTILINE)
 # Semantic version 3.x.y, or a specification's draft.
 _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", re.ASCII)
 
@@ -40,15 +40,31 @@ def read_ignition_version(body: bytes) -> str:
     if not isinstance(version, str):
         raise IgnitionInvalid("the Ignition config's 'ignition.version' is not a string")
     if not _VERSION_3.fullmatch(version):
-        raise IgnitionInvalid("the Ignition config's 'ignition.version' is not 3.x.y")
+        is_old = version.startswith("2.")
+        raise IgnitionInvalid(
+            "the Ignition config's 'ignition.version' is not 3.x.y"
+            + "; ign-converter translates configs of version 2" * is_old
+        )
     return version
 
 
 def _parse(body: bytes) -> object:
-    with suppress(ValueError, RecursionError):
+    fault = f"the Ignition config of {len(body)} bytes is not JSON"
+    try:
         return json.loads(body.decode(), parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        is_butane = _BUTANE.search(body) is not None
+        fault += "; it is Butane: translate it by butane" if is_butane else f": {_describe_place(error)}"
+    except (ValueError, RecursionError):
+        pass
     # Raised outside the decoder's error, which contains the whole config and would be this one's context.
-    raise IgnitionNotJson(f"the Ignition config of {len(body)} bytes is not JSON")
+    raise IgnitionNotJson(fault)
+
+
+def _describe_place(error: json.JSONDecodeError) -> str:
+    if error.pos >= len(error.doc.rstrip()):
+        return "it ends too early"
+    return f"line {error.lineno}, column {error.colno}"
 
 
 def _refuse_constant(name: str) -> object:

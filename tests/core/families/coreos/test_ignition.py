@@ -77,6 +77,25 @@ def test_config_that_is_not_json_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"ignition": {\n  "version": 3.2.0}}', "is not JSON: line 2, column 17"),
+        (b'{"ignition": {"version": "3.2.0"}}\n]', "is not JSON: line 2, column 1"),
+        (b'{"ignition": {"version": "3.2.0"}\n', "is not JSON: it ends too early"),
+        (b"", "is not JSON: it ends too early"),
+        (b"variant: fcos\nversion: 1.5.0\n", "is not JSON; it is Butane: translate it by butane"),
+        (b"# a comment\nversion: 1.5.0\nvariant : openshift\n", "it is Butane: translate it by butane"),
+        (b'{"ignition": {"version": "2.2.0"}}', "not 3.x.y; ign-converter translates configs of version 2"),
+        (b'{"ignition": {"version": "4.0.0"}}', "not 3.x.y"),
+    ],
+)
+def test_refusal_says_where_and_what_to_do(body: bytes, reason: str) -> None:
+    with pytest.raises((IgnitionNotJson, IgnitionInvalid)) as caught:
+        check_ignition(body)
+    assert caught.value.detail.endswith(reason)
+
+
+@pytest.mark.parametrize(
     "body", [b'{"hunter2": ', b'{"ignition": {"version": "hunter2"}}', b'{"hunter2": {}}', b'"hunter2"']
 )
 def test_refusal_does_not_quote_the_config(body: bytes) -> None:
