@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STATUS = {
     "started_at": "2026-03-04T05:06:07Z",
+    "stopping": False,
     "ready": False,
     "connections": 2,
     "requests": 1,
