@@ -152,7 +152,8 @@ def test_each_s3_target_is_an_upload_of_its_own() -> None:
 
 def test_target_in_a_registry_has_the_compose_as_its_tag() -> None:
     target = UploadTarget("oci", name="team/rhcos", form="container-disk")
-    made = make_plan("c0ffee", request(uploads=(target,)), disk_base("metal"), None, "oci://host/made")
+    asked = request(ImageType.GUEST_IMAGE, uploads=(target,))
+    made = make_plan("c0ffee", asked, disk_base("metal"), None, "oci://host/made")
     assert named(made, "upload").arguments == {
         "input": "image",
         "reference": "oci://host/made/team/rhcos:c0ffee",
