@@ -50,6 +50,7 @@ _SAMPLE_IGNITION = (
 )
 _LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 144 * 1024 * 1024  # an Ignition config as an escaped string, and a ramdisk
+_MAX_UNSENT_BYTES = 4 * MAX_BODY_BYTES  # replies have the same
 MAX_CONNECTIONS = 1024
 
 
@@ -181,7 +182,7 @@ class Standalone:
     def _site(self, resource: ApiResource) -> LimitedFactory:
         """Return a site whose connections can be aborted."""
         site = ApiSite(resource, self._reactor, MAX_BODY_BYTES)
-        factory = LimitedFactory(site, self._reactor, MAX_CONNECTIONS)
+        factory = LimitedFactory(site, self._reactor, MAX_CONNECTIONS, _MAX_UNSENT_BYTES)
         self._factories.append(factory)
         return factory
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 
 from image_service.server.transport.admission.addresses import address_group
-from image_service.server.web_api.unsent_bytes import UnsentBytes, unsent_bytes
+from image_service.server.web_api.unsent_bytes import MAX_UNSENT_BYTES, UnsentBytes, unsent_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +80,11 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
     protocol = TrackedConnection
 
     def __init__(
-        self, factory: IProtocolFactory, clock: IReactorTime, max_connections: int = MAX_CONNECTIONS
+        self,
+        factory: IProtocolFactory,
+        clock: IReactorTime,
+        max_connections: int = MAX_CONNECTIONS,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
     ) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
         self.noisy = False
@@ -91,7 +95,7 @@ class LimitedFactory(WrappingFactory[TrackedConnection]):
         self._unknown: dict[TrackedConnection, None] = {}  # the oldest first
         self._unknown_of: defaultdict[str, dict[TrackedConnection, None]] = defaultdict(dict)  # by group
         self._known: dict[TrackedConnection, None] = {}  # in the order of their latest activity
-        self._unsent = UnsentBytes(self._abort)
+        self._unsent = UnsentBytes(self._abort, max_unsent_bytes)
 
     def registerProtocol(self, p: TrackedConnection) -> None:
         """Add a connection."""
