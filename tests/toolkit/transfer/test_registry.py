@@ -184,7 +184,10 @@ class _Cutting(BaseHTTPRequestHandler):
         self._answer(202, Location="/upload?state=0")
 
     def do_GET(self) -> None:
-        """Tell the progress of an upload."""
+        """Tell the progress of an upload, or that this is a registry."""
+        if self.path == "/v2/":
+            self._answer(200)
+            return
         self._answer(204, Range=f"0-{max(0, len(self.stored) - 1)}", Location="/upload?state=9")
 
     def do_PATCH(self) -> None:
