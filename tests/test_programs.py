@@ -16,7 +16,7 @@ OUTSIDE = {
     ("common/programs/program.py", "run_program"): "starts what the sandbox prepares",
     ("common/programs/isolation.py", "_runs"): "tries which isolation works, by a program of this machine",
     (
-        "common/concurrency/own_process.py",
+        "common/programs/own_process.py",
         "passes_elsewhere",
     ): "a Python of this service, for its own function",
     ("cli/iso/customize.py", "_note_doubts"): "the validator of who customizes, for the config of the same",

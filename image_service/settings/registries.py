@@ -59,7 +59,7 @@ class RegistrySettings:
         "INSECURE_REGISTRIES", parse=parsers.separated(_registry_name), absent=()
     )
     """Registries, as `host[:port]` separated by commas, whose certificates are not verified, and which may
-    speak plain HTTP. What is named by a digest is verified all the same; what a tag stands for is not.
+    speak plain HTTP. Images that are named by digest are verified nevertheless; those named by tag are not.
     `INSECURE_SKIP_VERIFY` is not for registries."""
 
 

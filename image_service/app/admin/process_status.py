@@ -117,7 +117,7 @@ def merge_statuses(statuses: Sequence[StatusDocument]) -> StatusDocument:
     upstreams = [status["upstream"] for status in statuses]
     failed = max(upstreams, key=lambda upstream: upstream["failed_at"] or "")
     answered_at = max(upstream["answered_at"] or "" for upstream in upstreams)
-    has_answered = {"failing_since": None, "failures": 0} if answered_at > (failed["failed_at"] or "") else {}
+    recovered = {"failing_since": None, "failures": 0} if answered_at > (failed["failed_at"] or "") else {}
     return {
         **best,
         "started_at": min(status["started_at"] for status in statuses),
@@ -125,6 +125,6 @@ def merge_statuses(statuses: Sequence[StatusDocument]) -> StatusDocument:
         "connections": sum(status["connections"] for status in statuses),
         "requests": sum(status["requests"] for status in statuses),
         "stopping": all(status["stopping"] for status in statuses),
-        "upstream": {**failed, "answered_at": answered_at or None, **has_answered},
+        "upstream": {**failed, "answered_at": answered_at or None, **recovered},
         "streams": max((status["streams"] for status in statuses), key=len),
     }

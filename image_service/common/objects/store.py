@@ -43,7 +43,7 @@ class ObjectWriter(Protocol):
         """Return the object, which is found from now on, and replaces one with this key."""
 
     def abort(self) -> None:
-        """Remove what was written; raises nothing."""
+        """Remove the bytes that were written; raises nothing."""
 
 
 class ObjectStorage(Protocol):

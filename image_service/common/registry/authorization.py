@@ -78,7 +78,7 @@ class RegistryAuthorization:
             self._keep(endpoint, credentials.basic, float("inf"))
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Drop what was refused."""
+        """Forget the credentials or token that the registry has refused."""
         with self._lock:
             self._known.pop(endpoint, None)
 

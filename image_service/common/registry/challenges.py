@@ -34,7 +34,7 @@ class Challenge:
 
 
 def parse_challenges(field: str) -> tuple[Challenge, ...]:
-    """Return the challenges of a field; what is not a challenge ends them."""
+    """Return the challenges of a field, up to the first text that is not a challenge."""
     found: list[Challenge] = []
     position = 0
     while scheme := _SCHEME.match(field, position):

@@ -31,15 +31,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Current(Protocol[T_co]):
-    """What is made of files, as ``Reloaded`` is."""
+    """A value that is made of files, such as ``Reloaded``."""
 
     def get(self) -> T_co:
-        """Return what they hold now."""
+        """Return the value of the present files."""
 
 
 @attrs.frozen
 class Unchanging(Generic[T]):
-    """What is read once, by a program that ends."""
+    """A value that is read once, by a program that ends."""
 
     value: T
 

@@ -1,4 +1,4 @@
-"""Why a registry did not give what was asked for."""
+"""The error of a request to a registry."""
 
 from __future__ import annotations
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.server.catalog.lifecycle.status import READY, describe_ready
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_READY_STATES = {"ready", "degraded"}
+_READY_STATES = {state.value for state in READY}
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 _MOST_NAMED = 3
 
@@ -73,7 +75,7 @@ def _judge_images(images: Sequence[Mapping[str, Any]]) -> tuple[Level, str]:
     states = {(each["version"], each["cpu_architecture"], each["type"]): each for each in images}
     unready = [each for each in states.values() if each["state"] not in _READY_STATES]
     total, ready = len(states), len(states) - len(unready)
-    text = f"{ready} of {total} base image{'s' * (total != 1)} {'is' if 1 in {ready, total} else 'are'} ready"
+    text = describe_ready(ready, total)
     named = [f"{each['version']} is {each['state']}" for each in unready[:_MOST_NAMED]]
     if len(unready) > _MOST_NAMED:
         named.append(f"{len(unready) - _MOST_NAMED} more are not")

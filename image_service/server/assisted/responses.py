@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from twisted.web.http_headers import Headers  # noqa: TC002 - same
 
-from image_service.common.concurrency.own_process import passes_elsewhere
+from image_service.common.programs.own_process import passes_elsewhere
 from image_service.core.errors import FormatError, IgnitionInvalid, IgnitionNotJson
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
 
 _LOADERS = ("x86_64/loader", "aarch64")
+_KERNELS = tuple(f"boot/{name}/linux" for name in _LOADERS)
+_INITRDS = tuple(f"boot/{name}/initrd" for name in _LOADERS)
 _LIVE = "/run/initramfs/live"
 _INSTALLS = re.compile(r"agama|install|sles", re.IGNORECASE)
 
@@ -84,8 +86,8 @@ YAST = LiveFamily(
     "AutoYaST profile",
     _has_yast,
     LiveFiles(
-        tuple(f"boot/{name}/linux" for name in _LOADERS),
-        tuple(f"boot/{name}/initrd" for name in _LOADERS),
+        _KERNELS,
+        _INITRDS,
         ("boot/x86_64/root", "boot/aarch64/root"),
     ),
     check_xml,
@@ -96,8 +98,8 @@ AGAMA = LiveFamily(
     "profile of Agama",
     _has_agama,
     LiveFiles(
-        tuple(f"boot/{name}/linux" for name in _LOADERS),
-        tuple(f"boot/{name}/initrd" for name in _LOADERS),
+        _KERNELS,
+        _INITRDS,
         ("LiveOS/squashfs.img",),
     ),
     _check_profile,

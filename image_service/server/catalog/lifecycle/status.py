@@ -38,7 +38,8 @@ class BaseImageState(enum.Enum):
     STOPPED = "stopped"
 
 
-_READY = frozenset({BaseImageState.READY, BaseImageState.DEGRADED})
+READY = frozenset({BaseImageState.READY, BaseImageState.DEGRADED})
+"""States in which an image is served."""
 
 
 @attrs.frozen
@@ -111,7 +112,11 @@ def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
 
 def count_ready(statuses: Sequence[ImageStatus]) -> str:
     """Return how many images are ready or degraded: ``1 of 2 base images is ready``."""
-    ready, total = sum(status.state in _READY for status in statuses), len(statuses)
+    return describe_ready(sum(status.state in READY for status in statuses), len(statuses))
+
+
+def describe_ready(ready: int, total: int) -> str:
+    """Return the same for numbers of base images."""
     images = "base image" if total == 1 else "base images"
     return f"{ready} of {total} {images} {'is' if 1 in (ready, total) else 'are'} ready"
 
@@ -127,7 +132,7 @@ def describe_unready(statuses: Sequence[ImageStatus], *, is_public: bool = False
         return "no base images yet: no release of COREOS_STREAMS is known; see the log"
     if is_public:
         return count_ready(statuses)
-    unready = [status for status in statuses if status.state not in _READY]
+    unready = [status for status in statuses if status.state not in READY]
     causes = [_describe_cause(status) for status in unready[:_MAX_CAUSES]]
     if len(unready) > _MAX_CAUSES:
         causes.append(f"{len(unready) - _MAX_CAUSES} more")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from image_service.common.concurrency.own_process import passes_elsewhere
+from image_service.common.programs.own_process import passes_elsewhere
 from image_service.core.families.coreos.ignition import check_ignition
 
 LARGE = json.dumps({"ignition": {"version": "3.2.0"}, "noise": "x" * (3 << 20)}).encode()
