@@ -59,8 +59,9 @@ cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of one no
 	$(bin)/python -m pytest -n 0 -m cluster -s $(ARGS) tests/packaging/test_cluster.py
 
 # One at a time: each takes the whole machine.
-soak: $(VENV)/tools ## run the tests that take minutes: acceptance tests with large numbers, systemd-test, cluster-test
-	$(bin)/python -m pytest -n 0 -m 'soak or systemd or cluster' --timeout 3600 $(ARGS)
+soak: $(VENV)/tools ## run the tests that take minutes: large numbers, random examples, systemd-test, cluster-test
+	$(bin)/python -m pytest -n 0 -m 'soak or systemd or cluster or hypothesis' --hypothesis-profile=search \
+		--timeout 3600 $(ARGS)
 
 lint: $(VENV)/tools ## check with ruff, its formatter and mypy
 	$(bin)/ruff check .

@@ -47,11 +47,12 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # the import s
 
 settings.register_profile(
     "project",
+    max_examples=30,  # the profile `search` tries more, in `make soak`
     deadline=None,  # time is never a test's verdict
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=True,  # no change is refused for an example that chance has found
 )
-settings.register_profile("search", settings.get_profile("project"), derandomize=False)
+settings.register_profile("search", settings.get_profile("project"), max_examples=300, derandomize=False)
 settings.load_profile("project")
 
 LEFT_OUT = ("soak", "systemd", "cluster")

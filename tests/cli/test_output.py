@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.cli.shared import output
 from image_service.cli.shared.output import choose_output, write_output
 from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
 from image_service.core.extents import ExtentMap, FileExtent, Literal
+from image_service.tools.iso import writing
 from tests.common.files.partly_absent import PartlyAbsent
 from tests.core.images.building import base_file, maps_over, read
 
@@ -47,7 +47,7 @@ def copy_a_byte(source: int, target: int, _count: int, offset: int) -> int:
 def _copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each behavior of copy_file_range."""
     monkeypatch.setattr(os, "copy_file_range", request.param)
-    monkeypatch.setattr(output, "CHUNK_BYTES", 32)
+    monkeypatch.setattr(writing, "CHUNK_BYTES", 32)
 
 
 @pytest.mark.usefixtures("_copying")
@@ -84,7 +84,7 @@ def test_copies_end_at_multiples_of_the_chunk_size(tmp_path: Path, monkeypatch: 
         return os.write(target, os.pread(source, count, offset))
 
     monkeypatch.setattr(os, "copy_file_range", copy)
-    monkeypatch.setattr(output, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(writing, "CHUNK_BYTES", 256)
     with base_file(CONTENT) as file:
         write_output(tmp_path / "out", ExtentMap((FileExtent(file, 200, 700),)))
     assert asked == [(200, 56), (256, 256), (512, 256), (768, 132)]

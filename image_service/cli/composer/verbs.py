@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from image_service.cli.composer.client import ComposerClient
 from image_service.cli.shared.input import read_input
-from image_service.cli.shared.output import choose_output, open_output, write_all
+from image_service.cli.shared.output import choose_output, open_output
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
 from image_service.core.errors import ConfigurationError, InvalidParameter
@@ -19,6 +19,7 @@ from image_service.jobs.worker.requests import ServerAddress, ServerRequests
 from image_service.settings.base_images import StorageSettings
 from image_service.settings.jobs.jobs import JobsSettings
 from image_service.settings.variables import read_group
+from image_service.tools.iso.writing import write_all
 
 if TYPE_CHECKING:
     import argparse

@@ -13,66 +13,40 @@ from image_service.cli.shared.input import open_input
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import interrupt_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
-from image_service.core.errors import BaseImageError, RamdiskTooLarge, Unprocessable
+from image_service.core.errors import RamdiskTooLarge
 from image_service.core.families.coreos.family import COREOS
 from image_service.core.families.coreos.kargs import Operation, find_ineffective
-from image_service.core.families.coreos.live_iso import LiveIso, detect_architecture
-from image_service.core.families.coreos.minimal_iso import check_minimal_iso
-from image_service.core.images.base_image import BaseImage
-from image_service.core.images.base_layout import read_base_layout
-from image_service.core.images.canvas import (
-    derived_minimal_canvas,
-    drop_unusable_minimal,
-    spliced_minimal_canvas,
-)
+from image_service.core.images.canvas import derived_minimal_canvas, spliced_minimal_canvas
 from image_service.core.images.compose import compose
+from image_service.tools.iso.description import with_checked_minimal
+from image_service.tools.iso.iso_file import IsoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from image_service.core.errors import Unprocessable
+    from image_service.core.families.coreos.kargs import KernelArgument
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
 
-UNKNOWN = "unknown"
-"""The architecture of a base image that does not reveal it."""
-
 
 @contextmanager
-def open_base(path: str, family: str | None = COREOS) -> Iterator[BaseImage]:
-    """Open a base image, which may be customized, without its digest, which takes seconds.
+def open_iso_input(path: str, family: str | None = COREOS) -> Iterator[IsoFile]:
+    """Open an ISO; see `image_service.tools.iso.iso_file.open_iso`.
 
     Args:
         path: - is standard input.
         family: None: the one that recognizes it.
-
-    Raises:
-        BaseImageError: it is not a CoreOS live ISO that can be customized.
-        OSError: it cannot be read.
     """
     with open_input(path) as file:
-        try:
-            found, layout = read_base_layout(file, family)
-            is_coreos = isinstance(layout, LiveIso)
-            architecture = detect_architecture(file.read_at, layout.files) if is_coreos else None
-        except BaseImageError as error:
-            raise BaseImageError(f"{path}: {error.detail}") from None
-        yield BaseImage(file, layout, "", Path(path).name, architecture or UNKNOWN, family=found)
+        yield IsoFile.read(file, path, family)
 
 
-def with_checked_minimal(base: BaseImage) -> BaseImage:
-    """Return the image without the recipe of its minimal ISO, and with the reason, if that is not usable."""
-    return drop_unusable_minimal(
-        base, lambda minimal: check_minimal_iso(minimal, base.file.read_at, lambda: None)
-    )
-
-
-def compose_with_notes(
-    canvas: Canvas, customization: Customization, fixed: tuple[type[Unprocessable], ...] = ()
-) -> BootImage:
-    """Compose an image; note on standard error which kernel arguments to delete or replace are absent."""
-    image = compose(canvas, customization, "", fixed=fixed)
-    for argument in find_ineffective(canvas.arguments, customization.kernel_arguments):
+def note_ineffective(arguments: Iterable[KernelArgument]) -> None:
+    """Note on standard error which kernel arguments to delete or replace are absent."""
+    for argument in arguments:
         absent = argument.value
         if argument.operation is Operation.REPLACE:
             absent = absent.rpartition("=")[0]  # without the new value
@@ -81,6 +55,13 @@ def compose_with_notes(
             " not among the kernel arguments",
             "warn",
         )
+
+
+def _compose_minimal(
+    canvas: Canvas, customization: Customization, fixed: tuple[type[Unprocessable], ...] = ()
+) -> BootImage:
+    image = compose(canvas, customization, "", fixed=fixed)
+    note_ineffective(find_ineffective(canvas.arguments, customization.kernel_arguments))
     return image
 
 
@@ -100,14 +81,14 @@ def minimal_image(
     if checked.coreos.minimal and not base.needs_nmstate:
         try:
             canvas = spliced_minimal_canvas(checked, rootfs_url)
-            spliced = compose_with_notes(canvas, customization, (RamdiskTooLarge,))
+            spliced = _compose_minimal(canvas, customization, (RamdiskTooLarge,))
         except RamdiskTooLarge:
             pass  # a derived one has more room
         else:
             yield spliced
             return
     with _derived(base, scratch) as template:
-        yield compose_with_notes(derived_minimal_canvas(base, template, rootfs_url), customization)
+        yield _compose_minimal(derived_minimal_canvas(base, template, rootfs_url), customization)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import time
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
@@ -16,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import attrs
 
-from image_service.cli.iso.base import compose_with_notes, minimal_image, open_base
+from image_service.cli.iso.base import minimal_image, note_ineffective, open_iso_input
 from image_service.cli.shared.command import add_file_command
 from image_service.cli.shared.input import STANDARD_INPUT, parse_input_name, read_input
 from image_service.cli.shared.output import choose_output, write_output
@@ -32,24 +31,16 @@ from image_service.core.errors import (
 )
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
-from image_service.core.families.coreos.live_iso import read_features
-from image_service.core.families.coreos.network_keyfiles import FEATURE, check_keyfile_name, pack_keyfiles
-from image_service.core.families.live.family import MediumEdit
 from image_service.core.formats.hosts import ascii_host
 from image_service.core.formats.initrd_stream import check_ramdisk
-from image_service.core.images.canvas import full_canvas
-from image_service.core.images.customization import Customization
-from image_service.core.images.live import compose_live
 from image_service.settings.os_images import FAMILY_NAMES
+from image_service.tools.iso.customization import IsoCustomization
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from contextlib import AbstractContextManager
 
     from image_service.common.command_line.parser import AddParser
     from image_service.core.families.live.family import LiveFamily
-    from image_service.core.images.base_image import BaseImage
-    from image_service.core.images.boot_image import BootImage
 
 _VALIDATOR_SECONDS = 60.0
 _EXAMPLES = """\
@@ -209,55 +200,27 @@ def run(options: argparse.Namespace) -> int:
     _check_usage(options)
     exit_on_signals()
     customization = _read_customization(options)
-    with open_base(options.base, options.family) as base:
-        if base.family is not None:
-            _write_other(base, base.family, customization, options)
-            return 0
-        if options.config or options.put or options.initrd_put or options.efi_put:
+    with open_iso_input(options.base, options.family) as iso:
+        base = iso.base
+        if (base.family is None and options.config) or (base.family is not None and options.minimal):
             raise BaseImageError(
-                f"{options.base} is of CoreOS: its config is --ignition, and --put is for other families"
+                f"{options.base} is of {base.family_name}: --ignition and --minimal are for CoreOS, --config"
+                " is for other families"
             )
-        features = read_features(base.file.read_at, base.file.size) or {}
-        if options.network_keyfile and not features.get(FEATURE):
-            raise BaseImageError(f"{options.base} does not support --network-keyfile: it lacks {FEATURE}")
+        if base.family is not None and options.config not in {None, STANDARD_INPUT}:
+            _note_doubts(base.family, options.config)
         output = choose_output(options.output, base.file, force=options.force)
-        if base.coreos.customized and not options.reset:
-            raise BaseImageError(
-                f"{options.base} is already customized: {base.coreos.customized};"
-                " use the pristine image, or --reset"
-            )
-        composed: AbstractContextManager[BootImage]
         if options.minimal:
+            laid_over = iso.lay_over(customization, reset=options.reset)
             template = attrs.evolve(base, needs_nmstate=options.nmstate)
             scratch = output.parent if output else Path(gettempdir())
-            composed = minimal_image(template, customization, options.rootfs_url, scratch)
-        else:
-            composed = nullcontext(compose_with_notes(full_canvas(base), customization))
-        with composed as image:
-            write_output(output, image.extents)
+            with minimal_image(template, laid_over, options.rootfs_url, scratch) as image:
+                write_output(output, image.extents)
+            return 0
+        customized = iso.customize(customization, reset=options.reset)
+        note_ineffective(customized.ineffective)
+        write_output(output, customized.extents)
     return 0
-
-
-def _write_other(
-    base: BaseImage, family: LiveFamily, customization: Customization, options: argparse.Namespace
-) -> None:
-    """Write a customized image of another family."""
-    if options.minimal or customization.ramdisk is not None:
-        raise BaseImageError(
-            f"{options.base} is of the family {family.name}: --minimal, --ramdisk and --network-keyfile are"
-            " for CoreOS"
-        )
-    if options.config:
-        customization = attrs.evolve(customization, ignition=read_input(options.config))
-        if options.config != STANDARD_INPUT:
-            _note_doubts(family, options.config)
-    more = MediumEdit(
-        files={path: Path(file).read_bytes() for path, file in options.put},
-        initrd={path: Path(file).read_bytes() for path, file in options.initrd_put},
-        efi_files={path: Path(file).read_bytes() for path, file in options.efi_put},
-    )
-    output = choose_output(options.output, base.file, force=options.force)
-    write_output(output, compose_live(base, customization, "", more=more).extents)
 
 
 def _note_doubts(family: LiveFamily, config: str) -> None:
@@ -310,16 +273,16 @@ def _check_usage(options: argparse.Namespace) -> None:
         )
 
 
-def _read_customization(options: argparse.Namespace) -> Customization:
-    ignition, ramdisk = b"", None
+def _read_customization(options: argparse.Namespace) -> IsoCustomization:
+    config, ramdisk = b"", None
     for name in options.ignition:
-        ignition = read_input(name)
+        config = read_input(name)
         try:
-            check_ignition(ignition)
+            check_ignition(config)
         except IgnitionInvalid as error:
             raise IgnitionInvalid(f"{name}: {error.detail}") from None
-    if options.network_keyfile:
-        ramdisk = pack_keyfiles(_read_keyfiles(options.network_keyfile))
+    if options.config:
+        config = read_input(options.config)
     if options.ramdisk:
         ramdisk = read_input(options.ramdisk)
         try:
@@ -328,13 +291,28 @@ def _read_customization(options: argparse.Namespace) -> Customization:
             raise Unprocessable(f"{options.ramdisk} is not a ramdisk: {error.detail}") from None
         for doubt in doubts:
             tell(f"image-service: note: {printable(options.ramdisk)}: {doubt}", "warn")
-    return Customization(ignition, tuple(options.kernel_arguments), modified=None, ramdisk=ramdisk)
+    edits: dict[Operation, list[str]] = {operation: [] for operation in Operation}
+    for argument in options.kernel_arguments:
+        edits[argument.operation].append(argument.value)
+    return IsoCustomization(
+        config=config,
+        append=edits[Operation.APPEND],
+        delete=edits[Operation.DELETE],
+        replace=edits[Operation.REPLACE],
+        ramdisk=ramdisk,
+        network_keyfiles=_read_keyfiles(options.network_keyfile),
+        files=_read_files(options.put),
+        initrd_files=_read_files(options.initrd_put),
+        efi_files=_read_files(options.efi_put),
+    )
+
+
+def _read_files(puts: Sequence[tuple[str, str]]) -> dict[str, bytes]:
+    return {path: Path(file).read_bytes() for path, file in puts}
 
 
 def _read_keyfiles(names: Sequence[str]) -> dict[str, bytes]:
     paths = {Path(name).name: Path(name) for name in names}
     if len(paths) != len(names):
         raise Unprocessable("the files of --network-keyfile must have different names")
-    for name in paths:
-        check_keyfile_name(name)
     return {name: path.read_bytes() for name, path in paths.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.cli.iso.base import open_base
+from image_service.cli.iso.base import open_iso_input
 from image_service.cli.shared.command import add_file_command
 from image_service.cli.shared.output import choose_output, write_output
 from image_service.common.command_line.parser import exit_on_signals
@@ -35,7 +35,8 @@ def add(add_parser: AddParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write a file of a base image."""
     exit_on_signals()
-    with open_base(options.base) as base:
+    with open_iso_input(options.base) as iso:
+        base = iso.base
         output = choose_output(options.output, base.file, force=options.force)
         write_output(output, compose_artifact(base, FILES[options.file]).extents)
     return 0

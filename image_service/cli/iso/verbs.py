@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from image_service.cli.iso.base import open_base
+from image_service.cli.iso.base import open_iso_input
 from image_service.cli.shared.command import add_file_command
 from image_service.cli.shared.output import choose_output, write_output
 from image_service.common.command_line.parser import exit_on_signals
@@ -50,7 +50,8 @@ def add(add_parser: AddParser) -> None:
 
 def show_ignition(options: argparse.Namespace) -> int:
     """Print the Ignition config of an ISO."""
-    with open_base(options.base) as base:
+    with open_iso_input(options.base) as iso:
+        base = iso.base
         area = base.coreos.ignition
         config = read_members(read_exactly(base.file.read_at, area.offset, area.length)).get(CONFIG_NAME)
     if config is None:
@@ -61,7 +62,8 @@ def show_ignition(options: argparse.Namespace) -> int:
 
 def show_kargs(options: argparse.Namespace) -> int:
     """Print the kernel arguments of an ISO."""
-    with open_base(options.base) as base:
+    with open_iso_input(options.base) as iso:
+        base = iso.base
         areas = base.coreos.kernel_arguments
         if areas is None:
             raise BaseImageError(f"{options.base} has no embed areas for kernel arguments")
@@ -72,7 +74,8 @@ def show_kargs(options: argparse.Namespace) -> int:
 def reset(options: argparse.Namespace) -> int:
     """Write an ISO without its customization."""
     exit_on_signals()
-    with open_base(options.base) as base:
+    with open_iso_input(options.base) as iso:
+        base = iso.base
         output = choose_output(options.output, base.file, force=options.force)
         write_output(output, compose(full_canvas(base), Customization(b"", (), modified=None), "").extents)
     return 0

@@ -1,4 +1,4 @@
-"""The description of an ISO of another family than CoreOS, for ``inspect``."""
+"""The description of an ISO of another family than CoreOS."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from image_service.core.families.live.medium import LiveMedium
 from image_service.core.formats.boot_configuration.finding import Medium, find_configs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from image_service.core.families.live.family import LiveFamily
     from image_service.core.images.base_image import BaseImage
 
@@ -95,17 +93,3 @@ def describe_other(base: BaseImage, family: LiveFamily) -> OtherDescription:
         boot_configurations=tuple(found),
         not_found=tuple(absent),
     )
-
-
-def lines_of_other(description: OtherDescription) -> Iterator[tuple[str, str]]:
-    """Yield the lines for people: a name and a text."""
-    yield "volume", description.volume_id
-    yield "family", description.family
-    yield "config", description.no_config or description.config
-    for file in description.boot_configurations:
-        where = "" if file.fat_offset is None else f" in the FAT at offset {file.fat_offset}"
-        yield "boot", f"{file.path}{where} ({file.loader})"
-    if not description.boot_configurations:
-        yield "boot", "no configuration is found, so kernel arguments cannot be changed"
-    for text in description.not_found:
-        yield "not found", text
