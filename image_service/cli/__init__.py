@@ -30,6 +30,7 @@ _COMMANDS = {
     "health": "health",
     "images": "images",
     "link": "link",
+    "boot": "boot",
     "inspect": "iso.inspect",
     "customize": "iso.customize",
     "extract": "iso.extract",

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from image_service.cli.shared.admin import DEFAULT_ADMIN, admin_client
 from image_service.cli.shared.command import add_admin_arguments
 from image_service.cli.shared.input import STANDARD_INPUT
-from image_service.core.errors import ConfigurationError
-from image_service.server.admin.client import AdminClient
-from image_service.settings.admin import AdminSettings
-from image_service.settings.network import TlsSettings
-from image_service.settings.parsers import Address
-from image_service.settings.variables import read_group
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser
@@ -27,12 +20,9 @@ examples:
   image-service link http://images.example.com/byid/INFRA_ENV/4.20/x86_64/full.iso
   image-service link --admin http://127.0.0.1:8081 --expires-in 12h --pinned - <url
 """
-_DEFAULT_ADMIN = "http://127.0.0.1:8081"
-"""Where ``make run`` listens."""
 
 _TIME = re.compile("([0-9]{1,9})([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 
 def add(add_parser: AddParser) -> None:
@@ -43,7 +33,7 @@ def add(add_parser: AddParser) -> None:
         description="Make a short link to an ISO, an initrd for PXE or an iPXE script, and print it. The link"
         " opens the file with the credentials of URL until it expires or is revoked. The command sends a"
         " request to a running service: to --admin, to the ADMIN_LISTEN of the environment, or to"
-        f" {_DEFAULT_ADMIN}.",
+        f" {DEFAULT_ADMIN}.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -71,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     document = {"url": url, "label": options.label, "pinned": options.pinned}
     if options.expires_in is not None:
         document["expires_in"] = options.expires_in
-    made = json.loads(_client(options).post("/api/v1/links", document))
+    made = json.loads(admin_client(options).post("/api/v1/links", document))
     print(json.dumps(made, indent=2) if options.json else made["url"])  # noqa: T201 - the command's output
     return 0
 
@@ -81,25 +71,3 @@ def _parse_seconds(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError("must be a time such as 90, 90s, 30m, 12h or 7d")
     return int(found[1]) * _UNITS[found[2]]
-
-
-def _client(options: argparse.Namespace) -> AdminClient:
-    """Return a client of the listener of ``--admin``, else of the environment."""
-    if options.admin is not None:
-        return AdminClient(options.admin, options.token_file, options.ca_file)
-    faults: list[str] = []
-    admin = read_group(AdminSettings, os.environ, faults)
-    tls = read_group(TlsSettings, os.environ, faults)
-    if faults:
-        raise ConfigurationError("\n".join(faults))
-    if not admin.is_enabled:
-        return AdminClient(_DEFAULT_ADMIN, options.token_file, options.ca_file)
-    known = [address for address in admin.listen if address.port]
-    if not known:
-        raise ConfigurationError("--admin is not given, and ADMIN_LISTEN names no port")
-    listen = max(known, key=lambda address: address.is_loopback)  # if none is, the first
-    host = ip_address(listen.host)
-    scheme = "https" if tls.is_enabled and not host.is_loopback else "http"
-    reached = Address(_LOOPBACK[host.version] if host.is_unspecified else str(host), listen.port)
-    token_file = options.token_file or admin.token_file
-    return AdminClient(f"{scheme}://{reached.netloc}", token_file, options.ca_file)

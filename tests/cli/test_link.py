@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.cli import link
+from image_service.cli.shared import admin
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ def test_loopback_is_preferred(run: Run, monkeypatch: pytest.MonkeyPatch, listen
 
 def test_without_any_address_that_of_make_run_is_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADMIN_LISTEN", "")
-    assert link._DEFAULT_ADMIN == "http://127.0.0.1:8081"
-    monkeypatch.setattr(link, "_DEFAULT_ADMIN", f"http://127.0.0.1:{free_port()}")
-    assert f"cannot post to {link._DEFAULT_ADMIN}/api/v1/links: " in run("link", "http://x/").errors
+    assert admin.DEFAULT_ADMIN == "http://127.0.0.1:8081"
+    monkeypatch.setattr(admin, "DEFAULT_ADMIN", f"http://127.0.0.1:{free_port()}")
+    assert f"cannot post to {admin.DEFAULT_ADMIN}/api/v1/links: " in run("link", "http://x/").errors
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Boots machines from a URL by their BMCs' Redfish services."""
