@@ -67,6 +67,10 @@ class ListenSettings:
     Ignition config is sent in clear. The default is what assisted-image-service does."""
     http_serves_isos: bool = setting("HTTP_SERVES_IMAGES", parse=parsers.flag, default="false")
     """`true`: `HTTP_LISTEN_PORT` serves ISOs too."""
+    serves_registry: bool = setting("SERVE_REGISTRY", parse=parsers.flag, default="false")
+    """`true`: `/v2/` is a read-only OCI registry, in which each ISO is an artifact that `skopeo`, `oras` and
+    `crane` fetch by digest: `byid/INFRA_ENV/VERSION/ARCH/full.iso`. It is at the root, also if
+    `IMAGE_SERVICE_BASE_URL` has a path."""
     base_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
     """The URL by which clients reach this service. Everything is served below its path too. When not set:
     `LISTEN_ADDRESS` and `LISTEN_PORT`, with `localhost` for all addresses and for 127.0.0.1. In the

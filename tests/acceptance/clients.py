@@ -21,6 +21,7 @@ _TEMPORAL = "go install go.temporal.io/server/cmd/%s@v1.32.0, renamed"
 _COMPILED = {
     "coreos-installer": "cargo install coreos-installer",
     "crane": "go install github.com/google/go-containerregistry/cmd/crane",
+    "oras": "go install oras.land/oras/cmd/oras",
     "temporal-server": _TEMPORAL % "server",
     "temporal-sql-tool": _TEMPORAL % "tools/sql",
     "versitygw": "go install versitygw",

@@ -292,7 +292,12 @@ _MIRROR_ROUTES = (
     ("/streams/:stream/:document", _path("/streams/*/*")),
     ("/streams/:stream/:release/:arch/:file", _path("/streams/*/*/*/*")),
 )
-HANDLERS = (*(handler for handler, _, _ in _ROUTES), *(handler for handler, _ in _MIRROR_ROUTES))
+REGISTRY_HANDLER = "/v2/:repository"
+HANDLERS = (
+    *(handler for handler, _, _ in _ROUTES),
+    *(handler for handler, _ in _MIRROR_ROUTES),
+    REGISTRY_HANDLER,
+)
 """The names of all routes: assisted-image-service's for its own, ours for all others."""
 
 
@@ -318,16 +323,22 @@ def _kind(name: str) -> Kind:
     return kind
 
 
-def _subject(token: str) -> str:
-    """Return the infra-env that a JWT is for (RFC 7519); assisted-service verifies the signature."""
-    claims = None
+def claims_of(token: str) -> dict[str, object] | None:
+    """Return the claims of a JWT (RFC 7519), whose signature is not checked; None: it is none."""
     with suppress(ValueError, RecursionError):  # neither base64url nor UTF-8 nor JSON
         _header, payload, _signature = token.split(".")
         claims = json.loads(
             base64.b64decode(payload + "=" * (-len(payload) % 4), altchars=b"-_", validate=True)
         )
-    # Outside of the decoder's error, which contains the claims and would be the context of this one.
-    if not isinstance(claims, dict):
+        if isinstance(claims, dict):
+            return claims
+    return None
+
+
+def _subject(token: str) -> str:
+    """Return the infra-env that a JWT is for; assisted-service verifies the signature."""
+    claims = claims_of(token)
+    if claims is None:
         raise NotFound("the token in the path is not a JWT")
     subject = claims.get("sub") or claims.get("infra_env_id")
     if not isinstance(subject, str):

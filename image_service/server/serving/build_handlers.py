@@ -11,6 +11,7 @@ from image_service.server.serving.digests import Digests
 from image_service.server.serving.image_responses import ImageResponses
 from image_service.server.serving.ipxe_scripts import IpxeScripts
 from image_service.server.serving.pages import Pages
+from image_service.server.serving.registry import Registry
 from image_service.server.serving.request_handler import ImageRequestHandler
 
 if TYPE_CHECKING:
@@ -48,15 +49,17 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     pages = Pages(
         unready, settings.base_path, impairment=impairment, metrics=metrics, base_images=base_images
     )
+    responses = ImageResponses(images, digests, reads)
     make = partial(
         ImageRequestHandler,
         images,
-        ImageResponses(images, digests, reads),
+        responses,
         pages,
         settings.base_path,
         links=links,
         cors=Cors(settings.allowed_origins) if settings.allowed_origins else None,
         mirror=mirror,
+        registry=Registry(images, digests, responses) if settings.serves_registry else None,
     )
     withheld: set[Kind] = set()
     if not settings.http_serves_isos:

@@ -62,6 +62,7 @@ class Digests:
         self._timeout_seconds = timeout_seconds
         self._max_waiting = max_waiting
         self._cache: LruCache[str, bytes] = LruCache(MAX_CACHED)
+        self._etags: LruCache[bytes, str] = LruCache(MAX_CACHED)
         self._computing: SingleFlight[str, bytes] = SingleFlight()
         self._lock = DeferredLock()
         self._stopping = threading.Event()
@@ -69,6 +70,10 @@ class Digests:
     def get_cached_digest(self, etag: str) -> bytes | None:
         """Return the digest (32 bytes) of an image, by its ETag with quotes; None if it is not cached."""
         return self._cache.get(etag)
+
+    def find_etag(self, digest: bytes) -> str | None:
+        """Return the ETag of the image that last had a digest (32 bytes); None: none is cached."""
+        return self._etags.get(digest)
 
     def deadline(self) -> float:
         """Return the time, by the clock, until which a request that arrives now waits."""
@@ -115,6 +120,7 @@ class Digests:
                 partial(sha256_of_extents, image.extents.extents, self._check_stopping)
             )
         self._cache[image.etag] = digest
+        self._etags[digest] = image.etag
         return digest
 
     def _check_stopping(self) -> None:

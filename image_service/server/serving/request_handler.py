@@ -26,6 +26,7 @@ from image_service.server.http.request_id import new_request_id, valid_request_i
 from image_service.server.http.respond import Representation
 from image_service.server.http.response import Response, render_fields
 from image_service.server.http.routes import (
+    REGISTRY_HANDLER,
     ImageRoute,
     LinkRoute,
     MirrorRoute,
@@ -35,6 +36,7 @@ from image_service.server.http.routes import (
 )
 from image_service.server.serving.image_responses import ImageAccess, parse_image_request
 from image_service.server.serving.pages import prepare_page
+from image_service.server.serving.registry_routes import parse_registry_route
 from image_service.server.transport.exchanges.exchange import NO_SUBJECT, PreparedResponse, Subject
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from image_service.server.serving.image_responses import ImageResponses
     from image_service.server.serving.ipxe_scripts import IpxeScripts
     from image_service.server.serving.pages import Pages
+    from image_service.server.serving.registry import Registry
+    from image_service.server.serving.registry_routes import RegistryRoute
     from image_service.server.snapshots.image_finder import ImageFinder
 
 _log = Logger()
@@ -96,6 +100,7 @@ class ImageRequestHandler:
         withheld: kinds of image that only another listener serves.
         cors: which pages of other origins may read the responses; None: none.
         mirror: returns a published file of a stream.
+        registry: serves images as artifacts; None: there are no such routes.
     """
 
     _images: ImageFinder
@@ -107,6 +112,7 @@ class ImageRequestHandler:
     _withheld: Collection[Kind] = attrs.field(default=(), kw_only=True)
     _cors: Cors | None = attrs.field(default=None, kw_only=True)
     _mirror: Callable[[StreamRef], BootImage] = attrs.field(default=_no_streams, kw_only=True)
+    _registry: Registry | None = attrs.field(default=None, kw_only=True)
     _cached_routes: LruCache[bytes, ImageAccess] = attrs.field(
         init=False, factory=lambda: LruCache(ROUTES_BYTES, lambda access: access.held_bytes)
     )
@@ -144,12 +150,28 @@ class ImageRequestHandler:
             composed = self._images.get_cached_image(image_request)
             if composed is not None:
                 return self._responses.prepare(request, image_request, composed, cached)
+        if self._registry is not None and (asked_for := parse_registry_route(request.target, headers)):
+            handling.subject = Subject(REGISTRY_HANDLER)
+            _check_load(overloaded=overloaded)
+            return self._handle_registry(handling, asked_for, self._registry)
         route = parse_route(request.target, headers, self._base_path)
         self._check_listener(route)
         handling.route, handling.subject = route, _subject(route)
-        if overloaded and not isinstance(route, Probe):
-            raise Unavailable("the limit on connections is reached", retry_after_seconds=5)
+        if not isinstance(route, Probe):
+            _check_load(overloaded=overloaded)
         return self._handle_route(handling, route)
+
+    def _handle_registry(self, handling: _Handling, route: RegistryRoute, registry: Registry) -> _Handled:
+        if route.image is None:
+            return registry.respond_without_image(handling.request, route, handling.subject)
+        self._check_listener(route.image)
+        handling.route, handling.subject = route.image, _subject(route.image)
+        reader = Reader(handling.address, route.image.credentials, route.image.ref)
+        request_id = handling.identify()
+        responded = registry.respond(
+            handling.request, route, ImageAccess(reader, handling.subject), request_id
+        )
+        return Deferred.fromCoroutine(responded)
 
     def _check_listener(self, route: Route) -> None:
         # Published files of streams are pristine: they hold nothing to hide from the network.
@@ -212,6 +234,11 @@ class ImageRequestHandler:
         self._cached_routes[handling.key] = access
         prepared = self._responses.prepare(request, image_request, composed, access)
         return prepared if isinstance(prepared, PreparedResponse) else await prepared
+
+
+def _check_load(*, overloaded: bool) -> None:
+    if overloaded:
+        raise Unavailable("the limit on connections is reached", retry_after_seconds=5)
 
 
 def _refuse(handling: _Handling, failure: Failure) -> PreparedResponse:
