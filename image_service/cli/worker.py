@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.values import parse_bytes, parse_seconds
 from image_service.core.errors import ConfigurationError
+from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.jobs.worker.calls import KINDS
 from image_service.jobs.worker.command import WorkerOptions, run_worker
 from image_service.jobs.worker.requests import ServerAddress
@@ -66,6 +67,7 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--arch",
         default=platform.machine(),
+        type=rpm_architecture,
         metavar="ARCH",
         help="of the images: x86_64, aarch64, … (default: this machine's)",
     )

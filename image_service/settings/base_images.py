@@ -59,7 +59,8 @@ class CatalogSettings:
     true` the image stays at its `url` (`http://…`, `https://…`, `s3://bucket/key`, or `oci://…` of an
     artifact) and is read by ranges; `digests` is then the URL of a list of its block digests, if there is
     one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of letters,
-    digits and `. _ -`, an architecture of letters, digits and `_`; each begins with a letter or digit.
+    digits and `. _ -`, the first a letter or digit. An architecture is one of `x86_64`, `aarch64`, `ppc64le`,
+    `s390x` and `riscv64`; `amd64` and `arm64` are other names of the first two.
     Entries of one version, architecture and type are one image and must have one URL. Several images may have
     one OpenShift version, such as those of RHEL 9 and 10: each is found by its `version`, and the OpenShift
     version alone means the first of them. Required, except with `COREOS_STREAMS` and in standalone mode,

@@ -12,10 +12,11 @@ import attrs
 from image_service.common.registry.references import URL_FORM, is_registry_url, parse_registry_url
 from image_service.core.errors import FormatError
 from image_service.core.families.coreos.build_names import (
-    ARCHITECTURE,
     ARCHITECTURE_FAULT,
     VERSION,
     VERSION_FAULT,
+    is_architecture,
+    rpm_architecture,
 )
 from image_service.core.families.coreos.family import COREOS
 from image_service.core.families.live.families import FAMILIES
@@ -94,7 +95,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
     """
     same_image: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for entry in parsers.json_entries(value, _faults):
-        key = (entry["version"], entry["cpu_architecture"], entry.get("type", FULL_ISO))
+        key = (entry["version"], rpm_architecture(entry["cpu_architecture"]), entry.get("type", FULL_ISO))
         same_image.setdefault(key, []).append(entry)
     images, faults = [], []
     for key, same in same_image.items():
@@ -206,7 +207,7 @@ def is_url(value: str) -> bool:
 
 _MEMBERS: dict[str, tuple[Callable[[str], object], str]] = {
     "openshift_version": (VERSION.fullmatch, VERSION_FAULT),
-    "cpu_architecture": (ARCHITECTURE.fullmatch, ARCHITECTURE_FAULT),
+    "cpu_architecture": (is_architecture, ARCHITECTURE_FAULT),
     "url": (is_url, _URL_FAULT),
     "version": (VERSION.fullmatch, VERSION_FAULT),
 }

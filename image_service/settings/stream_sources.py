@@ -14,10 +14,11 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from image_service.core.families.coreos.build_names import (
-    ARCHITECTURE,
     ARCHITECTURE_FAULT,
     VERSION,
     VERSION_FAULT,
+    is_architecture,
+    rpm_architecture,
 )
 from image_service.core.formats.hosts import host_fault
 from image_service.settings import parsers
@@ -69,7 +70,7 @@ def parse_coreos_streams(value: str) -> tuple[StreamSource, ...]:
         StreamSource(
             entry["stream"],
             entry["url"],
-            tuple(entry["architectures"]),
+            tuple(map(rpm_architecture, entry["architectures"])),
             entry.get("keep", KEEP),
             entry.get("config_map_stream"),
             entry.get("openshift_version"),
@@ -106,9 +107,9 @@ def _faults(entry: object) -> Iterable[str]:
 def _architecture_faults(architectures: object) -> Iterable[str]:
     if not isinstance(architectures, list) or not architectures:
         yield "architectures must be a list of at least one"
-    elif not all(isinstance(each, str) and ARCHITECTURE.fullmatch(each) for each in architectures):
+    elif not all(isinstance(each, str) and is_architecture(each) for each in architectures):
         yield f"architectures: each {ARCHITECTURE_FAULT}"
-    elif _repeated(architectures):
+    elif _repeated([rpm_architecture(each) for each in architectures]):
         yield "architectures: each must be there once"
 
 

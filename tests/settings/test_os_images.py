@@ -77,7 +77,7 @@ def test_missing_member_is_refused(name: str) -> None:
             ["version", "openshift_version"],
             ["", "..", ".hidden", "-x", "a/b", "a b", "a%41", "a+b", "a~b", "a,b", "a\n", "ä", "x" * 101],
         ),
-        *itertools.product(["cpu_architecture"], ["x86-64", "x86.64", "..", "_x", "a/b", "x\n", "x" * 33]),
+        *itertools.product(["cpu_architecture"], ["x86-64", "x86_64\n", "..", "AMD64", "i386", "vax", ""]),
         ("type", "minimal-iso"),
         ("type", None),
         ("type", []),
@@ -135,6 +135,15 @@ def test_other_architecture_type_or_build_is_another_image() -> None:
     )
     assert len({image.file_name for image in images}) == 4
     assert [image.url for image in images] == [f"http://h/{i}" for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("amd64", "x86_64"), ("arm64", "aarch64"), ("s390x", "s390x")]
+)
+def test_architecture_has_the_name_of_rpm(name: str, expected: str) -> None:
+    images = parse_os_images(json.dumps([{**ENTRY, "cpu_architecture": each} for each in (name, expected)]))
+    assert [image.cpu_architecture for image in images] == [expected]
+    assert images[0].file_name.endswith(f"-{expected}.iso")
 
 
 def test_two_urls_for_one_image_are_refused() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from image_service.cli.shared.input import parse_input_name
 from image_service.cli.shared.output import parse_output_name
 from image_service.common.command_line.values import parse_bytes
+from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.jobs.model import ImageType
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def _add_start(add_parser: AddParser) -> None:
         help="an OpenShift version such as rhcos-4.19, or a stream",
     )
     parser.add_argument("--type", required=True, choices=list(map(str, ImageType)), help="of the image")
-    parser.add_argument("--arch", default="x86_64", help="architecture of the image (default: x86_64)")
+    parser.add_argument(
+        "--arch", default="x86_64", type=rpm_architecture, help="architecture of the image (default: x86_64)"
+    )
     parser.add_argument(
         "--ignition",
         type=parse_input_name,

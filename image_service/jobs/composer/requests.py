@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from image_service.common.openapi.bodies import parse_body, reference
 from image_service.core.errors import ContentTooLarge, InvalidRequest
+from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.core.formats.disk.model import SECTOR_BYTES
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.api.schemas import SchemaCheck
@@ -81,7 +82,7 @@ def parse_request(
     image_type = _parse_image_type(place, image.image_type)
     return ComposeRequest(
         distribution=_find_distribution(request),
-        architecture=image.architecture,
+        architecture=rpm_architecture(image.architecture),
         image_type=image_type,
         customization=parse_customizations(*_find_customizations(request)),
         size=_parse_size(f"{place}.size", image.size, image_type, max_disk_bytes),

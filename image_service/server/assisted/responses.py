@@ -13,6 +13,7 @@ from twisted.web.http_headers import Headers  # noqa: TC002 - same
 
 from image_service.common.programs.own_process import passes_elsewhere
 from image_service.core.errors import FormatError, IgnitionInvalid, IgnitionNotJson
+from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.formats.initrd_stream import check_ramdisk
@@ -90,7 +91,7 @@ def parse_infra_env(response: CompleteResponse) -> InfraEnv:
         _parse_kernel_arguments(text("kernel_arguments"), f"kernel_arguments of {response.resource}"),
         text("openshift_version"),
         Kind(kind) if kind in {iso.value for iso in ISOS} else None,
-        text("cpu_architecture"),
+        rpm_architecture(text("cpu_architecture") or "") or None,
     )
 
 

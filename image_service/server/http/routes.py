@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 import attrs
 
 from image_service.core.errors import InvalidParameter, NotFound
+from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.core.images.reference import (
     DEFAULT_ARCHITECTURE,
     ISOS,
@@ -128,7 +129,7 @@ class _Target:
 
     @property
     def architecture(self) -> str:
-        return self.query.get("arch") or DEFAULT_ARCHITECTURE
+        return rpm_architecture(self.query.get("arch") or DEFAULT_ARCHITECTURE)
 
     def credentials(self, token_in_path: str | None = None) -> Credentials | None:
         """Return the first credential of the request, in the contract's order."""
@@ -166,8 +167,8 @@ class _Target:
     def by_cluster(self, infra_env_id: str) -> ImageRoute:
         kind_name = self.query.get("type")
         kind = _kind(kind_name) if kind_name else None
-        version, architecture = self.query.get("version") or None, self.query.get("arch") or None
-        ref = ImageRef(_uuid(infra_env_id), version, architecture, kind)
+        version, architecture = self.query.get("version") or None, self.query.get("arch")
+        ref = ImageRef(_uuid(infra_env_id), version, rpm_architecture(architecture or "") or None, kind)
         return ImageRoute(self.handler, ref, self.credentials())
 
     def pxe_initrd(self, infra_env_id: str) -> ImageRoute:
@@ -194,7 +195,8 @@ class _Target:
     def artifact(self, version: str, architecture: str, file: str) -> ImageRoute:
         if file not in _ARTIFACT_BY_FILE:
             raise NotFound(f"not found; the files are {', '.join(_ARTIFACT_BY_FILE)}")
-        return ImageRoute(self.handler, ArtifactRef(_ARTIFACT_BY_FILE[file], version, architecture))
+        ref = ArtifactRef(_ARTIFACT_BY_FILE[file], version, rpm_architecture(architecture))
+        return ImageRoute(self.handler, ref)
 
 
 def names_probe(target: str) -> bool:
@@ -255,7 +257,7 @@ def _stream_ref(segments: tuple[str, ...]) -> StreamRef | None:
         case (stream, "configmap.yaml"):
             return StreamConfigMapRef(stream)
         case (stream, version, architecture, name):
-            return StreamFileRef(stream, version, architecture, name)
+            return StreamFileRef(stream, version, rpm_architecture(architecture), name)
     return None
 
 
@@ -305,7 +307,7 @@ def _ref(infra_env_id: str, version: str, architecture: str, file: str) -> Image
     kind = _KIND_BY_FILE.get(file)
     if kind is None:
         raise NotFound(f"not found; the files are {', '.join(_KIND_BY_FILE)}")
-    return ImageRef(infra_env_id, version, architecture, kind)
+    return ImageRef(infra_env_id, version, rpm_architecture(architecture), kind)
 
 
 def _uuid(text: str) -> str:

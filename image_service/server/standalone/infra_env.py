@@ -15,6 +15,13 @@ import attrs
 from image_service.common.openapi.bodies import Keywords, Time, body, schemas_of
 from image_service.common.openapi.document import TEXT, TEXT_OR_NULL, list_schema, object_schema
 from image_service.core.errors import FormatError, ImageServiceError, InvalidParameter, KeyfileInvalid
+from image_service.core.families.coreos.build_names import (
+    ARCHITECTURE_FAULT,
+    ARCHITECTURES,
+    SYNONYMS,
+    is_architecture,
+    rpm_architecture,
+)
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.core.families.coreos.network_keyfiles import check_keyfile_name
@@ -37,7 +44,6 @@ _MAX_KEYFILES = 64
 _MAX_KEYFILE_CHARACTERS = 64 * 1024
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")  # as it stands in a URL's path
-ARCHITECTURES = {name: name for name in ("x86_64", "aarch64", "ppc64le", "s390x")} | {"arm64": "aarch64"}
 _OPERATIONS = {operation.value: operation for operation in Operation}
 _IMAGE_TYPE: Json = {"enum": [Kind.FULL_ISO.value, Kind.MINIMAL_ISO.value]}
 
@@ -164,9 +170,9 @@ def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[object], str]
 
 
 def _architecture(value: object) -> str:
-    if not isinstance(value, str) or value not in ARCHITECTURES:
-        raise ValueError(f"must be one of {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[value]
+    if not isinstance(value, str) or not is_architecture(value):
+        raise ValueError(ARCHITECTURE_FAULT)
+    return rpm_architecture(value)
 
 
 def _image_type(value: object) -> Kind:
@@ -290,7 +296,7 @@ _FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
         _matching(_VERSION, "a version such as 4.20"),
         {"type": "string", "minLength": 1, "maxLength": 64},
     ),
-    "cpu_architecture": (_architecture, {"enum": list(ARCHITECTURES)}),
+    "cpu_architecture": (_architecture, {"enum": [*ARCHITECTURES, *SYNONYMS]}),
     "image_type": (_image_type, _IMAGE_TYPE),
     "ignition_config_override": (_override, TEXT_OR_NULL),
     "family_config": (

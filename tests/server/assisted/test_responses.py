@@ -35,7 +35,7 @@ def test_infra_env_is_parsed() -> None:
                 "kernel_arguments": json.dumps(operations),
                 "openshift_version": "4.20",
                 "type": "minimal-iso",
-                "cpu_architecture": "aarch64",
+                "cpu_architecture": "arm64",
                 "pull_secret_set": True,
             }
         ).encode()

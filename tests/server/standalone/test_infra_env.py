@@ -162,6 +162,7 @@ def test_null_clears_a_field(name: str, cleared: object) -> None:
 
 def test_architecture_alias_is_resolved() -> None:
     assert read(cpu_architecture="arm64")["cpu_architecture"] == "aarch64"
+    assert read(cpu_architecture="amd64")["cpu_architecture"] == "x86_64"
 
 
 def test_all_faults_are_reported_together() -> None:
@@ -174,7 +175,7 @@ def test_all_faults_are_reported_together() -> None:
         "'ssh_authorized_key' is not a field",
         "name is required",
         "openshift_version is required",
-        "cpu_architecture must be one of x86_64, aarch64, ppc64le, s390x, arm64",
+        "cpu_architecture must be one of x86_64, aarch64, ppc64le, s390x, riscv64, amd64, arm64",
         "image_type must be full-iso or minimal-iso",
     ):
         assert fault in detail
