@@ -229,7 +229,7 @@ def _ask_doctor(url: ImageUrl, profiles: Iterable[ClientProfile | None], ca_file
         if reasons:
             tell("".join(render_outcome(outcome, width) for outcome in reasons).rstrip())
             raise Unavailable(
-                "the doctor does not expect machines to boot from this URL; --no-doctor inserts it anyway"
+                "a machine will not boot from this URL, the doctor says; --no-doctor inserts it anyway"
             )
 
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from image_service.cli.shared.command import add_admin_arguments
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals
 from image_service.core.errors import InvalidArguments
-from image_service.tools.doctor.outcomes import has_failed, render_json, render_outcome, render_summary
+from image_service.tools.doctor.outcomes import (
+    has_failed,
+    render_by_status,
+    render_json,
+    render_outcome,
+    render_summary,
+)
 from image_service.tools.doctor.rules import ClientProfile
 from image_service.tools.doctor.target import ImageUrl
 
@@ -44,7 +50,11 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="read the whole image, and compare a thousand random ranges"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "-v", "--verbose", action="store_true", help="print a line for each check, when it has been made"
+    )
+    form.add_argument("--json", action="store_true", help="print JSON")
     add_admin_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -57,7 +67,7 @@ def _parse_url(text: str) -> ImageUrl:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the outcome of each check; return 1 if one has failed."""
+    """Print the outcomes of the checks; return 1 if one has failed."""
     # Imported here because no other command needs them.
     from image_service.server.admin.client import AdminClient  # noqa: PLC0415
     from image_service.tools.doctor.examination import Examination  # noqa: PLC0415
@@ -78,8 +88,12 @@ def run(options: argparse.Namespace) -> int:
     )
     for outcome in examination.run():
         outcomes.append(outcome)
-        if not options.json:
+        if options.verbose:
             sys.stdout.write(render_outcome(outcome, width))
             sys.stdout.flush()
-    sys.stdout.write(render_json(outcomes) if options.json else render_summary(outcomes))
+    if options.json:
+        sys.stdout.write(render_json(outcomes))
+    else:
+        sys.stdout.write("" if options.verbose else render_by_status(outcomes, width))
+        sys.stdout.write(render_summary(outcomes))
     return EXIT_FAILURE if has_failed(outcomes) else 0

@@ -85,6 +85,21 @@ def render_outcome(outcome: CheckOutcome, width: int) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def render_by_status(outcomes: Sequence[CheckOutcome], width: int) -> str:
+    """Return the lines of failures, then of warnings; one line has the names of the checks that passed.
+
+    Args:
+        width: columns of the terminal.
+    """
+    text = ""
+    for status in (CheckStatus.FAIL, CheckStatus.WARN):
+        text += "".join(render_outcome(each, width) for each in outcomes if each.status is status)
+    for status, what in ((CheckStatus.OK, "passed"), (CheckStatus.SKIP, "skipped")):
+        if names := [each.name for each in outcomes if each.status is status]:
+            text += f"{_SYMBOLS[status]} {len(names)} {what}: {', '.join(names)}\n"
+    return text
+
+
 def _wrap(head: str, text: str, width: int) -> list[str]:
     width = max(width, len(_INDENT) + 40)
     return textwrap.wrap(f"{head}{printable(text)}", width, subsequent_indent=_INDENT, break_on_hyphens=False)
@@ -94,7 +109,7 @@ def render_summary(outcomes: Sequence[CheckOutcome]) -> str:
     """Return the last line for people."""
     counts = {status: sum(outcome.status is status for outcome in outcomes) for status in CheckStatus}
     if counts[CheckStatus.FAIL]:
-        verdict = "machines cannot be expected to boot from this URL"
+        verdict = "a machine will not boot from this URL"
     elif counts[CheckStatus.WARN]:
         verdict = "some machines may not boot from this URL"
     else:

@@ -7,6 +7,7 @@ from image_service.tools.doctor.outcomes import (
     failed,
     has_failed,
     passed,
+    render_by_status,
     render_json,
     render_outcome,
     render_summary,
@@ -41,8 +42,20 @@ def test_text_is_wrapped_to_the_terminal_and_printable() -> None:
     assert "\x1b" not in text
 
 
+def test_failures_are_first_and_passes_in_one_line() -> None:
+    assert render_by_status([*OUTCOMES, passed("etag", "strong")], 70).splitlines() == [
+        "✗ head                404",
+        "                      → correct the URL",
+        "! dns                 a name",
+        "                      → use an address",
+        "✓ 2 passed: tcp, etag",
+        "- 1 skipped: tls",
+    ]
+    assert render_by_status(OUTCOMES[:1], 70) == "✓ 1 passed: tcp\n"
+
+
 def test_summary_counts_and_judges() -> None:
-    assert render_summary(OUTCOMES).startswith("1 ok, 1 warning, 1 failed, 1 skipped: machines cannot")
+    assert render_summary(OUTCOMES).startswith("1 ok, 1 warning, 1 failed, 1 skipped: a machine will not")
     assert "some machines may not" in render_summary(OUTCOMES[:2])
     assert "no check found a reason against" in render_summary(OUTCOMES[:1])
     assert has_failed(OUTCOMES)
