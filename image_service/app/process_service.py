@@ -68,6 +68,13 @@ class ProcessService(RoleService):
         """The URL by which clients reach the service."""
         return self._settings.base_url(self._ports[0][0].getsockname()[1])
 
+    def announce_page(self) -> None:
+        """Log the URL of the status page, which is the last line of a start."""
+        settings = self._settings
+        url = settings.admin.local_url(has_certificate=settings.tls.is_enabled)
+        if url and self.running:
+            _log.info("status page: {url}", url=url)
+
     def close_sockets(self) -> None:
         """Close the listening sockets of this process; duplicates of them stay open."""
         for listener in chain.from_iterable(self._ports):

@@ -179,8 +179,11 @@ class ImageService(ProcessService):
         _log.info("serving at {url}", url=base_url)
         shared.serving()
         self.manager.ready()
+        announce_page = self.announce_page if shared.set_status is None else lambda: None
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
-            announce_sample(catalog, f"{base_url}/{stand_in.sample}")
+            announce_sample(catalog, f"{base_url}/{stand_in.sample}", announce_page)
+        else:
+            announce_page()
 
     async def _close_listeners(self) -> None:
         _log.info("shutting down")

@@ -20,7 +20,7 @@ from image_service.server.standalone.service import Standalone
 from image_service.settings.os_images import FULL_ISO, OsImage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.catalog.catalog import Catalog
@@ -84,13 +84,14 @@ def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage,
     return (sample,)
 
 
-def announce_sample(catalog: Catalog, url: str) -> None:
-    """Log the sample's URL once it can be fetched; stopping does not wait for that."""
+def announce_sample(catalog: Catalog, url: str, then: Callable[[], None]) -> None:
+    """Log the sample's URL once it can be fetched, and call `then`; stopping does not wait for that."""
 
     async def announce() -> None:
         await catalog.wait_for_attempts()
         if catalog.is_ready:
             _log.info("try it: curl -fo full.iso {url}", url=url)
+        then()
 
     announced = Deferred.fromCoroutine(announce())
     announced.addErrback(lambda failure: _log.failure("cannot announce the sample image", failure=failure))

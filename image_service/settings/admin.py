@@ -73,6 +73,16 @@ class AdminSettings:
         """True if it listens beyond loopback."""
         return not all(address.is_loopback for address in self.listen)
 
+    def local_url(self, *, has_certificate: bool) -> str | None:
+        """Return the URL that reaches it from this machine; None: there is none, or its port is not fixed."""
+        known = [address for address in self.listen if address.port]
+        if not known:
+            return None
+        listen = max(known, key=lambda address: address.is_loopback)  # if none is, the first
+        scheme = "https" if has_certificate and not listen.is_loopback else "http"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104 - compared
+        return f"{scheme}://{parsers.Address(host, listen.port).netloc}/"
+
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """The variables that are missing, and those that are valid but not together."""
         has_token = bool(environ.get("ADMIN_TOKEN_FILE"))

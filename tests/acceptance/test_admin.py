@@ -131,6 +131,7 @@ def test_loopback_needs_no_token(tmp_path: Path, workers: str) -> None:
         assert admin.curl("/images", "--header", "Host: rebound.example").status == 421
         assert admin.curl("/images", "--header", "Origin: http://evil.example").status == 403
         admin.service.wait_for(rf"(listening on {admin.url.removeprefix('http://')} \(HTTP: admin\))")
+        assert admin.service.wait_for(r"status page: ([^\" ]+)") == f"{admin.url}/"
 
 
 def test_several_addresses_need_the_token_and_loopback_no_certificate(
@@ -142,6 +143,7 @@ def test_several_addresses_need_the_token_and_loopback_no_certificate(
     trust = ("--cacert", str(certificate.ca))
     urls = (f"http://127.0.0.1:{loopback}", f"https://127.0.0.1:{all_ports}")
     with administered(tmp_path, certificate=certificate, **variables) as admin:
+        assert admin.service.wait_for(r"status page: ([^\" ]+)") == f"{urls[0]}/"
         for url in urls:
             assert admin.curl("/health", *trust, url=url).status == 200
             assert admin.curl("/metrics", *trust, url=url).status == 401

@@ -13,7 +13,7 @@ import pytest
 import trustme
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
-from twisted.logger import globalLogPublisher
+from twisted.logger import formatEvent, globalLogPublisher
 
 from image_service.app.service import ImageService
 from image_service.server.snapshots.image_finder import CACHES
@@ -22,6 +22,7 @@ from image_service.server.standalone.service import SAMPLE_ID
 from image_service.server.transport.sending.tcp import bind
 from image_service.settings.settings import Settings
 from tests.core.families.coreos.streams import stream
+from tests.ports import free_port
 from tests.pytwisted import ensure_deferred
 from tests.server.catalog import origin
 from tests.server.standalone.running import ApiClient
@@ -66,6 +67,23 @@ async def running(
     finally:
         globalLogPublisher.removeObserver(logged)  # type: ignore[arg-type]  # same
         await service.stopService()
+
+
+@ensure_deferred
+async def test_start_ends_with_the_status_page(reactor: EPollReactor, tmp_path: Path) -> None:
+    messages: list[str] = []
+
+    def note(event: LogEvent) -> None:
+        messages.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(note)  # type: ignore[arg-type]  # a function is an observer too
+    page = f"http://127.0.0.1:{free_port()}/"
+    settings = settings_of(tmp_path, ADMIN_LISTEN=urlsplit(page).netloc)
+    async with running(reactor, settings, [bind(0)], "status page") as url:
+        globalLogPublisher.removeObserver(note)  # type: ignore[arg-type]  # same
+        assert url == page
+    assert messages[-2].startswith("try it: curl -fo full.iso http")
+    assert messages[-1] == f"status page: {page}"
 
 
 @ensure_deferred

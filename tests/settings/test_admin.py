@@ -82,6 +82,24 @@ def test_fault_names_its_address(tmp_path: Path, listen: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:8081", "http://127.0.0.1:8081/"),
+        ("127.0.0.1:0", None),
+        ("192.0.2.1:1,[::1]:2", "http://[::1]:2/"),
+        ("0.0.0.0:8081", "https://127.0.0.1:8081/"),
+        ("[::]:8081", "https://[::1]:8081/"),
+    ],
+)
+def test_page_is_reached_from_this_machine(
+    tmp_path: Path, token_file: Path, listen: str, url: str | None
+) -> None:
+    admin = read(tmp_path, ADMIN_LISTEN=listen, ADMIN_TOKEN_FILE=str(token_file)).admin
+    assert admin.local_url(has_certificate=True) == url
+    assert not read(tmp_path).admin.local_url(has_certificate=True)
+
+
 def test_token_without_listener_is_refused(tmp_path: Path, token_file: Path) -> None:
     expected = "ADMIN_TOKEN_FILE is set without ADMIN_LISTEN; the token would protect nothing"
     assert faults(tmp_path, ADMIN_TOKEN_FILE=str(token_file)) == expected

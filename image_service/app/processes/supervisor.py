@@ -66,6 +66,7 @@ class Supervisor(ProcessService):
         self._slots: list[ProcessSlot] = []
         self._substitutes: dict[int, ProcessSlot] = {}
         """By number of a slot whose process does not serve: the slot whose process accepts its clients."""
+        self._is_announced = False
         self._metrics = Metrics()
         self._exited_counts: Exported = []
         self._pages: SingleFlight[str, Page] = SingleFlight()
@@ -135,6 +136,9 @@ class Supervisor(ProcessService):
             self._metrics.record_process_restart()
         self._assign_substitutes()
         if all(slot.is_serving for slot in self._slots):
+            if not self._is_announced:
+                self._is_announced = True
+                self.announce_page()
             self.manager.ready()
 
     def process_exited(self, slot: ProcessSlot) -> None:
