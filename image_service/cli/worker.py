@@ -153,7 +153,7 @@ def _parse_server(text: str) -> ServerAddress:
 def _parse_types(text: str) -> tuple[str, ...]:
     types = tuple(dict.fromkeys(text.split(",")))
     if unknown := [each for each in types if each not in KINDS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(KINDS)}")
+        raise argparse.ArgumentTypeError(f"each must be one of {', '.join(KINDS)}, not {unknown[0]}")
     return types
 
 

@@ -57,4 +57,4 @@ def test_missing_file_is_named(run: Run, base: Path, out: Path) -> None:
 def test_unknown_file_exits_with_2(run: Run, base: Path, out: Path) -> None:
     refused = run("extract", base, "miniso", "-o", out)
     assert refused.status == 2
-    assert refused.errors.startswith("image-service extract: argument file: miniso is none of kernel, ")
+    assert refused.errors.startswith("image-service extract: argument file: must be one of kernel, ")

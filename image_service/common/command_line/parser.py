@@ -99,7 +99,7 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             choices = list(action.choices)
             raise argparse.ArgumentError(
-                action, f"{value} is none of {', '.join(choices)}{_suggest(value, choices)}"
+                action, f"must be one of {', '.join(choices)}, not {value}{_suggest(value, choices)}"
             )
 
 

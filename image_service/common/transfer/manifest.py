@@ -129,7 +129,7 @@ def parse_import_manifest(text: bytes) -> ImportManifest:
         raise FormatError(f"the manifest's version is not {_VERSION}")
     name = text_of(root, "file-format").upper()
     if name not in IMAGE_FORMATS:
-        raise FormatError(f"the manifest's file-format is none of {', '.join(IMAGE_FORMATS)}")
+        raise FormatError(f"the manifest's file-format must be one of {', '.join(IMAGE_FORMATS)}")
     only_child(root, "importer")
     described = only_child(root, "import")
     manifest = ImportManifest(

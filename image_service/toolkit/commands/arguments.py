@@ -58,7 +58,7 @@ def add_input_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-format",
         choices=INPUT_FORMATS,
-        help="of FILE, whose content must be of it (default: what its content is)",
+        help="format of FILE; another content is refused (default: it is detected)",
     )
 
 

@@ -148,7 +148,7 @@ def _grow(image: DiskImage, size: int, workspace: Workspace) -> DiskImage:
     """
     if size < image.disk.virtual_size:
         raise Unprocessable(
-            f"the disk has {image.disk.virtual_size} bytes, and cannot shrink to {size}: name as many or more"
+            f"the disk of {image.disk.virtual_size} bytes cannot shrink to {size}; name at least its size"
         )
     if size == image.disk.virtual_size:
         return image

@@ -131,7 +131,9 @@ def check_architecture(facts: DiskFacts, platform: Platform) -> Finding:
     """Check that the platform has machines on which loader and kernel run."""
     found = find_architectures(facts)
     if not found:
-        raise CannotTell("neither a loader for UEFI nor a kernel that can be read tells the architecture")
+        raise CannotTell(
+            "the architecture is unknown: the disk has neither a UEFI boot loader nor a readable kernel"
+        )
     told = ", ".join(f"{what} is {value}" for what, value in found.items())
     loaders = {value for what, value in found.items() if what != _KERNEL}
     if _KERNEL in found and loaders and found[_KERNEL] not in loaders:

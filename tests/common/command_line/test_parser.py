@@ -49,7 +49,10 @@ def test_two_dashes_are_checked_as_any_value(
     parser.add_argument("--choice", choices=("one", "two"))
     parser.add_argument("--all", action="append", default=[])
     assert parser.parse_args(["a", "--all=--", "--all=b", "--all=--"]).all == ["--", "b", "--"]
-    for option, reason in (("number", "invalid int value: '--'"), ("choice", "-- is none of one, two")):
+    for option, reason in (
+        ("number", "invalid int value: '--'"),
+        ("choice", "must be one of one, two, not --"),
+    ):
         with pytest.raises(SystemExit):
             parser.parse_args(["a", f"--{option}=--"])
         assert reason in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_mutated_manifest_is_a_format_error_or_a_manifest(data: st.DataObject) -
     ("before", "after", "told"),
     [
         (b"2010-11-15", b"2010-11-16", "version is not 2010-11-15"),
-        (b"RAW", b"VDI", "file-format is none of RAW, VMDK, VHD, QCOW2, VHDX, OVA"),
+        (b"RAW", b"VDI", "file-format must be one of RAW, VMDK, VHD, QCOW2, VHDX, OVA"),
         (b"<importer>", b"<import2>", "not well-formed"),
         (b"<size>1000", b"<size>1001", "parts have 1000 bytes, but its size is 1001"),
         (b"<size>1000", b"<size>-1", "size is no number"),

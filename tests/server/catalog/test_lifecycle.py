@@ -403,7 +403,7 @@ async def test_invalid_download_is_told_with_its_url(
     image = entry(origin.serve("/base.iso", Reply(b"<html>please log in" * 4096)) + "?key=top-secret")
     catalog = catalogs.start(image)
     await lines.until(image.file_name, BaseImageState.FAILED)
-    told = f"what {origin.url('/base.iso')} sent is refused: not an ISO 9660 image: "
+    told = f"the file from {origin.url('/base.iso')} is refused: not an ISO 9660 image: "
     assert catalog.statuses()[0].reason.startswith(told)
 
 

@@ -26,6 +26,7 @@ async function attempt(work) {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
+  made.hidden = true; // it would be taken for the new one if that is refused
   attempt(async () => {
     const fields = new FormData(form);
     const link = await request(PATH, "POST", {
@@ -58,7 +59,7 @@ function revokeButton(link) {
   button.type = "button";
   button.setAttribute("aria-label", `Revoke ${name}`);
   button.addEventListener("click", () => {
-    if (confirm(`Revoke ${name}? Mounts that use it can read no more.`)) {
+    if (confirm(`Revoke ${name}? Machines that boot from it cannot read on.`)) {
       attempt(() => request(`${PATH}/${encodeURIComponent(link.id)}`, "DELETE"));
     }
   });
@@ -70,7 +71,7 @@ const linkParts = parts("links");
 const table = new Table(linkParts.table, {
   Link: (link) => [link.readable ? link.label || "no label" : UNREADABLE, element("span", "second", link.id)],
   Expires: (link) => [relative(link.expires_at), element("span", "second", link.expires_at)],
-  Version: (link) => [link.readable ? (link.pinned ? "pinned" : "the present one") : "unknown"],
+  Version: (link) => [link.readable ? (link.pinned ? "pinned" : "the newest") : "unknown"],
   Action: (link) => [revokeButton(link)],
 });
 

@@ -111,7 +111,7 @@ const imageTable = new Table(imageParts.table, {
   Image: (image) => [`${image.openshift_version} ${image.cpu_architecture}`, second(image.version)],
   State: imageState,
   Size: (image) => [image.size === null ? "" : bytes(image.size), image.sha256 && second(`sha256 ${image.sha256}`)],
-  Origin: (image) => [image.remote ? "remote" : "local", second(image.url)],
+  Origin: (image) => [image.remote ? "remote" : image.url.startsWith("file:") ? "local" : "downloaded", second(image.url)],
 });
 
 function imageState(image) {

@@ -193,7 +193,7 @@ class BaseImageLifecycle:
             return await self._verify()
         except BaseImageError as error:
             raise BaseImageError(
-                f"what {public_url(self.entry.url)} sent is refused: {error.detail}"
+                f"the file from {public_url(self.entry.url)} is refused: {error.detail}"
             ) from None
 
     def _verify(self) -> Deferred[BaseImage]:
