@@ -27,6 +27,7 @@ from image_service.core.families.coreos.kargs import KernelArgument, Operation, 
 from image_service.core.families.coreos.network_keyfiles import check_keyfile_name
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.reference import Kind
+from image_service.server.standalone.ssh_keys import parse_ssh_keys
 from image_service.server.web_api.messages import parse_json_object
 from image_service.settings.upstream import MAX_IGNITION_BYTES
 
@@ -60,6 +61,7 @@ class InfraEnvBody:
     cpu_architecture: str
     type: Annotated[str, Keywords(**_IMAGE_TYPE)]
     ignition_config_override: str | None = attrs.field(repr=False)
+    ssh_authorized_key: str | None = attrs.field(repr=False)
     network_keyfiles: Mapping[str, str] = attrs.field(repr=False)
     family_config_set: bool
     ramdisk_set: bool
@@ -80,6 +82,7 @@ class StandaloneInfraEnv:
         id: lower-case UUID.
         name: for people.
         ignition_config_override: JSON, merged into the discovery config.
+        ssh_authorized_key: public keys of the user core, one a line; None: there is none.
         family_config: the config for a base image of another family than CoreOS; None: there is none.
         kernel_arguments: operations on those of the image.
         network_keyfiles: NetworkManager keyfiles by file name.
@@ -94,6 +97,7 @@ class StandaloneInfraEnv:
     cpu_architecture: str = "x86_64"
     image_type: Kind = Kind.FULL_ISO
     ignition_config_override: str | None = attrs.field(default=None, repr=False)
+    ssh_authorized_key: str | None = attrs.field(default=None, repr=False)
     family_config: bytes | None = attrs.field(default=None, repr=False)
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(default=(), repr=False)
     network_keyfiles: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -124,6 +128,7 @@ class StandaloneInfraEnv:
             cpu_architecture=self.cpu_architecture,
             type=self.image_type.value,
             ignition_config_override=self.ignition_config_override,
+            ssh_authorized_key=self.ssh_authorized_key,
             network_keyfiles=self.network_keyfiles,
             family_config_set=self.family_config is not None,
             ramdisk_set=self.ramdisk is not None,
@@ -146,9 +151,14 @@ def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
         InvalidParameter: names every field that is unknown, missing or wrong.
     """
     document = parse_json_object(body)
+    static_network_config = document.pop("static_network_config", None)
     missing = [name for name in _REQUIRED if registering and name not in document]
     faults = [f"{name!a} is not a field" for name in document.keys() - _FIELDS.keys() - _IGNORED]
     faults += [f"{name} is required" for name in missing]
+    if static_network_config not in (None, []):
+        faults.append(
+            "static_network_config is not supported; nmstatectl gc FILE prints keyfiles for network_keyfiles"
+        )
     fields: dict[str, Any] = {}
     for name in _FIELDS.keys() & document.keys():
         try:
@@ -185,15 +195,17 @@ def _image_type(value: object) -> Kind:
 def _override(value: object) -> str | None:
     if value in (None, ""):
         return None
+    if isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, str):
-        raise ValueError("must be a string that holds an Ignition config")  # noqa: TRY004 - one type for all faults
+        raise ValueError("must be an Ignition config, as an object or as a string that holds one")  # noqa: TRY004 - one type for all faults
     config = value.encode()
     if len(config) > MAX_OVERRIDE_BYTES:
         raise ValueError(f"has {len(config)} bytes, more than {MAX_OVERRIDE_BYTES}")
     try:
         check_ignition(config)
-    except ImageServiceError:
-        raise ValueError("must be an Ignition version 3 config") from None
+    except ImageServiceError as error:
+        raise ValueError(f"must be an Ignition version 3 config: {error.detail}") from None
     return value
 
 
@@ -298,7 +310,8 @@ _FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
     ),
     "cpu_architecture": (_architecture, {"enum": [*ARCHITECTURES, *SYNONYMS]}),
     "image_type": (_image_type, _IMAGE_TYPE),
-    "ignition_config_override": (_override, TEXT_OR_NULL),
+    "ignition_config_override": (_override, {"anyOf": [TEXT_OR_NULL, {"type": "object"}]}),
+    "ssh_authorized_key": (parse_ssh_keys, TEXT_OR_NULL),
     "family_config": (
         _family_config,
         {"anyOf": [TEXT_OR_NULL, object_schema(base64={**TEXT, "contentEncoding": "base64"})]},
@@ -307,7 +320,11 @@ _FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
     "network_keyfiles": (_network_keyfiles, {"type": ["object", "null"], "additionalProperties": TEXT}),
     "ramdisk": (_ramdisk, {**TEXT_OR_NULL, "contentEncoding": "base64"}),
 }
-_CHANGES = object_schema(**{name: schema for name, (_, schema) in _FIELDS.items()}, pull_secret={})
+_CHANGES = object_schema(
+    **{name: schema for name, (_, schema) in _FIELDS.items()},
+    pull_secret={},
+    static_network_config={"type": ["array", "null"], "maxItems": 0},
+)
 INFRA_ENV_SCHEMAS: Schemas = {
     "NewInfraEnv": {**_CHANGES, "required": list(_REQUIRED)},
     "InfraEnvChanges": {**_CHANGES, "required": []},

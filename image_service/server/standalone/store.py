@@ -41,6 +41,7 @@ _INFRA_ENVS = Table(
     Column("cpu_architecture", Text, nullable=False),
     Column("image_type", Text, nullable=False),
     Column("ignition_config_override", Text),
+    Column("ssh_authorized_key", Text),
     Column("family_config", LargeBinary),
     Column("kernel_arguments", JSON, nullable=False),  # list of pairs
     Column("network_keyfiles", JSON, nullable=False),  # object
@@ -63,8 +64,11 @@ class InfraEnvStore:
         _METADATA.create_all(self._engine)
         with self._engine.begin() as connection:
             columns = {column["name"] for column in inspect(connection).get_columns(_INFRA_ENVS.name)}
-            if "family_config" not in columns:  # the store of a development version
-                connection.execute(text("ALTER TABLE infra_envs ADD COLUMN family_config BLOB"))
+            for column in _INFRA_ENVS.columns:
+                if column.name not in columns:  # the store of an earlier version
+                    column_type = column.type.compile(self._engine.dialect)
+                    statement = f"ALTER TABLE {_INFRA_ENVS.name} ADD COLUMN {column.name} {column_type}"
+                    connection.execute(text(statement))
 
     def close(self) -> None:
         """Close the database."""

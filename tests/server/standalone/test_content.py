@@ -39,6 +39,17 @@ def test_override_is_served() -> None:
     assert json.loads(served) == override
 
 
+def test_ssh_keys_are_added_to_those_of_the_override() -> None:
+    user = {"name": "core", "sshAuthorizedKeys": ["c"], "groups": ["wheel"]}
+    override = {"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "a"}, user]}}
+    served = discovery_config(
+        infra_env(ignition_config_override=json.dumps(override), ssh_authorized_key="a\nb")
+    )
+    check_ignition(served)
+    users = {user["name"]: user for user in json.loads(served)["passwd"]["users"]}
+    assert users == {"a": {"name": "a"}, "core": {**user, "sshAuthorizedKeys": ["a", "b", "c"]}}
+
+
 def test_list_entries_with_the_same_key_are_merged() -> None:
     below = {
         "files": [{"path": "/a", "mode": 1, "user": {"id": 1}}, {"path": "/b"}],

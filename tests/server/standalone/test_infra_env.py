@@ -34,6 +34,7 @@ else:
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 REQUIRED: dict[str, Any] = {"name": "a", "openshift_version": "4.20"}
 IGNITION = '{"ignition":{"version":"3.2.0"}}'
+KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
 RAMDISK = gzip.compress(write_archive([Member("s3cret", b"")]), mtime=0)
 
 values = st.recursive(
@@ -50,6 +51,8 @@ names = st.sampled_from(
         "kernel_arguments",
         "network_keyfiles",
         "ramdisk",
+        "ssh_authorized_key",
+        "static_network_config",
     ]
 )
 
@@ -112,6 +115,43 @@ def test_all_fields_are_set() -> None:
     }
 
 
+def test_ignition_config_may_be_an_object() -> None:
+    config = {"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "/ä"}]}}
+    override = read(ignition_config_override=config)["ignition_config_override"]
+    assert json.loads(override) == config
+
+
+def test_refused_ignition_config_says_where_it_is_wrong() -> None:
+    with pytest.raises(InvalidParameter, match=r"is not JSON: line 2, column 2$"):
+        read(ignition_config_override="{\n}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (KEY, KEY),
+        (f"# mine\r\n {KEY} me@example.com\r\n\r\n{KEY}\n", f"{KEY} me@example.com\n{KEY}"),
+        (f'restrict,command="a b" {KEY} ä', f'restrict,command="a b" {KEY} ä'),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_ssh_keys_are_lines(text: str | None, keys: str | None) -> None:
+    infra_env = StandaloneInfraEnv.register(read(ssh_authorized_key=text), NOW)
+    assert rendered(infra_env)["ssh_authorized_key"] == keys
+
+
+def test_refused_ssh_key_is_not_repeated() -> None:
+    with pytest.raises(InvalidParameter, match=r"line 2 is not$") as caught:
+        read(ssh_authorized_key=f"{KEY}\ns3cret")
+    assert "s3cret" not in caught.value.detail
+
+
+@pytest.mark.parametrize("empty", [None, []])
+def test_empty_static_network_config_is_taken(empty: object) -> None:
+    assert read(static_network_config=empty) == REQUIRED
+
+
 def test_unset_fields_have_defaults() -> None:
     document = rendered(StandaloneInfraEnv.register(read(), NOW))
     assert document["cpu_architecture"] == "x86_64"
@@ -166,13 +206,13 @@ def test_architecture_alias_is_resolved() -> None:
 
 
 def test_all_faults_are_reported_together() -> None:
-    body = {"nmae": "a", "ssh_authorized_key": "s3cret", "cpu_architecture": "vax", "image_type": 7}
+    body = {"nmae": "a", "ssh_key": "s3cret", "cpu_architecture": "vax", "image_type": 7}
     with pytest.raises(InvalidParameter) as caught:
         parse_fields(json.dumps(body).encode(), registering=True)
     detail = caught.value.detail
     for fault in (
         "'nmae' is not a field",
-        "'ssh_authorized_key' is not a field",
+        "'ssh_key' is not a field",
         "name is required",
         "openshift_version is required",
         "cpu_architecture must be one of x86_64, aarch64, ppc64le, s390x, riscv64, amd64, arm64",
@@ -211,7 +251,19 @@ def test_content_other_than_a_json_object_is_refused(body: bytes) -> None:
         ("ignition_config_override", "{}"),
         ("ignition_config_override", '{"ignition":{"version":"2.2.0"}}'),
         ("ignition_config_override", "{"),
-        ("ignition_config_override", {"ignition": {"version": "3.2.0"}}),
+        ("ignition_config_override", {"ignition": {"version": "2.2.0"}}),
+        ("ignition_config_override", ["ignition"]),
+        ("ignition_config_override", {"ignition": {"version": "3.2.0"}, "a": float("nan")}),
+        ("ssh_authorized_key", 7),
+        ("ssh_authorized_key", "s3cret"),
+        ("ssh_authorized_key", "ssh-ed25519"),
+        ("ssh_authorized_key", "ssh-ed25519 AAAA"),
+        ("ssh_authorized_key", KEY.replace("ssh-ed25519", "ssh-rsa")),
+        ("ssh_authorized_key", f"{KEY}\n-----BEGIN OPENSSH PRIVATE KEY-----"),
+        ("ssh_authorized_key", f"{KEY} a\x1b[2J"),
+        ("ssh_authorized_key", f"{KEY} {'a' * 65536}"),
+        ("static_network_config", [{"network_yaml": "", "mac_interface_map": []}]),
+        ("static_network_config", "a"),
         ("ignition_config_override", IGNITION + " " * MAX_OVERRIDE_BYTES),
         ("kernel_arguments", "a=1"),
         ("kernel_arguments", {"operation": "append", "value": "a"}),
@@ -287,5 +339,5 @@ def test_every_json_object_is_parsed_or_refused(document: dict[str, Any]) -> Non
         fields = parse_fields(json.dumps(document).encode(), registering=False)
     except InvalidRequest:
         return
-    assert set(fields) == set(document) - {"pull_secret"}
+    assert set(fields) == set(document) - {"pull_secret", "static_network_config"}
     rendered(StandaloneInfraEnv.register({**REQUIRED, **fields}, NOW))

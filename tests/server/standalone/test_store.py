@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ FULL = {
     "openshift_version": "4.20",
     "image_type": Kind.MINIMAL_ISO,
     "ignition_config_override": '{"ä":"🙂"}',
+    "ssh_authorized_key": "ssh-ed25519 A\nssh-rsa B",
     "kernel_arguments": tuple(KernelArgument(operation, f"a=1={operation.value}") for operation in Operation),
     "network_keyfiles": {"b": "2", "a": "1\n"},
     "ramdisk": b"\x1f\x8b\0\xff",
@@ -47,6 +50,18 @@ def test_stored_infra_env_is_equal_after_a_restart(tmp_path: Path) -> None:
     second = InfraEnvStore(tmp_path / "a.sqlite")
     assert second.find_infra_env(kept.id) == kept
     second.close()
+
+
+def test_store_of_an_earlier_version_gets_the_new_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    InfraEnvStore(path).close()
+    with closing(sqlite3.connect(path)) as database:
+        for column in ("family_config", "ssh_authorized_key"):
+            database.execute(f"ALTER TABLE infra_envs DROP COLUMN {column}")
+    store = InfraEnvStore(path)
+    kept = store.add_infra_env(StandaloneInfraEnv.register(FULL, NOW))
+    assert store.find_infra_env(kept.id) == kept
+    store.close()
 
 
 def test_infra_envs_are_listed_by_name(store: InfraEnvStore) -> None:
