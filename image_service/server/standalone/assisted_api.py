@@ -3,6 +3,7 @@
     POST                  /api/assisted-install/v2/infra-envs           201
     GET                   /api/assisted-install/v2/infra-envs           200
     GET PATCH DELETE      …/infra-envs/{id}                             200 201 204
+    POST                  …/infra-envs/{id}/copies                      201
     GET                   …/infra-envs/{id}/downloads/files             200
     GET                   …/infra-envs/{id}/downloads/minimal-initrd    200 204
     GET                   …/infra-envs/{id}/downloads/image-url         200
@@ -26,6 +27,7 @@ from image_service.core.errors import InvalidParameter, NotFound
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.assisted.responses import FAMILY_CONFIG_FIELD
 from image_service.server.standalone.content import discovery_config, ramdisk
+from image_service.server.standalone.image_urls import image_urls
 from image_service.server.standalone.infra_env import INFRA_ENV_SCHEMAS, StandaloneInfraEnv, parse_fields
 from image_service.server.web_api.messages import ApiResponse, json_response
 from image_service.server.web_api.operations import (
@@ -122,6 +124,16 @@ class InfraEnvApi:
                 "DELETE", one, "DeregisterInfraEnv", "remove an infra-env", self._deregister, status=204
             ),
             ApiOperation(
+                "POST",
+                f"{one}/copies",
+                "CopyInfraEnv",
+                "register an infra-env with the attributes of another one, except for those that are given",
+                self._copy,
+                status=201,
+                body="InfraEnvChanges",
+                reply="InfraEnv",
+            ),
+            ApiOperation(
                 "GET",
                 f"{one}/downloads/files",
                 "DownloadInfraEnvFiles",
@@ -172,7 +184,9 @@ class InfraEnvApi:
         self, fields: Mapping[str, Any], infra_env_id: str | None = None
     ) -> StandaloneInfraEnv:
         """Register an infra-env with the attributes of `parse_fields`, by default under a random id."""
-        infra_env = StandaloneInfraEnv.register(fields, self._now(), infra_env_id)
+        return await self._add(StandaloneInfraEnv.register(fields, self._now(), infra_env_id))
+
+    async def _add(self, infra_env: StandaloneInfraEnv) -> StandaloneInfraEnv:
         await self._in_thread(partial(self._store.add_infra_env, infra_env))
         self._log.info("registered infra-env {infra_env}", infra_env=infra_env.id)
         return infra_env
@@ -184,7 +198,14 @@ class InfraEnvApi:
         return f"{self._image_service_base_url()}/byid/{infra_env.id}/{version}/{architecture}/{file}"
 
     async def _register(self, request: ApiRequest) -> ApiResponse:
-        infra_env = await self.register(await self._parse_fields(request.body, registering=True))
+        return self._created(await self.register(await self._parse_fields(request.body, registering=True)))
+
+    async def _copy(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
+        changes = await self._parse_fields(request.body, registering=False)
+        original = await self._find_infra_env(infra_env_id)
+        return self._created(await self._add(original.copy(changes, self._now())))
+
+    def _created(self, infra_env: StandaloneInfraEnv) -> ApiResponse:
         location = ("Location", f"{_COLLECTION}/{infra_env.id}")
         return json_response(self._describe(infra_env), 201, (location,))
 
@@ -248,7 +269,9 @@ class InfraEnvApi:
         return await self._in_thread(partial(parse_fields, body, registering=registering))
 
     def _describe(self, infra_env: StandaloneInfraEnv) -> InfraEnvBody:
-        return infra_env.describe(self.image_url(infra_env))
+        return infra_env.describe(
+            self.image_url(infra_env), image_urls(self._image_service_base_url(), infra_env)
+        )
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)

@@ -16,11 +16,15 @@ _KEYS = ("path", "name", "device", "number", "label")
 
 
 def discovery_config(infra_env: StandaloneInfraEnv) -> bytes:
-    """Return the Ignition config of a discovery image: the override, merged over one with the SSH keys."""
+    """Return the Ignition config of a discovery image: the override, merged over SSH keys and host name."""
     config = _DISCOVERY
     if infra_env.ssh_authorized_key is not None:
         user = {"name": "core", "sshAuthorizedKeys": infra_env.ssh_authorized_key.split("\n")}
         config = {**config, "passwd": {"users": [user]}}
+    if infra_env.hostname is not None:
+        contents = {"source": f"data:,{infra_env.hostname}"}
+        file = {"path": "/etc/hostname", "mode": 0o644, "overwrite": True, "contents": contents}
+        config = {**config, "storage": {"files": [file]}}
     if infra_env.ignition_config_override is not None:
         config = merge(config, json.loads(infra_env.ignition_config_override))
     return json.dumps(config, ensure_ascii=False, separators=(",", ":")).encode()

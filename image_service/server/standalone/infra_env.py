@@ -44,6 +44,9 @@ _MAX_ARGUMENT_CHARACTERS = 4096
 _MAX_KEYFILES = 64
 _MAX_KEYFILE_CHARACTERS = 64 * 1024
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+_MAX_HOSTNAME = 64  # of Linux
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOSTNAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")  # as it stands in a URL's path
 _OPERATIONS = {operation.value: operation for operation in Operation}
 _IMAGE_TYPE: Json = {"enum": [Kind.FULL_ISO.value, Kind.MINIMAL_ISO.value]}
@@ -62,10 +65,12 @@ class InfraEnvBody:
     type: Annotated[str, Keywords(**_IMAGE_TYPE)]
     ignition_config_override: str | None = attrs.field(repr=False)
     ssh_authorized_key: str | None = attrs.field(repr=False)
+    hostname: str | None
     network_keyfiles: Mapping[str, str] = attrs.field(repr=False)
     family_config_set: bool
     ramdisk_set: bool
     download_url: str
+    image_urls: Mapping[str, str]
     created_at: Time
     updated_at: Time
     # A string: assisted-service's own oddity.
@@ -83,6 +88,7 @@ class StandaloneInfraEnv:
         name: for people.
         ignition_config_override: JSON, merged into the discovery config.
         ssh_authorized_key: public keys of the user core, one a line; None: there is none.
+        hostname: of the machine; None: it is not set.
         family_config: the config for a base image of another family than CoreOS; None: there is none.
         kernel_arguments: operations on those of the image.
         network_keyfiles: NetworkManager keyfiles by file name.
@@ -98,6 +104,7 @@ class StandaloneInfraEnv:
     image_type: Kind = Kind.FULL_ISO
     ignition_config_override: str | None = attrs.field(default=None, repr=False)
     ssh_authorized_key: str | None = attrs.field(default=None, repr=False)
+    hostname: str | None = None
     family_config: bytes | None = attrs.field(default=None, repr=False)
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(default=(), repr=False)
     network_keyfiles: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -113,7 +120,14 @@ class StandaloneInfraEnv:
         moment = now.replace(microsecond=0)
         return cls(id=infra_env_id or str(uuid4()), created_at=moment, updated_at=moment, **fields)
 
-    def describe(self, download_url: str) -> InfraEnvBody:
+    def copy(self, changes: Mapping[str, Any], now: datetime) -> StandaloneInfraEnv:
+        """Return a new one with the same attributes except for `changes`."""
+        fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
+        for own in ("id", "created_at", "updated_at"):
+            del fields[own]
+        return self.register({**fields, **changes}, now)
+
+    def describe(self, download_url: str, image_urls: Mapping[str, str]) -> InfraEnvBody:
         """Return it as assisted-service does, with our ``network_keyfiles`` and ``ramdisk_set``."""
         operations = [
             {"operation": argument.operation.value, "value": argument.value}
@@ -129,10 +143,12 @@ class StandaloneInfraEnv:
             type=self.image_type.value,
             ignition_config_override=self.ignition_config_override,
             ssh_authorized_key=self.ssh_authorized_key,
+            hostname=self.hostname,
             network_keyfiles=self.network_keyfiles,
             family_config_set=self.family_config is not None,
             ramdisk_set=self.ramdisk is not None,
             download_url=download_url,
+            image_urls=image_urls,
             created_at=_timestamp(self.created_at),
             updated_at=_timestamp(self.updated_at),
             kernel_arguments=json.dumps(operations) if operations else None,
@@ -206,6 +222,16 @@ def _override(value: object) -> str | None:
         check_ignition(config)
     except ImageServiceError as error:
         raise ValueError(f"must be an Ignition version 3 config: {error.detail}") from None
+    return value
+
+
+def _hostname(value: object) -> str | None:
+    if value in (None, ""):
+        return None
+    if not isinstance(value, str) or len(value) > _MAX_HOSTNAME or not _HOSTNAME.fullmatch(value):
+        raise ValueError(
+            f"must be at most {_MAX_HOSTNAME} letters, digits and hyphens, in labels of 1 to 63 between dots"
+        )
     return value
 
 
@@ -312,6 +338,7 @@ _FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
     "image_type": (_image_type, _IMAGE_TYPE),
     "ignition_config_override": (_override, {"anyOf": [TEXT_OR_NULL, {"type": "object"}]}),
     "ssh_authorized_key": (parse_ssh_keys, TEXT_OR_NULL),
+    "hostname": (_hostname, {**TEXT_OR_NULL, "maxLength": _MAX_HOSTNAME}),
     "family_config": (
         _family_config,
         {"anyOf": [TEXT_OR_NULL, object_schema(base64={**TEXT, "contentEncoding": "base64"})]},

@@ -42,6 +42,7 @@ _INFRA_ENVS = Table(
     Column("image_type", Text, nullable=False),
     Column("ignition_config_override", Text),
     Column("ssh_authorized_key", Text),
+    Column("hostname", Text),
     Column("family_config", LargeBinary),
     Column("kernel_arguments", JSON, nullable=False),  # list of pairs
     Column("network_keyfiles", JSON, nullable=False),  # object

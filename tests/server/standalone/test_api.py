@@ -15,6 +15,7 @@ from twisted.logger import capturedLogs
 
 from image_service.core.formats.initrd import read_members
 from image_service.core.formats.newc import write_archive
+from image_service.server.http.routes import ImageRoute, parse_route
 from image_service.server.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES
 from image_service.server.standalone.service import MAX_BODY_BYTES
 from tests.pytwisted import async_fixture, ensure_deferred
@@ -68,6 +69,34 @@ async def test_infra_env_is_registered_changed_and_removed(api: ApiClient) -> No
     assert (removed.status, removed.body) == (204, b"")
     assert problem(await api("GET", one)) == (404, "not-found")
     assert (await api("GET", INFRA_ENVS)).document == []
+
+
+@ensure_deferred
+async def test_copy_has_all_but_what_is_changed(api: ApiClient) -> None:
+    ramdisk = base64.b64encode(write_archive([])).decode()
+    original = await api.register(ignition_config_override=IGNITION, ramdisk=ramdisk, family_config="s3cret")
+    copied = await api("POST", f"{INFRA_ENVS}/{original}/copies", {"name": "b", "family_config": None})
+    assert copied.status == 201
+    first = (await api("GET", f"{INFRA_ENVS}/{original}")).document
+    copy = copied.document
+    assert copied.field("Location") == f"{INFRA_ENVS}/{copy['id']}"
+    assert copy["id"] != original
+    assert (copy["name"], first["name"]) == ("b", "a")
+    assert (copy["ramdisk_set"], copy["family_config_set"], first["family_config_set"]) == (True, False, True)
+    assert copy["ignition_config_override"] == first["ignition_config_override"] == IGNITION
+    assert problem(await api("POST", f"{NOWHERE}/copies", {})) == (404, "not-found")
+    assert problem(await api("POST", f"{INFRA_ENVS}/{original}/copies", {"id": original}))[0] == 400
+
+
+@ensure_deferred
+@pytest.mark.parametrize(("architecture", "count"), [("x86_64", 8), ("s390x", 7)])
+async def test_reply_has_the_urls_of_all_images(api: ApiClient, architecture: str, count: int) -> None:
+    infra_env_id = await api.register(cpu_architecture=architecture, openshift_version="4.20+a")
+    urls = (await api("GET", f"{INFRA_ENVS}/{infra_env_id}")).document["image_urls"]
+    assert len(urls) == count
+    refs = {name: parse_route(url.removeprefix(BASE_URL), {}) for name, url in urls.items()}
+    assert all(isinstance(route, ImageRoute) for route in refs.values())
+    assert all(route.ref.version == "4.20+a" for route in refs.values() if isinstance(route, ImageRoute))
 
 
 @ensure_deferred

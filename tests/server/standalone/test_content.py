@@ -50,6 +50,19 @@ def test_ssh_keys_are_added_to_those_of_the_override() -> None:
     assert users == {"a": {"name": "a"}, "core": {**user, "sshAuthorizedKeys": ["a", "b", "c"]}}
 
 
+def test_host_name_is_a_file_that_the_override_may_replace() -> None:
+    def hostname(**fields: Any) -> object:
+        config = json.loads(discovery_config(infra_env(hostname="a.example", **fields)))
+        (file,) = config["storage"]["files"]
+        assert (file["path"], file["mode"], file["overwrite"]) == ("/etc/hostname", 0o644, True)
+        return file["contents"]["source"]
+
+    assert hostname() == "data:,a.example"
+    files = [{"path": "/etc/hostname", "contents": {"source": "data:,b"}}]
+    override = {"ignition": {"version": "3.4.0"}, "storage": {"files": files}}
+    assert hostname(ignition_config_override=json.dumps(override)) == "data:,b"
+
+
 def test_list_entries_with_the_same_key_are_merged() -> None:
     below = {
         "files": [{"path": "/a", "mode": 1, "user": {"id": 1}}, {"path": "/b"}],

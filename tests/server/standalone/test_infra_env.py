@@ -52,13 +52,14 @@ names = st.sampled_from(
         "network_keyfiles",
         "ramdisk",
         "ssh_authorized_key",
+        "hostname",
         "static_network_config",
     ]
 )
 
 
 def rendered(infra_env: StandaloneInfraEnv, download_url: str = "") -> Any:
-    return json.loads(json.dumps(infra_env.describe(download_url), default=render_body).encode())
+    return json.loads(json.dumps(infra_env.describe(download_url, {}), default=render_body).encode())
 
 
 def read(**fields: Any) -> dict[str, Any]:
@@ -264,6 +265,15 @@ def test_content_other_than_a_json_object_is_refused(body: bytes) -> None:
         ("ssh_authorized_key", f"{KEY} {'a' * 65536}"),
         ("static_network_config", [{"network_yaml": "", "mac_interface_map": []}]),
         ("static_network_config", "a"),
+        ("hostname", 7),
+        ("hostname", "a b"),
+        ("hostname", "-a"),
+        ("hostname", "a..b"),
+        ("hostname", "a."),
+        ("hostname", "a\n"),
+        ("hostname", "a,%0Ab"),
+        ("hostname", "a" * 64),
+        ("hostname", f"{'a' * 63}.b"),
         ("ignition_config_override", IGNITION + " " * MAX_OVERRIDE_BYTES),
         ("kernel_arguments", "a=1"),
         ("kernel_arguments", {"operation": "append", "value": "a"}),

@@ -24,6 +24,7 @@ FULL = {
     "openshift_version": "4.20",
     "image_type": Kind.MINIMAL_ISO,
     "ignition_config_override": '{"ä":"🙂"}',
+    "hostname": "a.example",
     "ssh_authorized_key": "ssh-ed25519 A\nssh-rsa B",
     "kernel_arguments": tuple(KernelArgument(operation, f"a=1={operation.value}") for operation in Operation),
     "network_keyfiles": {"b": "2", "a": "1\n"},
