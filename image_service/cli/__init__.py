@@ -29,6 +29,7 @@ _COMMANDS = {
     "compose": "composer.compose",
     "health": "health",
     "images": "images",
+    "infra-env": "infra_env.command",
     "link": "link",
     "boot": "boot",
     "inspect": "iso.inspect",

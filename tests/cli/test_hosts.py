@@ -10,6 +10,7 @@ from image_service.toolkit.commands import main as toolkit_main
 CALLS = [
     (["images", "list", "--admin", "http://{}/"], "--admin"),
     (["link", "http://h/x", "--admin", "http://{}:8081"], "--admin"),
+    (["infra-env", "list", "--api", "http://{}/"], "--api"),
     (["compose", "list", "--server", "http://{}/"], "--server"),
     (["worker", "--server", "https://{}"], "--server"),
     (["doctor", "http://{}/x.iso"], "URL"),

@@ -16,6 +16,8 @@ from image_service.settings.variables import read_group
 if TYPE_CHECKING:
     import argparse
 
+    from image_service.settings.parsers import ListenAddress
+
 DEFAULT_ADMIN = "http://127.0.0.1:8081"
 """Where ``make run`` listens."""
 
@@ -37,8 +39,12 @@ def admin_client(options: argparse.Namespace) -> AdminClient:
     if not known:
         raise ConfigurationError("--admin is not given, and ADMIN_LISTEN names no port")
     listen = max(known, key=lambda address: address.is_loopback)  # if none is, the first
-    host = ip_address(listen.host)
-    scheme = "https" if tls.is_enabled and not host.is_loopback else "http"
-    reached = Address(_LOOPBACK[host.version] if host.is_unspecified else str(host), listen.port)
+    scheme = "https" if tls.is_enabled and not listen.is_loopback else "http"
     token_file = options.token_file or admin.token_file
-    return AdminClient(f"{scheme}://{reached.netloc}", token_file, options.ca_file)
+    return AdminClient(f"{scheme}://{reached_address(listen).netloc}", token_file, options.ca_file)
+
+
+def reached_address(listen: ListenAddress) -> Address:
+    """Return the address that reaches a listener of this machine: loopback, if it has all addresses."""
+    host = ip_address(listen.host)
+    return Address(_LOOPBACK[host.version] if host.is_unspecified else str(host), listen.port)

@@ -51,7 +51,7 @@ def add_admin_arguments(parser: argparse.ArgumentParser, *other_names: str) -> N
     parser.add_argument(
         "--admin",
         *other_names,
-        type=_parse_url,
+        type=parse_web_url,
         metavar="URL",
         help="base URL of the ADMIN_LISTEN of a running service; of its LISTEN_PORT if that is not set",
     )
@@ -63,7 +63,8 @@ def add_admin_arguments(parser: argparse.ArgumentParser, *other_names: str) -> N
     )
 
 
-def _parse_url(url: str) -> str:
+def parse_web_url(url: str) -> str:
+    """Return an argument that is the base URL of a service."""
     if not is_web_url(url):
         fault = host_fault(url) or "must be an http or https URL, such as http://localhost:8081"
         raise argparse.ArgumentTypeError(fault)

@@ -1,4 +1,4 @@
-"""A client of the administrative listener, for commands: blocking, without redirects and proxies."""
+"""A client of the administrative listener, and of the stand-in, for commands: blocking, without redirects."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 10
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
+_VERBS = {"GET": "fetch", "POST": "post to", "PATCH": "change", "DELETE": "delete"}
 
 
 @attrs.frozen
@@ -32,11 +33,13 @@ class AdminClient:
         url: base URL of its administrative listener, or of one for clients if it has none.
         token_file: of the token; None: no token is sent.
         ca_file: PEM file of certificate authorities to trust beside those of the system.
+        token: in the place of a file.
     """
 
     url: str
     token_file: Path | None = None
     ca_file: Path | None = None
+    token: str | None = attrs.field(default=None, repr=False)
 
     def get(self, path: str) -> bytes:
         """Return the content at a path.
@@ -45,15 +48,17 @@ class AdminClient:
             ConfigurationError: the file of the token or of the authorities cannot be used.
             Unavailable: the service cannot be reached, or refuses the request.
         """
-        return self._request("GET", path)
+        return self.request("GET", path)
 
     def post(self, path: str, document: object) -> bytes:
         """Send a JSON document, and return the content of the response; raises as `get` does."""
-        return self._request("POST", path, json.dumps(document).encode())
+        return self.request("POST", path, document)
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    def request(self, method: str, path: str, document: object = None) -> bytes:
+        """Send a request, with a JSON document if it is not None; return and raise as `get` does."""
+        body = None if document is None else json.dumps(document).encode()
         url = f"{self.url.rstrip('/')}{path}"
-        failed = f"cannot {'fetch' if method == 'GET' else 'post to'} {url}"
+        failed = f"cannot {_VERBS[method]} {url}"
         limits = RequestLimits(connect_seconds=TIMEOUT_SECONDS, stall_seconds=TIMEOUT_SECONDS)
         http = HttpClient(partial(client_context, self.ca_file), limits)
         try:
@@ -61,7 +66,7 @@ class AdminClient:
                 status, content = response.status, response.read(MAX_RESPONSE_BYTES + 1)
         except HttpError as error:
             raise Unavailable(f"{failed}: {_reason(error)}") from None
-        if status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
+        if status not in {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT}:
             raise Unavailable(f"{failed}: {self._refusal(status, content)}")
         if len(content) > MAX_RESPONSE_BYTES:
             raise Unavailable(f"{url} has more than {MAX_RESPONSE_BYTES} bytes")
@@ -69,14 +74,18 @@ class AdminClient:
 
     def _headers(self, body: bytes | None) -> dict[str, str]:
         headers = {} if body is None else {"Content-Type": "application/json"}
-        if self.token_file is None:
+        if self.token_file is None and self.token is None:
             return headers
+        if self.token_file is None:
+            return {**headers, "Authorization": f"Bearer {self.token}"}
         try:
             return {**headers, "Authorization": f"Bearer {read_token(self.token_file)}"}
         except ValueError as error:
             raise ConfigurationError(f"--token-file {self.token_file}: {error}") from None
 
     def _refusal(self, status: int, body: bytes) -> str:
+        if status == HTTPStatus.UNAUTHORIZED and self.token is not None and self.token_file is None:
+            return "the service does not accept the token"
         if status == HTTPStatus.UNAUTHORIZED and self.token_file is None:
             return "the service requires a token; --token-file names its file"
         if status == HTTPStatus.UNAUTHORIZED:

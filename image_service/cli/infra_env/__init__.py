@@ -1,0 +1,1 @@
+"""``image-service infra-env``: registers infra-envs at a service in standalone mode."""

@@ -1,0 +1,149 @@
+"""``image-service infra-env`` at the API of a stand-in, and what it says without one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from twisted.internet.threads import deferToThread
+
+from image_service.cli import main
+from tests.ports import free_port
+from tests.pytwisted import async_fixture, ensure_deferred
+from tests.server.standalone.running import BASE_URL, LOOPBACK, running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from tests.cli.conftest import Run
+
+    Ask: TypeAlias = Callable[..., Awaitable[tuple[int, str, str]]]
+
+KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
+TOKEN = "t0ken-of-the-stand-in"
+
+
+@async_fixture
+async def ask(reactor: EPollReactor, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> AsyncIterator[Ask]:
+    """Run a verb at a stand-in with a token; return status, output and errors."""
+    token_file = tmp_path / "token"
+    token_file.write_text(TOKEN)
+    async with running(reactor, tmp_path / "data", LOOPBACK, TOKEN) as standalone:
+        service = ["--api", standalone.api_url, "--token-file", str(token_file)]
+
+        async def ask_here(verb: str, *arguments: object) -> tuple[int, str, str]:
+            words = ["infra-env", verb, *map(str, arguments), *service]
+            status = await deferToThread(main, words)
+            return status, *capfd.readouterr()
+
+        yield ask_here
+
+
+@ensure_deferred
+async def test_infra_env_is_made_shown_changed_copied_and_removed(ask: Ask, tmp_path: Path) -> None:
+    files = {
+        "config.ign": '{"ignition": {"version": "3.2.0"}}',
+        "key.pub": f"{KEY}\n",
+        "eth0.nmconnection": "[connection]\nid=eth0\n",
+        "family.cfg": "text",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    status, output, errors = await ask(
+        "create",
+        *("--name", "lab", "--base", "4.20", "--hostname", "worker-1", "--json"),
+        *("--ignition", tmp_path / "config.ign", "--ssh-key", tmp_path / "key.pub"),
+        *("--config", tmp_path / "family.cfg", "--network-keyfile", tmp_path / "eth0.nmconnection"),
+        *("--karg", "console=ttyS0", "--karg-delete", "quiet"),
+    )
+    assert (status, errors) == (0, "")
+    made = json.loads(output)
+    assert made == made | {
+        "name": "lab",
+        "openshift_version": "4.20",
+        "cpu_architecture": "x86_64",
+        "hostname": "worker-1",
+        "ignition_config_override": files["config.ign"],
+        "ssh_authorized_key": KEY,
+        "family_config_set": True,
+        "network_keyfiles": {"eth0.nmconnection": files["eth0.nmconnection"]},
+    }
+    assert json.loads(made["kernel_arguments"]) == [
+        {"operation": "append", "value": "console=ttyS0"},
+        {"operation": "delete", "value": "quiet"},
+    ]
+
+    status, output, errors = await ask("show", "lab")
+    assert (status, errors) == (0, "")
+    iso = f"{BASE_URL}/byid/{made['id']}/4.20/x86_64/full.iso"
+    for line in (
+        f"ISO          {iso}",
+        f"its SHA-256  {iso}.sha256",
+        f"download     curl -fo full.iso {iso}",
+    ):
+        assert line in output.splitlines()
+    assert all(url in output for url in made["image_urls"].values())
+    assert KEY not in output
+
+    status, output, _ = await ask("edit", made["id"], "--hostname", "", "--json")
+    assert (status, json.loads(output)["hostname"]) == (0, None)
+    status, output, _ = await ask("copy", "lab", "--name", "lab 2", "--json")
+    copied = json.loads(output)
+    assert (status, copied["name"], copied["ssh_authorized_key"]) == (0, "lab 2", KEY)
+
+    status, output, _ = await ask("list")
+    assert status == 0
+    assert [line.split()[0] for line in output.splitlines()] == ["ID", made["id"], copied["id"]]
+    assert (await ask("delete", "lab", "no such")) == (
+        1,
+        "",
+        "image-service: no infra-env has the name or id no such\n",
+    )
+    assert (await ask("delete", "lab", copied["id"])) == (0, "", "")
+    assert (await ask("list", "--json")) == (0, "[]\n", "")
+
+
+@ensure_deferred
+async def test_refusals_name_the_fault_and_no_content(ask: Ask, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    create = ("create", "--name", "a", "--base", "4.20")
+    for content, option, fault in (
+        (b"variant: fcos\nsecret: s3cret\n", "--ignition", "it is Butane: translate it by butane"),
+        (b'{"s3cret"', "--ignition", "is not JSON"),
+        (b"s3cret\n", "--ssh-key", "line 1 is not"),
+        (b"s3cret\xff", "--ignition", "is not text in UTF-8"),
+    ):
+        config.write_bytes(content)
+        status, output, errors = await ask(*create, option, config)
+        assert (status, output) == (1, "")
+        assert fault in errors
+        assert "s3cret" not in errors
+    assert (await ask("edit", "a"))[2] == "image-service: edit: no option says what to change\n"
+    for _ in range(2):
+        assert (await ask(*create))[0] == 0
+    assert "a is the name of 2 infra-envs: " in (await ask("show", "a"))[2]
+
+
+@ensure_deferred
+async def test_text_of_others_cannot_write_to_the_terminal(ask: Ask) -> None:
+    assert (await ask("create", "--name", "a\u202e\u009b2J", "--base", "4.20"))[0] == 0
+    for arguments in (["list"], ["show", "a\u202e\u009b2J"]):
+        status, output, _ = await ask(*arguments)
+        assert status == 0
+        assert "a\\u202e\\x9b2J" in output
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - nobody listens
+def test_without_api_that_of_the_environment_is_asked(
+    run: Run, monkeypatch: pytest.MonkeyPatch, listen: str
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("STANDALONE_LISTEN", f"{listen}:{port}")
+    url = f"http://127.0.0.1:{port}/api/assisted-install/v2/infra-envs"
+    assert f"cannot fetch {url}: " in run("infra-env", "list").errors
