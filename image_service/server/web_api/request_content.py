@@ -12,7 +12,7 @@ from image_service.server.transport.admission.rate import ClientRate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_WAITING_BYTES = 1024 * 1024
+MAX_WAITING_BYTES = 512 * 1024
 _UNREAD_BYTES = 64 * 1024
 """In memory before the first read, which may wait for its turn."""
 _PIECE_BYTES = MAX_WAITING_BYTES // 4
@@ -51,8 +51,7 @@ class RequestContent:
         self._abort = abort
         self._received = 0
         self._fault = "the connection ended before the content did"
-        self._chunks: list[bytes] = []
-        self._waiting = 0
+        self._waiting = bytearray()  # not the chunks themselves: one of a byte takes 40
         self._read: Deferred[None] | None = None
         self._most = _UNREAD_BYTES
         self._is_paused = False
@@ -63,12 +62,11 @@ class RequestContent:
         """Append received bytes."""
         if self._is_dropped:
             return
-        self._chunks.append(chunk)
+        self._waiting += chunk
         self._received += len(chunk)
-        self._waiting += len(chunk)
-        if self._waiting >= _PIECE_BYTES:
+        if len(self._waiting) >= _PIECE_BYTES:
             self._end_read()
-        if self._waiting > self._most and not self._is_paused:
+        if len(self._waiting) > self._most and not self._is_paused:
             self._is_paused = True
             self._pause()
 
@@ -80,7 +78,7 @@ class RequestContent:
     def drop(self) -> None:
         """Discard unread bytes; further reads fail, unless the content is complete and was read."""
         self._is_dropped = True
-        self._is_complete = self._is_complete and not self._chunks
+        self._is_complete = self._is_complete and not self._waiting
         self._take()
         self._end_read()
 
@@ -97,7 +95,7 @@ class RequestContent:
             InvalidRequest: the connection has ended, or was aborted.
         """
         self._most = MAX_WAITING_BYTES
-        if self._waiting < _PIECE_BYTES and not (self._is_complete or self._is_dropped):
+        if len(self._waiting) < _PIECE_BYTES and not (self._is_complete or self._is_dropped):
             self._continue()
             self._read = Deferred()
             try:
@@ -109,9 +107,8 @@ class RequestContent:
         return self._take()
 
     def _take(self) -> bytes:
-        taken = b"".join(self._chunks)
-        self._chunks.clear()
-        self._waiting = 0
+        taken = bytes(self._waiting)
+        self._waiting = bytearray()  # a cleared one keeps its memory
         self._continue()
         return taken
 
