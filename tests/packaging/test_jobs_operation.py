@@ -226,7 +226,7 @@ def test_alerts_fire_at_their_fault_alone(fault: str, tmp_path: Path) -> None:
     order = [group["name"] for group in yaml.safe_load(FILE.read_text())["groups"]]
     document = {
         "rule_files": [str(FILE)],
-        "evaluation_interval": "1m",
+        "evaluation_interval": "5m",
         "group_eval_order": order,
         "tests": [test],
     }

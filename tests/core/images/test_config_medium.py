@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import Unprocessable
@@ -148,7 +148,6 @@ CONTENTS = st.builds(noise, st.one_of(st.integers(0, 5000), st.integers(0, 300_0
 
 @pytest.mark.slow
 def test_any_files_come_out_again(tmp_path: Path) -> None:
-    @settings(max_examples=100)
     @given(st.dictionaries(PATHS, CONTENTS, max_size=30))
     def write(files: dict[str, bytes]) -> None:
         try:

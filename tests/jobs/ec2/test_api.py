@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import attrs
 import pytest
 from defusedxml.ElementTree import fromstring
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 
@@ -159,7 +159,6 @@ TEXTS = st.sampled_from(["true", "2016-11-15", "1", "Windows", *OPERATIONS]) | s
 FORMS = st.dictionaries(NAMES, TEXTS).map(lambda form: urlencode(form).encode())
 
 
-@settings(max_examples=200)
 @given(
     st.binary(max_size=200)
     | FORMS

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import pytest
 from botocore.serialize import create_serializer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.jobs.ec2.errors import Ec2Error
@@ -27,7 +27,6 @@ def read(operation: str, form: dict[str, str]) -> dict[str, Any]:
     return read_parameters(shape, parse_form(urlencode(form).encode()))
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_parameters_that_botocore_serializes_are_read(data: st.DataObject) -> None:
     model = operation_model(data.draw(st.sampled_from(OPERATIONS)))

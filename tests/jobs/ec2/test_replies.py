@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from botocore.parsers import create_parser
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.jobs.ec2.errors import error_document
@@ -19,7 +19,6 @@ def parse(operation: str, document: bytes, status: int = 200) -> dict[str, Any]:
     return parsed
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_botocore_parses_every_reply(data: st.DataObject) -> None:
     operation = data.draw(st.sampled_from([name for name in OPERATIONS if not name.startswith("Cancel")]))

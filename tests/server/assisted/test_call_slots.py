@@ -349,4 +349,4 @@ class Comparison(RuleBasedStateMachine):
 
 
 TestComparison = Comparison.TestCase
-TestComparison.settings = settings(deadline=None, max_examples=100, stateful_step_count=40)
+TestComparison.settings = settings(stateful_step_count=40)

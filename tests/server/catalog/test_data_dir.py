@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
@@ -183,7 +183,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(STEPS, st.sets(st.sampled_from([IMAGE, "other"])))
 def test_no_sequence_of_steps_removes_foreign_files(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], kept: set[str]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
@@ -427,7 +427,6 @@ class Hostile:
         return file(request)
 
 
-@settings(max_examples=40)
 @given(BEHAVIORS)
 def test_hostile_origin_never_mixes_versions(origin: Origin, plan: list[tuple[str, int, int | None]]) -> None:
     path = f"/{next(PATHS)}.iso"

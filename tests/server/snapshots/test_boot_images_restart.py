@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
@@ -288,7 +288,6 @@ def test_processes_with_one_repository_serve_one_version_to_a_client(world: Worl
         max_size=25,
     )
 )
-@settings(max_examples=60)
 def test_no_mount_gets_bytes_of_two_versions(steps: list[tuple[str, int]]) -> None:
     with make_world() as world:
         say(world)

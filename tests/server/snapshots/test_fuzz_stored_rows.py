@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
@@ -141,7 +141,6 @@ def check_key(sealed: SealedRepository, key: Question, answers: list[Customizati
     assert infra_env is None or infra_env[0] == infra_env_of(key)
 
 
-@settings(max_examples=60)
 @given(st.lists(assignments, max_size=6), st.lists(swaps, max_size=4), st.lists(damages, max_size=3))
 def test_fuzz_stored_rows_are_read_as_they_were_stored_or_not_at_all(
     stored: Database,

@@ -458,5 +458,5 @@ class Mounting(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-Mounting.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Mounting.TestCase.settings = settings(stateful_step_count=40)
 TestMounting = Mounting.TestCase

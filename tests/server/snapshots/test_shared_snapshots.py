@@ -422,5 +422,5 @@ class Processes(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-Processes.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Processes.TestCase.settings = settings(stateful_step_count=40, deadline=None)
 TestProcesses = Processes.TestCase

@@ -28,7 +28,6 @@ def reads(profile: Profile, size: int, seed: int) -> list[tuple[int, int]]:
     return list(ranges(profile, size, Random(seed)))  # noqa: S311 - nothing is secret
 
 
-@settings(max_examples=40)  # same
 @given(st.sampled_from((Profile.MOUNT, Profile.BOOT)), SIZES, st.integers(0, 9))
 def test_ranges_are_aligned_within_the_image_and_of_4_to_128_kib(
     profile: Profile, size: int, seed: int

@@ -5,7 +5,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from image_service.core.errors import KernelArgumentInvalid, KernelArgumentsTooLarge
@@ -256,7 +256,6 @@ def test_editing_matches_naive_model_or_is_refused(current: str, arguments: list
             edit_arguments(current, arguments)
 
 
-@settings(max_examples=60)
 @given(current=CURRENT.filter(LEGAL.fullmatch), arguments=ARGUMENTS)
 def test_editing_equals_coreos_installer(
     tmp_path_factory: pytest.TempPathFactory, current: str, arguments: list[KernelArgument]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FileNotInImage, FormatError
@@ -166,7 +166,6 @@ def test_oversized_program_is_refused_unread(tmp_path: Path) -> None:
         read(cpio(("root.squashfs", make_squashfs(tree, "-comp gzip"))), limit=10_000)
 
 
-@settings(max_examples=400)
 @given(data=st.data())
 def test_damage_raises_format_errors_only(damageable: list[Damageable], data: st.DataObject) -> None:
     image, structures = data.draw(st.sampled_from(damageable))

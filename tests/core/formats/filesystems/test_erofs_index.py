@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FormatError
@@ -119,7 +119,6 @@ def files(draw: st.DrawFn) -> File:
     return File(extents, block_bits, is_compact, flags, draw(st.integers(0, 70)), is_ended)
 
 
-@settings(max_examples=300)
 @given(file=files(), data=st.data())
 def test_extents_are_found_for_any_range(file: File, data: st.DataObject) -> None:
     begins = [extent.start for extent in file.extents]

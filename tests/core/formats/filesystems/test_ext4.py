@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FileNotInImage, FormatError
@@ -215,7 +215,6 @@ def test_altered_metadata_with_checksums_are_refused_or_have_no_effect(tmp_path:
     image = make_ext(tmp_path, tree, "-t ext4 -b 1024 -O metadata_csum,64bit,^has_journal -N 64", "1M")
     expected, used = list_tree(tree), used_bytes(image)
 
-    @settings(max_examples=400)
     @given(st.sampled_from(used), st.integers(1, 255))
     def alter(position: int, mask: int) -> None:
         altered = bytearray(image)
@@ -238,7 +237,6 @@ def test_altered_metadata_without_checksums_are_read_or_refused(tmp_path: Path, 
     image = make_ext(tmp_path, tree, f"{options} -N 64", "1M")
     used = used_bytes(image)
 
-    @settings(max_examples=400)
     @given(st.sampled_from(used), st.binary(min_size=1, max_size=4))
     def alter(position: int, data: bytes) -> None:
         altered = bytearray(image)

@@ -5,7 +5,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FileNotInImage, FormatError
@@ -135,7 +135,6 @@ def test_altered_bytes_are_read_or_refused(tmp_path: Path, bits: int) -> None:
     image = make_fat(tmp_path, tree, f"-F {bits} -s 1", {12: 512, 16: 4096, 32: 40960}[bits])
     used = [offset for offset, byte in enumerate(image) if byte]
 
-    @settings(max_examples=200)
     @given(st.sampled_from(used), st.binary(min_size=1, max_size=4))
     def alter(position: int, data: bytes) -> None:
         meter = MeteredReader(image, 1 << 23)

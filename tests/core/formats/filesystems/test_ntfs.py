@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FileNotInImage, FormatError
@@ -94,7 +94,6 @@ def test_altered_bytes_are_read_or_refused(volume: bytes) -> None:
         if volume[offset] and offset % 512 < 510
     ]
 
-    @settings(max_examples=200)
     @given(st.sampled_from(used), st.binary(min_size=1, max_size=4))
     def alter(position: int, data: bytes) -> None:
         meter = MeteredReader(volume, 1 << 26)

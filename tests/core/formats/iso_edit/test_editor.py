@@ -129,7 +129,7 @@ def test_random_edits_are_read_again(count: int) -> None:
 
 @pytest.mark.soak
 @given(layout=st.sampled_from(LAYOUTS), puts=PUTS.filter(is_possible))
-@settings(max_examples=1000, deadline=None)
+@settings(deadline=None)
 def test_many_edits_are_read_by_foreign_tools(layout: str, puts: Mapping[str, bytes]) -> None:
     with TemporaryDirectory() as name:
         check(layout, puts, Path(name))
