@@ -22,6 +22,7 @@ from image_service.cli.shared.input import STANDARD_INPUT
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
 from image_service.core.errors import ConfigurationError, ImageServiceError, Unavailable
+from image_service.server.boot_progress.stages import ReadState
 from image_service.tools.doctor.outcomes import CheckStatus, render_outcome
 from image_service.tools.doctor.target import ImageUrl
 from image_service.tools.redfish.bmc_list import BmcAddress, parse_bmc_url, read_bmcs, read_credentials
@@ -243,7 +244,7 @@ def _may_reset(machines: Sequence[Machine], options: argparse.Namespace) -> bool
 
 
 def _follow(admin: AdminClient, machines: Sequence[Machine], since: datetime) -> None:
-    """Print the stage of each boot as it changes, until all are done or stalled."""
+    """Print the stage of each boot as it changes, until no machine reads any more."""
     names = {
         info[4][0]: machine.name
         for machine in machines
@@ -258,9 +259,11 @@ def _follow(admin: AdminClient, machines: Sequence[Machine], since: datetime) ->
             if name is None or datetime.fromisoformat(mount["since"]) < since:
                 continue
             stage = mount["stage"] or f"{mount['rootfs_percent'] or 0:.0f} % read"
-            text = f"{stage}, stalled" if mount["stalled"] else stage
+            is_reading = mount["state"] == ReadState.READING.value
+            is_plain = is_reading or mount["state"] == ReadState.DONE.value
+            text = stage if is_plain else f"{stage}, {mount['state']}"
             if shown.get(name) != text:
                 shown[name] = text
                 print(f"{printable(name)}: {printable(text)}", flush=True)  # noqa: T201 - the output
-            if mount["stalled"] or mount["stage"] == "done" or mount["bytes_read"] >= mount["size"]:
+            if not is_reading:
                 ended.add(name)

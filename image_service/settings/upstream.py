@@ -84,7 +84,7 @@ class SnapshotSettings:
     whatever has changed since."""
     mount_stall_seconds: float = setting("MOUNT_STALL_SECONDS", parse=parsers.seconds, default="60")
     """Seconds without a read after which a mount is logged, and `/api/v1/mounts` of `ADMIN_LISTEN` shows it
-    as stalled if the boot still needs the image, else as done."""
+    as stalled if the boot still needs the image, else as quiet."""
 
 
 @attrs.frozen(kw_only=True)

@@ -148,15 +148,16 @@ def _boot(site: Site, infra_env: str, medium: Medium, kind: str) -> None:
     ignition = medium.find("images/ignition.img")
     medium.read(ignition.offset, ignition.length)
     if kind == "minimal":
-        wait_for(lambda: mount()["stage"] == "done")
-        assert not mount()["stalled"]
+        wait_for(lambda: mount()["state"] == "quiet")
+        assert (mount()["stage"], mount()["stalled"]) == ("ignition", False)
         return
     assert (mount()["stage"], mount()["rootfs_percent"]) == ("ignition", pytest.approx(3, abs=3))
     medium.read_file("images/pxeboot/rootfs.img")
     assert (mount()["stage"], mount()["rootfs_percent"]) == ("root file system", 100)
-    wait_for(lambda: mount()["stage"] == "done")
+    wait_for(lambda: mount()["state"] == "quiet")
     site.service.wait_for(
-        rf"(mount of {infra_env} full-iso 4.20 by 127.0.0.1 \(qemu\) ended: done, \d+ bytes)"
+        rf"(mount of {infra_env} full-iso 4.20 by 127.0.0.1 \(qemu\) quiet: root file system 100.0 %,"
+        r" \d+ bytes)"
     )
 
 

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.server.boot_progress.board import ProgressBoard
 from image_service.server.boot_progress.recording import ReadRecorder
+from image_service.server.boot_progress.stages import ReadState, Stage
 from image_service.server.transport.exchanges.failures import FailureList, RecentFailures
 
 if TYPE_CHECKING:
@@ -92,13 +93,17 @@ class Activity:
     def _log_progress(self, mount: dict[str, Any], sent: int, seconds: float) -> None:
         """Log a mount that has become quiet."""
         image = " ".join(filter(None, (mount["infra_env"], mount["kind"])))
-        result = "stalled" if mount["stalled"] else "ended"
-        stage = mount["stage"] or f"{mount['rootfs_percent']} % read"
+        is_reading = mount["state"] == ReadState.READING.value  # the service stops
+        stage, percent = mount["stage"], mount["rootfs_percent"]
+        if stage is None:
+            stage = f"{percent} % read"
+        elif stage == Stage.ROOTFS.value and percent is not None:
+            stage = f"{stage} {percent} %"
         self._log.info(
             "mount of {image} {version} by {address} ({client}) {result}: {stage},"
             " {sent} bytes in {seconds:.0f} s",
             image=image,
-            result=result,
+            result="ended" if is_reading else mount["state"],
             stage=stage,
             sent=sent,
             seconds=seconds,

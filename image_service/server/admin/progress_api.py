@@ -20,7 +20,7 @@ from image_service.common.openapi.document import (
 )
 from image_service.core.errors import Unavailable
 from image_service.server.admin.events import CONTENT_TYPE, EventStreams
-from image_service.server.boot_progress.stages import Stage
+from image_service.server.boot_progress.stages import ReadState, Stage
 from image_service.server.catalog.lifecycle.status import BASE_IMAGE_SCHEMAS
 from image_service.server.http.dates import format_epoch
 from image_service.server.web_api.messages import ApiResponse
@@ -55,6 +55,7 @@ _SCHEMAS: Schemas = {
         size=COUNT,
         rate=COUNT,
         stage={"enum": [*(stage.value for stage in Stage), None]},
+        state={"enum": [state.value for state in ReadState]},
         rootfs_percent={"type": ["number", "null"], "minimum": 0, "maximum": 100},
         stalled=BOOLEAN,
     ),

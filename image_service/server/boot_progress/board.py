@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.core.images.reference import ISOS
-from image_service.server.boot_progress.clients import DOCTOR, MACHINES
+from image_service.server.boot_progress.clients import DOCTOR, MACHINES, TOOLS
 from image_service.server.boot_progress.coverage import Coverage
 from image_service.server.boot_progress.recording import BEGINNING, HEAD, RETURNED, SMALL, ReadKey
-from image_service.server.boot_progress.stages import ORDER, READ_AS_FILE, Stage, Touch, Touches
+from image_service.server.boot_progress.stages import ORDER, READ_AS_FILE, ReadState, Stage, Touch, Touches
 from image_service.server.http.dates import format_epoch
 
 if TYPE_CHECKING:
@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 MAX_RECORDS = 4096
 """That are kept; beyond it, those that were not read for longest are forgotten."""
 KEEP_SECONDS = 3600.0
-SETTLED_SECONDS = 1.0
-"""How long the last stage lasts after its file was read, before it is `done`, where that is a config or an
-initrd: of a minimal ISO, and of families whose live system is in its initrd."""
 RATE_SECONDS = 10.0
 """The rate is the mean of these seconds."""
 _RESTART_PAUSES = 10  # times stall_seconds: after such a pause a read of the beginning begins a new record
 _IN_ORDER_BYTES = 1024 * 1024
 _BEYOND_FIRMWARE = {Touch.KERNEL, Touch.INITRD, Touch.IGNITION, Touch.ROOTFS}
-_LOADED = {Stage.INITRD, Stage.IGNITION}
 _ISO_KINDS = frozenset(kind.value for kind in ISOS)
 _PERCENT = 100
 
@@ -52,7 +48,7 @@ class BootProgress:
         key: client and image.
         coverage: of the bytes that were read.
         rootfs: where the root file system begins and ends, if the image has one.
-        last_stage: that a boot reaches before it is done.
+        last_stage: after which a boot may need no further byte.
         previous: the image of another infra-env that its address read last before; None: none is known.
         since: first read.
         last_read: the latest.
@@ -63,8 +59,8 @@ class BootProgress:
         sent: bytes, repeated ones included.
         reached: last stage so far; None: it does not boot from the image as a medium.
         samples: times, and bytes sent until then, of the last `RATE_SECONDS`.
-        reported: its stage, True if it was stalled, and bytes sent, when it was reported last.
-        shown: its stage at the latest check, True if it was stalled then, and True if it had a rate.
+        reported: its stage, its state, and bytes sent, when it was reported last.
+        shown: its state at the latest check, and True if it had a rate then.
         is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
         asks_often: it has done so while it read, as some file systems over HTTP do.
         revision: number of its latest change, among those of all records.
@@ -85,8 +81,8 @@ class BootProgress:
     sent: int = 0
     reached: Stage | None = None
     samples: deque[tuple[float, int]] = attrs.field(factory=deque)
-    reported: tuple[Stage | None, bool, int] | None = None
-    shown: tuple[Stage | None, bool, bool] = (None, False, False)
+    reported: tuple[Stage | None, ReadState, int] | None = None
+    shown: tuple[ReadState, bool] = (ReadState.READING, False)
     is_reopened: bool = False
     asks_often: bool = False
     revision: int = 0
@@ -163,7 +159,8 @@ class BootProgress:
         is_reopened = (self.is_reopened or reads["marks"] & HEAD) and not self.asks_often
         if is_reopened and ORDER[self.reached] >= ORDER[Stage.KERNEL]:
             return True
-        limit = stall_seconds if self.is_stalled(reads["first_read"], stall_seconds) else 0.0
+        is_stalled = self.state(reads["first_read"], stall_seconds) is ReadState.STALLED
+        limit = stall_seconds if is_stalled else 0.0
         return pause > (limit or _RESTART_PAUSES * stall_seconds)
 
     def sample(self, now: float) -> None:
@@ -180,23 +177,16 @@ class BootProgress:
         before = earlier[-1] if earlier else 0
         return (self.sent - before) / max(now - begin, 1.0) if self.last_read >= begin else 0.0
 
-    def stage(self, now: float, stall_seconds: float) -> Stage | None:
-        """Return the stage at a time."""
-        pause = now - self.last_read
-        if self.reached is not self.last_stage or self.reached is Stage.PROBED:
-            return self.reached
-        is_read = self.touches.has_read_to_end(self.reached) and pause > SETTLED_SECONDS
-        if is_read or (self.reached not in _LOADED and pause > stall_seconds):
-            return Stage.DONE
-        return self.reached
-
-    def is_stalled(self, now: float, stall_seconds: float) -> bool:
-        """Return True if a boot has stopped before it could go on without this image."""
-        if not self.may_boot or now - self.last_read <= stall_seconds:
-            return False
-        if self.reached is None:
-            return not self.is_complete
-        return ORDER[self.reached] < ORDER[self.last_stage]
+    def state(self, now: float, stall_seconds: float) -> ReadState:
+        """Return what is known at a time."""
+        is_quiet = now - self.last_read > stall_seconds
+        if self.reached is None and self.is_complete:
+            return ReadState.DONE
+        if not is_quiet:
+            return ReadState.READING
+        if self.reached is not None:
+            return ReadState.STALLED if ORDER[self.reached] < ORDER[self.last_stage] else ReadState.QUIET
+        return ReadState.STALLED if self.may_boot and self.client not in TOOLS else ReadState.ABORTED
 
 
 class ProgressBoard:
@@ -275,8 +265,7 @@ class ProgressBoard:
         now = self._seconds()
         for record in list(self._records.values()):
             pause = now - record.last_read
-            stage = record.stage(now, self._stall_seconds)
-            shown = stage, record.is_stalled(now, self._stall_seconds), record.rate(now) > 0
+            shown = record.state(now, self._stall_seconds), record.rate(now) > 0
             if shown != record.shown:
                 record.shown = shown
                 self._change(record)
@@ -292,8 +281,7 @@ class ProgressBoard:
 
     def _report(self, record: BootProgress, now: float) -> None:
         """Report a record, unless it was reported with the same result."""
-        stall_seconds = self._stall_seconds
-        result = record.stage(now, stall_seconds), record.is_stalled(now, stall_seconds), record.sent
+        result = record.reached, record.state(now, self._stall_seconds), record.sent
         if result != record.reported:
             record.reported = result
             self._ended(self._describe(record, now), record.sent, record.last_read - record.since)
@@ -345,7 +333,7 @@ class ProgressBoard:
         return None if reads_both else record.previous.infra_env
 
     def _describe(self, record: BootProgress, now: float) -> dict[str, Any]:
-        stage, epoch = record.stage(now, self._stall_seconds), self._wall_clock() - now
+        state, epoch = record.state(now, self._stall_seconds), self._wall_clock() - now
         return {
             "infra_env": record.key.infra_env,
             "previous_infra_env": self._previous_infra_env(record),
@@ -359,7 +347,8 @@ class ProgressBoard:
             "bytes_read": record.coverage.count(),
             "size": record.coverage.size,
             "rate": round(record.rate(now)),
-            "stage": None if stage is None else stage.value,
+            "stage": None if record.reached is None else record.reached.value,
+            "state": state.value,
             "rootfs_percent": record.percent,
-            "stalled": record.is_stalled(now, self._stall_seconds),
+            "stalled": state is ReadState.STALLED,
         }

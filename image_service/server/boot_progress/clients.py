@@ -39,6 +39,10 @@ No user agent of a BMC was measured: the patterns are the names that vendors use
 """
 MACHINES = frozenset({"UEFI HTTP Boot (OVMF, EDK2)", "iPXE", "GRUB"})
 """Names of the clients that are a machine that boots, even if they read an image as a file."""
+TOOLS = frozenset(
+    {"curl", "Wget", "aria2", "browser", "Python requests", "Go", "coreos-installer", "image-service", DOCTOR}
+)
+"""Names of the clients that people and programs download with: no machine waits for such a download."""
 _PATTERNS = tuple((re.compile(pattern, re.IGNORECASE), name) for pattern, name in _NAMES)
 
 

@@ -47,7 +47,16 @@ class Stage(enum.Enum):
     INITRD = "initrd"
     IGNITION = "ignition"
     ROOTFS = "root file system"
-    DONE = "done"
+
+
+class ReadState(enum.Enum):
+    """What the service knows about a client that reads an image, and no more."""
+
+    READING = "reading"
+    QUIET = "quiet"  # a boot that may need no further byte: the machine runs, hangs, or is off
+    STALLED = "stalled"  # a boot that still needs the image
+    DONE = "done"  # a download of all bytes
+    ABORTED = "aborted"  # a download that a program or a person has ended before
 
 
 READ_AS_FILE = "file"
@@ -64,7 +73,7 @@ _STAGES = {
 
 
 def find_last_stage(areas: Iterable[BootArea]) -> Stage:
-    """Return the last stage that a boot from an ISO with these parts reaches before it is done."""
+    """Return the last stage that a boot from an ISO with these parts reaches."""
     return max((_STAGES[area.part] for area in areas), key=ORDER.__getitem__, default=Stage.PROBED)
 
 

@@ -60,7 +60,7 @@ class Site:
 
     processes: int = 1
     now: float = 1000.0
-    ended: list[tuple[str | None, bool, int]] = attrs.field(factory=list)
+    ended: list[tuple[str | None, str, int]] = attrs.field(factory=list)
     recorders: list[ReadRecorder] = attrs.field(init=False)
     board: ProgressBoard = attrs.field(init=False)
     _turn: int = 0
@@ -71,7 +71,7 @@ class Site:
         self.board = ProgressBoard(STALL_SECONDS, lambda: self.now, self._ended, lambda: epoch + self.now)
 
     def _ended(self, mount: dict[str, Any], sent: int, _seconds: float) -> None:
-        self.ended.append((mount["stage"], mount["stalled"], sent))
+        self.ended.append((mount["stage"], mount["state"], sent))
 
     def collect(self) -> None:
         """Collect from all processes."""

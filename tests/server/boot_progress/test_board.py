@@ -69,24 +69,36 @@ def test_full_iso_passes_through_each_stage(processes: int, block: int) -> None:
     assert site.mount()["stage"] == "root file system"
     client.read_part(BootPart.ROOTFS)
     assert (site.mount()["rootfs_percent"], site.mount()["stalled"]) == (100, False)
+    assert site.mount()["state"] == "reading"
     site.now += STALL_SECONDS + 1
-    assert (site.mount()["stage"], site.mount()["stalled"]) == ("done", False)
-    assert [each[:2] for each in site.ended] == [("done", False)]
+    assert (site.mount()["stage"], site.mount()["state"]) == ("root file system", "quiet")
+    assert [each[:2] for each in site.ended] == [("root file system", "quiet")]
+
+
+def test_boot_that_has_read_little_of_its_root_file_system_is_quiet_and_tells_how_much(site: Site) -> None:
+    client = site.client()
+    client.boot_until_ignition()
+    client.read_part(BootPart.CONFIG)
+    site.now += 1
+    client.read(part(BootPart.ROOTFS).start)
+    site.now += STALL_SECONDS + 1
+    mount = site.mount()
+    assert (mount["stage"], mount["state"]) == ("root file system", "quiet")
+    assert 0 < mount["rootfs_percent"] < 5
 
 
 @PROCESSES
 @BLOCKS
-def test_minimal_iso_is_done_once_ignition_is_read(processes: int, block: int) -> None:
+def test_minimal_iso_is_quiet_after_ignition(processes: int, block: int) -> None:
     site = Site(processes)
     client = minimal(site)
     client.boot_until_ignition(block)
     assert site.mount()["stage"] == "initrd"
     client.read_part(BootPart.CONFIG, block, step=64 * 1024)
     assert site.mount()["stage"] == "ignition"
-    site.now += 2
-    assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == ("done", None)
-    site.now += STALL_SECONDS
-    assert not site.mount()["stalled"]
+    assert (site.mount()["state"], site.mount()["rootfs_percent"]) == ("reading", None)
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["state"]) == ("ignition", "quiet")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +108,7 @@ def test_minimal_iso_is_done_once_ignition_is_read(processes: int, block: int) -
         ("ignition", {BootPart.ROOTFS}),
     ],
 )
-def test_live_system_in_an_initrd_is_done_once_it_is_loaded(
+def test_live_system_in_an_initrd_is_quiet_once_it_is_loaded(
     site: Site, last: str, parts: set[BootPart]
 ) -> None:
     """As Debian's installer and Talos are; their ISO is a full one."""
@@ -104,20 +116,18 @@ def test_live_system_in_an_initrd_is_done_once_it_is_loaded(
     client.boot_until_ignition()
     if last == "ignition":
         client.read_part(BootPart.CONFIG)
-    assert (site.mount()["stage"], site.mount()["stalled"]) == (last, False)
-    site.now += 2
-    assert site.mount()["stage"] == "done"
-    site.now += STALL_SECONDS
-    assert not site.mount()["stalled"]
+    assert (site.mount()["stage"], site.mount()["state"]) == (last, "reading")
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["state"]) == (last, "quiet")
 
 
-def test_unified_kernel_is_done_once_firmware_reads_no_more(site: Site) -> None:
+def test_unified_kernel_is_quiet_once_firmware_reads_no_more(site: Site) -> None:
     client = site.client(iso([area for area in AREAS if area.part is BootPart.FIRMWARE]))
     client.read(32768)
     client.read_part(BootPart.FIRMWARE, step=64 * 1024)
     assert site.mount()["stage"] == "firmware"
     site.now += STALL_SECONDS + 1
-    assert (site.mount()["stage"], site.mount()["stalled"]) == ("done", False)
+    assert (site.mount()["stage"], site.mount()["state"]) == ("firmware", "quiet")
 
 
 def test_initrd_loaded_in_a_block_with_ignition_is_not_ignition_yet(site: Site) -> None:
@@ -147,7 +157,7 @@ def test_boot_that_ends_early_is_stalled(site: Site, parts: list[BootPart], stag
     assert not site.mount()["stalled"]
     site.now += 2
     assert (site.mount()["stage"], site.mount()["stalled"]) == (stage, True)
-    assert [each[:2] for each in site.ended] == [(stage, True)]
+    assert [each[:2] for each in site.ended] == [(stage, "stalled")]
 
 
 def test_full_iso_is_stalled_between_ignition_and_root_file_system(site: Site) -> None:
@@ -170,10 +180,11 @@ def test_image_read_as_a_whole_has_no_stage_but_a_per_cent(site: Site) -> None:
     assert (site.mount()["stage"], site.mount()["rootfs_percent"]) == (None, pytest.approx(25, abs=0.1))
     content.record(SIZE)
     assert (site.mount()["bytes_read"], site.mount()["rootfs_percent"]) == (SIZE, 100)
+    assert site.mount()["state"] == "done"
     assert site.ended == []
     site.now += STALL_SECONDS + 1
     assert site.mount()["stalled"] is False
-    assert site.ended == [(None, False, SIZE)]
+    assert site.ended == [(None, "done", SIZE)]
 
 
 @pytest.mark.parametrize("kind", ["full-iso", "minimal-iso"])
@@ -188,7 +199,22 @@ def test_doctor_does_not_boot_and_never_stalls(site: Site) -> None:
     reads.client = DOCTOR
     client.read(32768)
     site.now += STALL_SECONDS + 1
-    assert (site.mount()["stage"], site.mount()["stalled"]) == (None, False)
+    assert (site.mount()["stage"], site.mount()["state"]) == (None, "aborted")
+
+
+@pytest.mark.parametrize(
+    ("client", "state"),
+    [("curl", "aborted"), ("browser", "aborted"), ("iDRAC", "stalled"), (None, "stalled")],
+)
+def test_download_that_ends_early_is_stalled_if_a_machine_may_wait_for_it(
+    site: Site, client: str | None, state: str
+) -> None:
+    downloading = site.client()
+    downloading.download(MIB)
+    site.recorders[0].find(downloading.key, downloading.image).client = client
+    assert site.mount()["state"] == "reading"
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["state"], site.mount()["stalled"]) == (state, state == "stalled")
 
 
 def test_image_read_in_order_by_small_ranges_has_no_stage(site: Site) -> None:
@@ -232,8 +258,9 @@ def test_linux_that_probes_the_medium_is_the_same_mount(site: Site) -> None:
     site.now += 30
     client.read(0)
     client.read(32768)
-    site.now += 2
-    assert site.mount()["stage"] == "done"
+    site.now += STALL_SECONDS + 1
+    assert (site.mount()["stage"], site.mount()["state"]) == ("ignition", "quiet")
+    assert len(site.board.describe_all()) == 1
 
 
 def test_stalled_boot_that_begins_again_is_a_new_mount(site: Site) -> None:
@@ -273,6 +300,7 @@ def test_client_and_image_are_described(site: Site) -> None:
         "size": SIZE,
         "rate": round(2048 / 5),
         "stage": "probed",
+        "state": "reading",
         "rootfs_percent": 0.0,
         "stalled": False,
     }
@@ -431,9 +459,9 @@ def test_end_of_a_boot_is_a_change(site: Site) -> None:
     client.read_part(BootPart.CONFIG)
     site.collect()
     revision = site.board.revision
-    site.now += 2
+    site.now += STALL_SECONDS + 1
     site.collect()
-    assert [mount["stage"] for _, mount in site.board.changes(revision)] == ["done"]
+    assert [mount["state"] for _, mount in site.board.changes(revision)] == ["quiet"]
     revision = site.board.revision
     site.collect()
     assert list(site.board.changes(revision)) == []

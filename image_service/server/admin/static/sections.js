@@ -14,8 +14,9 @@ const STAGES = [
   "initrd",
   "ignition",
   "root file system",
-  "done",
 ];
+const BOOTED_PERCENT = 10; // of the root file system; a machine that has read less may hang
+const ORDER_OF_STATES = ["stalled", "reading", "quiet", "done", "aborted"];
 const GOOD_STATES = new Set(["ready"]);
 const BAD_STATES = new Set(["failed", "refused"]);
 
@@ -152,34 +153,51 @@ const mountTable = new Table(mountParts.table, {
   "Last read": (mount) => [relative(mount.last_read), second(`begun ${relative(mount.since)}`)],
 });
 
-function mountStage(mount) {
-  const className = mount.stalled ? "bad" : mount.stage === "done" ? "good" : "";
-  const stalled = mount.stalled ? " (stalled)" : "";
-  if (mount.stage === null) {
-    const read = `${percent(mount.bytes_read, mount.size)} read`;
-    return [badge(`${read}${stalled}`, className), bar(read, mount.bytes_read, mount.size, className)];
+/** Return what is known of a mount, as text and a class: what was read, and no more. */
+function mountState({ state, stage, rootfs_percent: part, bytes_read: read, size, last_read: last }) {
+  const quiet = `for ${duration((now() - Date.parse(last)) / 1000)}`;
+  const isRootfs = stage === "root file system" && part !== null;
+  const share = isRootfs ? `rootfs ${Math.floor(part)} %` : (stage ?? `${percent(read, size)} read`);
+  switch (state) {
+    case "stalled":
+      return [`${share}, stalled ${quiet}`, "bad"];
+    case "quiet":
+      return isRootfs && part < BOOTED_PERCENT
+        ? [`quiet ${quiet} at ${Math.floor(part)} % of the rootfs`, "warning"]
+        : [`${share}, quiet ${quiet}`, ""];
+    case "done":
+      return ["done", "good"];
+    case "aborted":
+      return [`aborted at ${percent(read, size)}`, ""];
+    default:
+      return [share, ""];
   }
-  const isRootfs = mount.stage === "root file system" && mount.rootfs_percent !== null;
-  const name = isRootfs ? `${mount.stage} ${Math.floor(mount.rootfs_percent)} %` : mount.stage;
+}
+
+function mountStage(mount) {
+  const [text, className] = mountState(mount);
+  if (mount.stage === null) {
+    return [badge(text, className), bar(text, mount.bytes_read, mount.size, className)];
+  }
   const step = STAGES.indexOf(mount.stage) + 1;
-  return [
-    badge(`${name}${stalled}`, className),
-    bar(`boot stage: ${name}${stalled}, ${step} of ${STAGES.length}`, step, STAGES.length, className),
-  ];
+  const label = `boot stage: ${text}, ${step} of ${STAGES.length}`;
+  return [badge(text, className), bar(label, step, STAGES.length, className)];
 }
 
 const mountKey = (mount) => `${mount.infra_env} ${mount.version} ${mount.kind} ${mount.address} ${mount.since}`;
 
+const rank = (mount) => ORDER_OF_STATES.indexOf(mount.state);
+
 function drawMounts({ mounts: all }) {
   const text = filter.value.trim().toLowerCase();
-  const matches = ({ address, client, user_agent: agent, infra_env: infraEnv, version, kind, stage, stalled }) =>
-    [address, client, agent, infraEnv, version, kind, stage, stalled ? "stalled" : ""]
+  const matches = ({ address, client, user_agent: agent, infra_env: infraEnv, version, kind, stage, state }) =>
+    [address, client, agent, infraEnv, version, kind, stage, state]
       .join("\n")
       .toLowerCase()
       .includes(text);
   const found = all
     .filter(matches)
-    .sort((a, b) => b.stalled - a.stalled || b.last_read.localeCompare(a.last_read) || b.since.localeCompare(a.since));
+    .sort((a, b) => rank(a) - rank(b) || b.last_read.localeCompare(a.last_read) || b.since.localeCompare(a.since));
   showCount(mountParts, found.length);
   mountParts.count.textContent = text ? `(${found.length} of ${all.length})` : mountParts.count.textContent;
   mountParts.empty.textContent = all.length ? "No mount matches the filter." : "Nothing is mounted.";
