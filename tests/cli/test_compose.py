@@ -150,6 +150,7 @@ def test_server_must_be_known(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     result = run("compose", "list")
     assert result.status == 1
     assert f"cannot connect to unix:{tmp_path}/jobs.sock: No such file" in result.errors
+    assert "is `image-service jobs` running" in result.errors
     monkeypatch.setenv("JOBS_LISTEN", "127.0.0.1:8091")
     assert "--server" in run("compose", "list").errors
     assert "--server" in run("compose", "list", "--server", "ftp://x").errors

@@ -14,7 +14,7 @@ from image_service.cli.shared.input import read_input
 from image_service.cli.shared.output import choose_output, open_output
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
-from image_service.core.errors import ConfigurationError, InvalidParameter
+from image_service.core.errors import ConfigurationError, InvalidParameter, Unavailable
 from image_service.jobs.worker.requests import ServerAddress, ServerRequests
 from image_service.settings.base_images import StorageSettings
 from image_service.settings.jobs.jobs import JobsSettings
@@ -109,6 +109,11 @@ def _own_socket() -> str:
     path = jobs.in_directory(storage.data_dir).socket_path
     if path is None:
         raise ConfigurationError("JOBS_LISTEN has no Unix socket; --server names the jobs role")
+    if not path.exists():
+        raise Unavailable(
+            f"cannot connect to unix:{path}: No such file or directory; is `image-service jobs` running with"
+            " this DATA_DIR? --server names another one"
+        )
     return f"unix:{path}"
 
 

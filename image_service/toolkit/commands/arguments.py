@@ -57,6 +57,7 @@ def add_input_format(parser: argparse.ArgumentParser) -> None:
     """Declare the format of an image FILE, for `open_image`."""
     parser.add_argument(
         "--input-format",
+        "--from",
         choices=INPUT_FORMATS,
         help="format of FILE; another content is refused (default: it is detected)",
     )

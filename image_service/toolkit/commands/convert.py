@@ -66,6 +66,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of formats, for `parse_target` and `describe_appliance`."""
     parser.add_argument(
         "--format",
+        "--to",
         choices=TARGET_NAMES,
         help="of OUT (default: that of OUT's suffix, qcow2 if it has none); a suffix of another is refused",
     )

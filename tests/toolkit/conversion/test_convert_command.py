@@ -122,7 +122,7 @@ def test_grown_disk_has_zeros_at_its_end(
 ) -> None:
     source, out, grown = tmp_path / "source", tmp_path / "out", SIZE + 3 * MIB
     assert run(raw, source, "--format", source_format).status == 0
-    outcome = run(source, out, "--format", name, "--size", grown)
+    outcome = run(source, out, "--from", source_format, "--to", name, "--size", grown)
     assert outcome.report["output"]["virtual_size"] == grown, outcome.report
     with raw.open("r+b") as file:
         file.truncate(grown)
