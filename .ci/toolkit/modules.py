@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 _ENTRY = "image_service.toolkit"
+_PACKAGE = Path("image_service", "__init__.py")  # it names the library of ISOs, for type checkers
 
 
 def _file_of(module: str) -> Path | None:
@@ -37,7 +38,8 @@ def find_modules() -> set[Path]:
     while pending:
         file = pending.pop()
         found.add(file)
-        pending |= {path for name in _imported(file) if (path := _file_of(name))} - found
+        names = _imported(file) if file != _PACKAGE else []
+        pending |= {path for name in names if (path := _file_of(name))} - found
     return found
 
 
