@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,8 +61,12 @@ def open_iso(path: str | os.PathLike[str], family: str | None = None) -> Iterato
         file = LocalFile.open(Path(path))
     except BaseImageError as error:
         raise BaseImageError(f"{os.fspath(path)} {error.detail}") from None
-    with closing(file):
+    try:
         yield IsoFile.read(file, os.fspath(path), family)
+    finally:
+        file.close()
+        # A later read is an error then; the system gives the number to the next file that is opened.
+        object.__setattr__(file, "descriptor", -1)
 
 
 @attrs.frozen(eq=False)

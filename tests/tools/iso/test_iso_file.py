@@ -74,6 +74,18 @@ def test_ranges_are_slices_of_the_written_iso(customized: CustomizedIso, tmp_pat
         customized.read(-1, 2)
 
 
+def test_closed_iso_is_not_read_from_the_next_file_that_is_opened(coreos: Path, tmp_path: Path) -> None:
+    with open_iso(coreos) as iso:
+        image = iso.customize(IsoCustomization(config=CONFIG))
+        assert image.read(0x8001, 5) == b"CD001"
+    with coreos.open("rb"):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            image.read(0x8001, 5)
+        with pytest.raises((OSError, BaseImageError), match="Bad file descriptor"):
+            image.write(tmp_path / "late.iso")
+    assert not (tmp_path / "late.iso").exists()
+
+
 def test_nothing_is_overwritten_by_chance(customized: CustomizedIso, coreos: Path, tmp_path: Path) -> None:
     target = tmp_path / "kept"
     target.write_bytes(b"kept")
