@@ -109,9 +109,11 @@ class ImageService(ProcessService):
             base_url=base_url,
             is_leader=shared.is_leader,
         )
-        stand_in = shared.stand_in
+        stand_in, infra_envs = shared.stand_in, None
         if self._standalone and stand_in is None:
-            stand_in = await start_stand_in(self._parts, settings, base_images.configured, base_url)
+            stand_in, infra_envs = await start_stand_in(
+                self._parts, settings, base_images.configured, base_url
+            )
         images, links, database, upstream = await start_boot_images(
             self._parts,
             settings,
@@ -173,7 +175,7 @@ class ImageService(ProcessService):
         if len(self._ports) > 1:
             plain_factory = transport.make_factory(plain)
             self._factories.append((plain_factory, plain_factory))
-        shared.start_admin(self._parts, settings, state, self.activity.collect_own, self.metrics)
+        shared.start_admin(self._parts, settings, state, self.activity.collect_own, self.metrics, infra_envs)
         self.adopt(listener for (listener,) in self._ports)
         self._parts.push_async_callback(self._close_listeners)
         _log.info("serving at {url}", url=base_url)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from image_service.app.standalone_mode import StandIn
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.admin.activity import Collect
+    from image_service.server.admin.admin_api import AdminApi
     from image_service.server.admin.state import ServingState
     from image_service.server.serving.pages import Page
     from image_service.settings.settings import Settings
@@ -35,7 +36,7 @@ class SharedResources:
     coordination: Coordination = attrs.field(factory=Coordination)
     stand_in: StandIn | None = None  # in another process; None: in standalone mode it is started here
     metrics_page: Callable[[Metrics], Page | Deferred[Page]] = Metrics.render  # of all processes
-    start_admin: Callable[[PartsStack, Settings, ServingState, Collect, Metrics], object] = (
+    start_admin: Callable[[PartsStack, Settings, ServingState, Collect, Metrics, AdminApi | None], object] = (
         start_administration
     )
     serving: Callable[[], None] = lambda: None  # is called when connections are accepted

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from image_service.common.concurrency.process_parts import PartsStack
+    from image_service.server.admin.admin_api import AdminApi
     from image_service.server.catalog.catalog import Catalog
     from image_service.settings.settings import Settings
 
@@ -40,8 +41,11 @@ class StandIn:
 
 async def start_stand_in(
     parts: PartsStack, settings: Settings, base_images: Iterable[OsImage], base_url: str
-) -> StandIn:
+) -> tuple[StandIn, AdminApi]:
     """Start the stand-in, and register a sample of the configured images if it has no infra-env.
+
+    Returns:
+        the stand-in, and its operations for the administrative listener.
 
     Raises:
         ConfigurationError: its address cannot be listened on.
@@ -61,7 +65,7 @@ async def start_stand_in(
     if image is not None:
         infra_env = await standalone.ensure_sample(image.openshift_versions[0], image.cpu_architecture)
         sample = infra_env and f"byid/{infra_env}/{image.version}/{image.cpu_architecture}/full.iso"
-    return StandIn(standalone.base_url, standalone.ca_file, sample)
+    return StandIn(standalone.base_url, standalone.ca_file, sample), standalone.operations
 
 
 def configured_images(settings: Settings, *, standalone: bool) -> tuple[OsImage, ...]:

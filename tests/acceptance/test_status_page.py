@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import signal
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-WIDTHS = (390, 800, 1600)
+WIDTHS = (360, 800, 1280, 1600)
 SCHEMES = ("light", "dark")
 STALL_SECONDS = 2
 TOKEN = "token-of-the-operator"
@@ -149,6 +150,138 @@ def test_link_that_cannot_be_made_is_explained(page: Page) -> None:
     assert "url" in problem.text
     assert page.browser.errors()  # the browser logs the status 400
     page.browser.run("document.getElementById('link-form').reset()")
+
+
+SECRET = "s3cret-of-the-config"
+HOSTILE = "<img src=x onerror=document.title='no'>\"'&{{7*7}}"
+KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
+
+
+def fill(page: Page, **fields: str) -> None:
+    """Write texts into the open form of an infra-env."""
+    for name, text in fields.items():
+        field = page.browser.find(f"#infra-env-form [name={name}]")
+        field.clear()
+        field.send_keys(text)
+
+
+def press(page: Page, label: str) -> None:
+    """Press a button of an infra-env's row."""
+    page.browser.run("arguments[0].click()", page.browser.find(f"[aria-label={json.dumps(label)}]"))
+
+
+def open_form(page: Page) -> None:
+    """Open the form of a new image, with base images to choose from."""
+    page.browser.wait_for(page.browser.find("#new-image").is_displayed)
+    page.browser.find("#new-image").send_keys(Keys.ENTER)
+    page.browser.wait_for(lambda: VERSION in page.browser.find("#infra-env-form [name=base]").text)
+
+
+def submitted(page: Page, title: str) -> dict[str, str]:
+    """Send the form; return the URLs of the result by their names."""
+    page.browser.find("#infra-env-form [type=submit]").send_keys(Keys.ENTER)
+    shown = page.browser.find("#infra-env-result-title")
+    page.browser.wait_for(lambda: shown.is_displayed() and shown.text == title)
+    script = (
+        "return [...document.querySelectorAll('#infra-env-urls input')].map((e) => [e.ariaLabel, e.value])"
+    )
+    return dict(page.browser.run(script))  # type: ignore[call-overload, no-any-return]
+
+
+def stored_config(page: Page, iso_url: str) -> dict[str, object]:
+    """Return the Ignition config of the infra-env of an ISO's URL."""
+    config: dict[str, object] = json.loads(page.site.service.ignition_config(iso_url.split("/")[4]))
+    return config
+
+
+def test_image_is_made_changed_copied_and_deleted(page: Page) -> None:
+    browser = page.browser
+    browser.show_as(1280)
+    open_form(page)
+    config = json.dumps({"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": f"/{SECRET}"}]}})
+    fill(page, name="lab", hostname="worker-1", ssh_keys=KEY, kernel_arguments="console=ttyS0")
+    fill(page, config="variant: fcos")
+    check = browser.find("#config-check")
+    browser.wait_for(lambda: "it is Butane: translate it by butane" in check.text)
+    fill(page, config='{"ignition":\n}')
+    browser.wait_for(lambda: "line 2, column 1" in check.text)
+    fill(page, config=config)
+    browser.wait_for(lambda: check.text.startswith("valid, ") and "of at most 64.0 MiB" in check.text)
+    urls = submitted(page, "Images of lab")
+    assert urls["curl"] == f"curl -fo full.iso '{urls['ISO']}'"
+    for name in ("ISO", "SHA-256 of the ISO", "Minimal ISO", "iPXE script", "Kernel", "Initrd"):
+        assert page.site.service.get_image(f"/{urls[name].split('/', 3)[3]}", method="HEAD").status == 200, (
+            name
+        )
+    stored = stored_config(page, urls["ISO"])
+    assert SECRET in str(stored)
+    assert "data:,worker-1" in str(stored)
+    assert KEY in str(stored)
+    page.wait_for_row("infra-envs", "lab", "config, 1 SSH key, host name worker-1, 1 kernel argument")
+    kept = browser.run(
+        "return document.documentElement.outerHTML + JSON.stringify([{...localStorage}, {...sessionStorage}])"
+        " + [...document.querySelectorAll('input,textarea')].map((each) => each.value).join()"
+    )
+    assert SECRET not in str(kept)
+    assert SECRET not in page.site.service.output.decode()
+
+    press(page, "Short link to ISO")
+    browser.wait_for(lambda: browser.texts("#infra-env-urls .made"))
+    link = browser.find("#infra-env-urls .made input").get_property("value")
+    assert fetch(str(link), "HEAD").status == 200
+
+    press(page, "Edit lab")
+    browser.wait_for(lambda: VERSION in browser.find("#infra-env-form [name=base]").text)
+    assert browser.find("#infra-env-form [name=config]").get_property("value") == ""
+    fill(page, hostname="worker-2")
+    urls = submitted(page, "Images of lab")
+    assert SECRET in str(stored_config(page, urls["ISO"]))  # unchanged
+    assert "data:,worker-2" in str(stored_config(page, urls["ISO"]))
+    press(page, "Edit lab")
+    browser.wait_for(lambda: VERSION in browser.find("#infra-env-form [name=base]").text)
+    browser.find("#infra-env-form [name=clear]").send_keys(Keys.SPACE)
+    urls = submitted(page, "Images of lab")
+    assert SECRET not in str(stored_config(page, urls["ISO"]))
+
+    press(page, "Copy lab")
+    page.wait_for_row("infra-envs", "Copy of lab", "host name worker-2")
+    press(page, "Delete Copy of lab")
+    assert "Delete Copy of lab?" in browser.driver.switch_to.alert.text
+    browser.driver.switch_to.alert.dismiss()
+    page.wait_for_row("infra-envs", "Copy of lab")
+    press(page, "Delete Copy of lab")
+    browser.driver.switch_to.alert.accept()
+    browser.wait_for(lambda: not any("Copy of lab" in row for row in page.rows("infra-envs")))
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_hostile_strings_stay_text_and_the_form_fits(page: Page, width: int) -> None:
+    browser, name = page.browser, f"{width} {HOSTILE}"
+    browser.show_as(width)
+    open_form(page)
+    fill(page, name=name, kernel_arguments=f"a={HOSTILE.replace(' ', '')}")
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    violations = Axe().run(browser.driver, options={"runOnly": ["wcag2a", "wcag2aa"]})["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
+    fill(page, kernel_arguments="a=1")
+    submitted(page, f"Images of {name}")
+    page.wait_for_row("infra-envs", name)
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run("return document.querySelectorAll('main img').length") == 0
+    assert browser.run("return document.title") == "image-service"
+
+
+def test_refused_image_keeps_the_form_and_says_why(page: Page) -> None:
+    open_form(page)
+    fill(page, name="refused", config=f'{{"{SECRET}"')
+    page.browser.find("#infra-env-form [type=submit]").send_keys(Keys.ENTER)
+    problem = page.browser.find("#infra-env-problem")
+    page.browser.wait_for(problem.is_displayed)
+    assert "is not JSON" in problem.text
+    assert SECRET not in problem.text + page.site.service.output.decode()
+    assert page.browser.errors()  # the browser logs the status 400
+    page.browser.find("#infra-env-cancel").send_keys(Keys.ENTER)
+    assert page.browser.find("#infra-env-form [name=config]").get_property("value") == ""
 
 
 def test_first_tab_stop_skips_to_the_mounts(page: Page) -> None:

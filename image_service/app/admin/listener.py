@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity
+from image_service.server.admin.infra_envs_api import AssistedInfraEnvs
 from image_service.server.admin.links_api import LinksApi
-from image_service.server.admin.listener import start_admin
+from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
 from image_service.server.admin.progress_api import ProgressApi
 from image_service.server.admin.status_api import StatusApi
 from image_service.server.admin.status_page import page_routes
+from image_service.server.standalone import service
 
 if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import PartsStack
@@ -20,14 +22,20 @@ if TYPE_CHECKING:
     from image_service.settings.settings import Settings
 
 
-def start_administration(
-    parts: PartsStack, settings: Settings, state: ServingState, collect: Collect, metrics: Metrics
+def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
+    parts: PartsStack,
+    settings: Settings,
+    state: ServingState,
+    collect: Collect,
+    metrics: Metrics,
+    infra_envs: AdminApi | None,
 ) -> Activity:
     """Log mounts, and listen on ``ADMIN_LISTEN`` if it is set, until the parts stop.
 
     Args:
         parts: see `PartsStack`.
         collect: asks all processes for the activity of their clients.
+        infra_envs: operations on those of the stand-in; None: assisted-service has them.
 
     Raises:
         ConfigurationError: see `start_admin`.
@@ -41,6 +49,8 @@ def start_administration(
         StatusApi(state, activity),
         ProgressApi(activity, state, parts.reactor),
         LinksApi(state.links, settings.links.max_seconds),
+        infra_envs or AssistedInfraEnvs(settings.upstream.url),
     ]
-    start_admin(parts, settings, state, apis=apis, pages=page_routes())
+    max_body_bytes = MAX_BODY_BYTES if infra_envs is None else service.MAX_BODY_BYTES
+    start_admin(parts, settings, state, apis=apis, pages=page_routes(), max_body_bytes=max_body_bytes)
     return activity

@@ -32,7 +32,7 @@ from image_service.app.shared_resources import SharedResources
 from image_service.common.concurrency.coordination import LOCKS_FILE, SharedMemoryCoordination
 from image_service.common.concurrency.signals import UNUSED, ignore_signals
 from image_service.core.errors import ConfigurationError, Unavailable
-from image_service.server.admin.admin_api import api_routes
+from image_service.server.admin.admin_api import AdminApi, api_routes
 from image_service.server.admin.links_api import LinksApi
 from image_service.server.observability.log import ProcessTag, observer
 from image_service.server.observability.merging import export
@@ -127,7 +127,11 @@ class ServiceInProcess:
                 each.callback((body.encode(), content_type))
 
     def _state_received(
-        self, _parts: PartsStack, settings: Settings, state: ServingState, *_: Collect | Metrics
+        self,
+        _parts: PartsStack,
+        settings: Settings,
+        state: ServingState,
+        *_: Collect | Metrics | AdminApi | None,
     ) -> None:
         """Keep the state, for which the supervisor sends queries: it has the administrative listener."""
         self._state = state

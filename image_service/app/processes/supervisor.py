@@ -74,14 +74,14 @@ class Supervisor(ProcessService):
     async def start_parts(self) -> None:
         """Start the serving processes, in standalone mode after the stand-in."""
         await super().start_parts()
-        settings, stand_in = self._settings, None
+        settings, stand_in, infra_envs = self._settings, None, None
         count = settings.process.workers
         if self._standalone:
             images = configured_images(settings, standalone=True)
-            stand_in = await start_stand_in(self._parts, settings, images, self.base_url)
+            stand_in, infra_envs = await start_stand_in(self._parts, settings, images, self.base_url)
         state = CombinedState(self._slots, self._render_metrics, lambda: bool(self.running))
         self._activity = start_administration(
-            self._parts, settings, state, self._collect_activity, self._metrics
+            self._parts, settings, state, self._collect_activity, self._metrics, infra_envs
         )
         memory = create_memory()
         self._memory = SharedMemory(memory)

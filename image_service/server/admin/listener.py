@@ -41,13 +41,14 @@ class AdminConfiguration(Protocol):
         """Its certificate beyond loopback."""
 
 
-def start_admin(
+def start_admin(  # noqa: PLR0913 - parts of the listener
     parts: PartsStack,
     settings: AdminConfiguration,
     state: ServiceState,
     *,
     apis: Sequence[AdminApi] = (),
     pages: Mapping[str, Handlers] = MappingProxyType({}),
+    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> None:
     """Listen on all of ``ADMIN_LISTEN`` until the parts stop; do nothing if it is not set.
 
@@ -55,6 +56,7 @@ def start_admin(
         parts: see `PartsStack`.
         apis: beside that of monitoring.
         pages: routes that are not of an API.
+        max_body_bytes: of a request.
 
     Raises:
         ConfigurationError: an address cannot be listened on; the token, key or certificate cannot be read.
@@ -65,7 +67,7 @@ def start_admin(
     token = None if token_file is None else _reload_token(token_file, reactor.seconds)
     guard = RequestGuard(token, any_host=token is not None, public_paths=PROBES)
     router = ApiRouter({**pages, **api_routes([Monitoring(state), *apis])})
-    site = ApiSite(ApiResource(guard, router.respond), reactor, MAX_BODY_BYTES)
+    site = ApiSite(ApiResource(guard, router.respond), reactor, max_body_bytes)
     listener = ApiListener(parts, "ADMIN_LISTEN", "admin", site)
     for address in settings.admin.listen:
         listener.listen(address, settings.tls)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.openapi.document import Schemas
-    from image_service.server.standalone.infra_env import InfraEnvBody
     from image_service.server.standalone.store import InfraEnvStore
     from image_service.server.web_api.messages import ApiRequest
 
@@ -76,6 +75,7 @@ class InfraEnvApi:
         image_service_base_url: returns the base URL of images, without a final slash.
     """
 
+    collection = _COLLECTION
     _log = Logger()
 
     def __init__(
@@ -90,18 +90,21 @@ class InfraEnvApi:
         self._clock = clock
         self._image_service_base_url = image_service_base_url
         collection = {"GET": self._list, "POST": self._register}
-        described = described_routes(_DESCRIPTION, self._operations(), _SCHEMAS)
+        operations = (*self.operations, *self._downloads())
+        described = described_routes(_DESCRIPTION, operations, _SCHEMAS)
         self._router = ApiRouter({**described, f"{_COLLECTION}/": collection})
 
-    def _operations(self) -> Sequence[ApiOperation]:
-        one = f"{_COLLECTION}/{{infra_env_id}}"
+    @property
+    def operations(self) -> Sequence[ApiOperation]:
+        """Those that list and change infra-envs."""
+        one = f"{self.collection}/{{infra_env_id}}"
         return (
             ApiOperation(
-                "GET", _COLLECTION, "ListInfraEnvs", "list infra-envs", self._list, reply="InfraEnvs"
+                "GET", self.collection, "ListInfraEnvs", "list infra-envs", self._list, reply="InfraEnvs"
             ),
             ApiOperation(
                 "POST",
-                _COLLECTION,
+                self.collection,
                 "RegisterInfraEnv",
                 "register an infra-env",
                 self._register,
@@ -133,6 +136,11 @@ class InfraEnvApi:
                 body="InfraEnvChanges",
                 reply="InfraEnv",
             ),
+        )
+
+    def _downloads(self) -> Sequence[ApiOperation]:
+        one = f"{self.collection}/{{infra_env_id}}"
+        return (
             ApiOperation(
                 "GET",
                 f"{one}/downloads/files",
@@ -206,13 +214,16 @@ class InfraEnvApi:
         return self._created(await self._add(original.copy(changes, self._now())))
 
     def _created(self, infra_env: StandaloneInfraEnv) -> ApiResponse:
-        location = ("Location", f"{_COLLECTION}/{infra_env.id}")
+        location = ("Location", f"{self.collection}/{infra_env.id}")
         return json_response(self._describe(infra_env), 201, (location,))
 
     async def _list(self, request: ApiRequest) -> ApiResponse:
         del request  # not needed
+        return json_response(await self._describe_all())
+
+    async def _describe_all(self) -> Sequence[object]:
         infra_envs = await self._in_thread(self._store.list_infra_envs)
-        return json_response([self._describe(infra_env) for infra_env in infra_envs])
+        return [self._describe(infra_env) for infra_env in infra_envs]
 
     async def _show(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         del request  # same
@@ -268,10 +279,11 @@ class InfraEnvApi:
         """Parse in a thread: a JSON tree of some MiB takes seconds."""
         return await self._in_thread(partial(parse_fields, body, registering=registering))
 
-    def _describe(self, infra_env: StandaloneInfraEnv) -> InfraEnvBody:
-        return infra_env.describe(
-            self.image_url(infra_env), image_urls(self._image_service_base_url(), infra_env)
-        )
+    def _describe(self, infra_env: StandaloneInfraEnv) -> object:
+        return infra_env.describe(self.image_url(infra_env), self._image_urls(infra_env))
+
+    def _image_urls(self, infra_env: StandaloneInfraEnv) -> Mapping[str, str]:
+        return image_urls(self._image_service_base_url(), infra_env)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)

@@ -352,9 +352,13 @@ _CHANGES = object_schema(
     pull_secret={},
     static_network_config={"type": ["array", "null"], "maxItems": 0},
 )
-INFRA_ENV_SCHEMAS: Schemas = {
+CHANGE_SCHEMAS: Schemas = {
     "NewInfraEnv": {**_CHANGES, "required": list(_REQUIRED)},
     "InfraEnvChanges": {**_CHANGES, "required": []},
+}
+"""Of the requests."""
+INFRA_ENV_SCHEMAS: Schemas = {
+    **CHANGE_SCHEMAS,
     "InfraEnvs": list_schema("InfraEnv"),
     **schemas_of(InfraEnvBody),
 }

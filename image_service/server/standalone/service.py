@@ -21,6 +21,7 @@ from image_service.common.files.modes import make_private_directory
 from image_service.common.files.private_files import restrict_to_owner
 from image_service.core.errors import ConfigurationError
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
+from image_service.server.standalone.admin_operations import InfraEnvOperations
 from image_service.server.standalone.assisted_api import InfraEnvApi
 from image_service.server.standalone.certificates import prepare_certificates
 from image_service.server.standalone.store import InfraEnvStore
@@ -59,6 +60,7 @@ class _StartedParts:
     store: InfraEnvStore
     certificates: CertificateFiles
     api: InfraEnvApi
+    operations: InfraEnvOperations
 
 
 class Standalone:
@@ -108,6 +110,11 @@ class Standalone:
     def api_url(self) -> str:
         """The base URL of the API, while running."""
         return f"http://{Address(self._listen.host, _number(self._ports[1])).netloc}"
+
+    @property
+    def operations(self) -> InfraEnvOperations:
+        """Of the administrative listener, while running."""
+        return self._started().operations
 
     async def start(self) -> None:
         """Open the store, make missing certificates, and listen.
@@ -176,8 +183,8 @@ class Standalone:
         restrict_to_owner(self._directory)
         certificates = prepare_certificates(self._directory, datetime.now(UTC))
         store = InfraEnvStore(self._directory / "infra-envs.sqlite")
-        api = InfraEnvApi(store, self._in_thread, time.time, lambda: self.image_service_base_url)
-        return _StartedParts(store, certificates, api)
+        parts = (store, self._in_thread, time.time, lambda: self.image_service_base_url)
+        return _StartedParts(store, certificates, InfraEnvApi(*parts), InfraEnvOperations(*parts))
 
     def _site(self, resource: ApiResource) -> LimitedFactory:
         """Return a site whose connections can be aborted."""

@@ -1,6 +1,7 @@
 // Short links: a form that makes one, and the table of all.
 
 import { request } from "./api.js";
+import { copyOf } from "./clipboard.js";
 import { relative } from "./format.js";
 import { parts, showCount } from "./sections.js";
 import { Table, element } from "./table.js";
@@ -45,12 +46,7 @@ form.addEventListener("submit", (event) => {
 });
 
 document.getElementById("link-copy").addEventListener("click", async () => {
-  url.select();
-  // Pages of plain HTTP beyond this machine have no clipboard, but the older command.
-  const isDone = navigator.clipboard
-    ? await navigator.clipboard.writeText(url.value).then(() => true, () => false)
-    : document.execCommand("copy");
-  copied.textContent = isDone ? "copied" : "press Ctrl+C";
+  copied.textContent = (await copyOf(url)) ? "copied" : "press Ctrl+C";
 });
 
 function revokeButton(link) {

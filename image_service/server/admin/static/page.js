@@ -1,6 +1,7 @@
 // The status page: asks the API periodically, and at once when an event says that something has changed.
 
 import { address, request } from "./api.js";
+import { infraEnvs } from "./infra_envs.js";
 import { links } from "./links.js";
 import { failures, images, mounts, service } from "./sections.js";
 
@@ -53,7 +54,7 @@ class Section {
   }
 }
 
-const sections = [service, images, mounts, links, failures].map((each) => new Section(each));
+const sections = [service, images, infraEnvs, mounts, links, failures].map((each) => new Section(each));
 let latest = -Infinity;
 let scheduled = false;
 

@@ -1,0 +1,327 @@
+// Infra-envs of standalone mode: a form that makes images of a config, and the table of all.
+//
+// Configs, keys and networks go to the service, which does not send them back; the form forgets them when it is sent.
+
+import { request } from "./api.js";
+import { copyOf } from "./clipboard.js";
+import { bytes, number, relative } from "./format.js";
+import { parts, showCount } from "./sections.js";
+import { Table, element } from "./table.js";
+
+const PATH = "api/v1/infra-envs";
+const CHECK_MS = 400;
+const SERVED_STATES = new Set(["ready", "degraded"]);
+const LINKED = new Set(["iso", "minimal_iso", "ipxe_script", "initrd"]);
+const LABELS = {
+  iso: "ISO",
+  iso_sha256: "SHA-256 of the ISO",
+  minimal_iso: "Minimal ISO",
+  minimal_iso_sha256: "SHA-256 of the minimal ISO",
+  ipxe_script: "iPXE script",
+  kernel: "Kernel",
+  initrd: "Initrd",
+  rootfs: "Root file system",
+};
+
+const find = (id) => document.getElementById(id);
+const form = find("infra-env-form");
+const { name, base, hostname, config, ssh_keys: keys, kernel_arguments: kargs, keyfiles, clear } = form.elements;
+const problem = find("infra-env-problem");
+const check = find("config-check");
+const result = find("infra-env-result");
+const told = find("infra-env-copied");
+
+let edited = null; // the infra-env that the form changes; null: it makes one
+let checking = 0;
+
+function button(text, label, act) {
+  const made = element("button", "", text);
+  made.type = "button";
+  made.setAttribute("aria-label", label);
+  made.addEventListener("click", act);
+  return made;
+}
+
+function tell(target, error) {
+  target.textContent = error.message;
+  target.hidden = false;
+}
+
+/** Empty the form, and with it all that may be secret. */
+function forget() {
+  form.reset();
+  find("config-file").value = "";
+  check.textContent = "";
+  check.className = "";
+  problem.hidden = true;
+  checking += 1;
+}
+
+// Base images
+
+const baseKey = ({ openshift_version: version, cpu_architecture: architecture }) => JSON.stringify([version, architecture]);
+
+async function offerBases() {
+  const images = (await request("api/v1/images")).images.filter(({ state }) => SERVED_STATES.has(state));
+  const offered = images.map((image) => ({ ...image, openshift_version: image.openshift_version || image.version }));
+  if (edited !== null && !offered.some((image) => baseKey(image) === baseKey(edited))) {
+    offered.push(edited);
+  }
+  base.replaceChildren(
+    ...offered.map((image) => {
+      const option = element("option", "", `${image.openshift_version} ${image.cpu_architecture}`);
+      option.value = baseKey(image);
+      return option;
+    }),
+  );
+  if (edited !== null) {
+    base.value = baseKey(edited);
+  }
+  if (!offered.length) {
+    throw new Error("no base image is ready");
+  }
+}
+
+async function open(infraEnv) {
+  forget();
+  edited = infraEnv;
+  result.hidden = true;
+  find("infra-env-title").textContent = edited ? `Change ${edited.name}` : "New image";
+  form.querySelector("[type=submit]").textContent = edited ? "Change the image" : "Make the image";
+  find("infra-env-clear").hidden = edited === null;
+  for (const field of [config, keys]) {
+    field.placeholder = edited ? "unchanged, if this is empty" : "";
+  }
+  if (edited !== null) {
+    name.value = edited.name;
+    hostname.value = edited.hostname ?? "";
+    kargs.value = added(edited).map(({ value }) => value).join("\n");
+  }
+  form.hidden = false;
+  name.focus();
+  await offerBases().catch((error) => tell(problem, error));
+}
+
+const added = (infraEnv) => infraEnv.kernel_arguments.filter(({ operation }) => operation === "append");
+
+function close() {
+  forget();
+  form.hidden = true;
+  find("new-image").focus();
+}
+
+find("new-image").addEventListener("click", () => open(null));
+find("infra-env-cancel").addEventListener("click", close);
+
+// The config
+
+async function checkConfig() {
+  checking += 1;
+  const own = checking;
+  await new Promise((resolve) => setTimeout(resolve, CHECK_MS));
+  if (own !== checking) {
+    return;
+  }
+  if (!config.value) {
+    check.textContent = "";
+    return;
+  }
+  const found = await request("api/v1/config-checks", "POST", { config: config.value }).catch((error) => ({
+    fault: error.message,
+  }));
+  if (own === checking) {
+    const size = found.max_size ? `${bytes(found.size)} of at most ${bytes(found.max_size)}` : "";
+    check.textContent = found.fault ?? `valid, ${size}`;
+    check.className = found.fault ? "fault" : "valid";
+  }
+}
+
+async function load(file) {
+  if (file) {
+    config.value = await file.text();
+    await checkConfig();
+  }
+}
+
+config.addEventListener("input", checkConfig);
+config.addEventListener("dragover", (event) => event.preventDefault());
+config.addEventListener("drop", (event) => {
+  if (event.dataTransfer.files.length) {
+    event.preventDefault();
+    load(event.dataTransfer.files[0]);
+  }
+});
+find("config-file").addEventListener("change", (event) => load(event.target.files[0]));
+
+// Sending
+
+async function fields() {
+  const [version, architecture] = JSON.parse(base.value);
+  const lines = kargs.value.split("\n").map((line) => line.trim()).filter((line) => line);
+  const kept = edited ? edited.kernel_arguments.filter(({ operation }) => operation !== "append") : [];
+  const given = {
+    name: name.value,
+    openshift_version: version,
+    cpu_architecture: architecture,
+    hostname: hostname.value || null,
+    kernel_arguments: [...kept, ...lines.map((value) => ({ operation: "append", value }))],
+  };
+  const files = {};
+  for (const file of keyfiles.files) {
+    files[file.name] = await file.text();
+  }
+  const secret = {
+    ignition_config_override: config.value || null,
+    ssh_authorized_key: keys.value || null,
+    network_keyfiles: keyfiles.files.length ? files : null,
+  };
+  if (edited !== null && !clear.checked) {
+    Object.keys(secret).filter((each) => secret[each] === null).forEach((each) => delete secret[each]);
+  }
+  return { ...given, ...secret };
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  problem.hidden = true;
+  const submit = form.querySelector("[type=submit]");
+  submit.disabled = true;
+  try {
+    const made = edited
+      ? await request(`${PATH}/${edited.id}`, "PATCH", await fields())
+      : await request(PATH, "POST", await fields());
+    forget();
+    form.hidden = true;
+    showResult(made);
+  } catch (error) {
+    tell(problem, error);
+  }
+  submit.disabled = false;
+  document.dispatchEvent(new Event("changed"));
+});
+
+// The result
+
+function shown(label, url) {
+  const input = element("input");
+  input.readOnly = true;
+  input.value = url;
+  input.setAttribute("aria-label", label);
+  return input;
+}
+
+function copyButton(label, input) {
+  return button("Copy", `Copy ${label}`, async () => {
+    told.textContent = (await copyOf(input)) ? `${label}: copied` : "press Ctrl+C";
+  });
+}
+
+function urlItem(infraEnv, kind, url) {
+  const label = LABELS[kind] ?? kind;
+  const input = shown(label, url);
+  const download = element("a", "", "Download");
+  download.href = url;
+  download.setAttribute("aria-label", `Download ${label}`);
+  const item = element("li", "", element("span", "label", label), input, copyButton(label, input), download);
+  if (LINKED.has(kind)) {
+    item.append(
+      button("Short link", `Short link to ${label}`, async () => {
+        try {
+          const expires = Number(find("infra-env-expires").value);
+          const body = { url, expires_in: expires, label: infraEnv.name };
+          const link = await request("api/v1/links", "POST", body);
+          const linked = shown(`Short link to ${label}`, link.url);
+          item.querySelector(".made")?.remove();
+          item.append(element("span", "made", linked, copyButton(`short link to ${label}`, linked)));
+          told.textContent = `this short link is not shown again; it ends ${relative(link.expires_at)}`;
+        } catch (error) {
+          told.textContent = error.message;
+        }
+        document.dispatchEvent(new Event("changed"));
+      }),
+    );
+  }
+  return item;
+}
+
+function showResult(infraEnv) {
+  const urls = Object.entries(infraEnv.image_urls);
+  const command = shown("curl", `curl -fo full.iso '${infraEnv.image_urls.iso}'`);
+  const line = element("li", "", element("span", "label", "curl"), command, copyButton("curl", command));
+  find("infra-env-result-title").textContent = `Images of ${infraEnv.name}`;
+  find("infra-env-urls").replaceChildren(...urls.map(([kind, url]) => urlItem(infraEnv, kind, url)), line);
+  told.textContent = "";
+  result.hidden = false;
+  find("infra-env-result-title").focus();
+}
+
+// The table
+
+const sectionParts = parts("infra-envs");
+const sectionProblem = document.querySelector("#infra-envs > .problem");
+
+async function attempt(work) {
+  try {
+    await work();
+  } catch (error) {
+    tell(sectionProblem, error);
+    return;
+  }
+  document.dispatchEvent(new Event("changed"));
+}
+
+function actions(infraEnv) {
+  const named = infraEnv.name;
+  const path = `${PATH}/${infraEnv.id}`;
+  // A row stays while it looks the same, and with it its buttons: they ask for what the infra-env is now.
+  return [
+    button("URLs", `URLs of ${named}`, () =>
+      attempt(async () => {
+        const present = await request(path);
+        form.hidden = true;
+        forget();
+        showResult(present);
+      }),
+    ),
+    button("Edit", `Edit ${named}`, () => attempt(async () => open(await request(path)))),
+    button("Copy", `Copy ${named}`, () =>
+      attempt(() => request(`${path}/copies`, "POST", { name: `Copy of ${named}`.slice(0, 128) })),
+    ),
+    button("Delete", `Delete ${named}`, () => {
+      if (confirm(`Delete ${named}? Its images are then refused.`)) {
+        attempt(() => request(path, "DELETE"));
+      }
+    }),
+  ];
+}
+
+function content(infraEnv) {
+  const has = [
+    infraEnv.config_set && "config",
+    infraEnv.ssh_keys && number(infraEnv.ssh_keys, "SSH key"),
+    infraEnv.hostname && `host name ${infraEnv.hostname}`,
+    infraEnv.kernel_arguments.length && number(infraEnv.kernel_arguments.length, "kernel argument"),
+    infraEnv.keyfiles && number(infraEnv.keyfiles, "keyfile"),
+  ];
+  return has.filter((each) => each).join(", ") || "nothing yet";
+}
+
+const table = new Table(sectionParts.table, {
+  Name: (each) => [each.name, element("span", "second", each.id)],
+  "Base image": (each) => [`${each.openshift_version} ${each.cpu_architecture}`],
+  Has: (each) => [content(each)],
+  Changed: (each) => [relative(each.updated_at)],
+  Actions: (each) => [element("span", "actions", ...actions(each))],
+});
+
+function draw({ infra_envs: all, made_at: elsewhere }) {
+  find("new-image").hidden = all === null;
+  find("infra-envs-elsewhere").hidden = all !== null;
+  find("infra-envs-elsewhere").textContent =
+    `Infra-envs are made at assisted-service, ${elsewhere}; the URLs of their images come from there.`;
+  showCount(sectionParts, (all ?? []).length);
+  sectionParts.empty.hidden ||= all === null;
+  table.update(all ?? [], ({ id }) => id);
+}
+
+export const infraEnvs = { id: "infra-envs", path: PATH, draw };

@@ -1,0 +1,107 @@
+"""The infra-envs on the administrative listener: no reply has a config, a key or a network."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from image_service.core.errors import InvalidParameter, NotFound
+from image_service.server.admin.admin_api import api_routes
+from image_service.server.admin.infra_envs_api import INFRA_ENVS_PATH, AssistedInfraEnvs
+from image_service.server.standalone.infra_env import MAX_OVERRIDE_BYTES
+from image_service.server.web_api.messages import ApiRequest
+from image_service.server.web_api.router import ApiRouter
+from tests.pytwisted import ensure_deferred
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import TypeAlias
+
+    from tests.server.standalone.faults import FaultyStandalone
+
+    Ask: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+
+SECRET = "s3cret"
+CONFIG = {"ignition": {"version": "3.2.0"}, "a": SECRET}
+
+
+@pytest.fixture
+def ask(standalone: FaultyStandalone) -> Ask:
+    router = ApiRouter(api_routes([standalone.operations]))
+
+    async def ask_here(method: str, path: str, document: object = None) -> Any:
+        body = b"" if document is None else json.dumps(document).encode()
+        return json.loads((await router.respond(ApiRequest(method, path, body=body))).body or b"null")
+
+    return ask_here
+
+
+@ensure_deferred
+async def test_no_reply_has_what_may_be_secret(ask: Ask) -> None:
+    fields = {
+        "name": "a",
+        "openshift_version": "4.20",
+        "ignition_config_override": CONFIG,
+        "network_keyfiles": {"a.nmconnection": SECRET},
+        "family_config": SECRET,
+        "kernel_arguments": [{"operation": "append", "value": "a=1"}],
+    }
+    made = await ask("POST", INFRA_ENVS_PATH, fields)
+    path = f"{INFRA_ENVS_PATH}/{made['id']}"
+    replies = [
+        made,
+        await ask("GET", INFRA_ENVS_PATH),
+        await ask("GET", path),
+        await ask("PATCH", path, {"name": "b"}),
+        await ask("POST", f"{path}/copies", {}),
+    ]
+    assert SECRET not in json.dumps(replies)
+    assert made == made | {
+        "config_set": True,
+        "ssh_keys": 0,
+        "keyfiles": 1,
+        "kernel_arguments": [{"operation": "append", "value": "a=1"}],
+    }
+    assert await ask("DELETE", path) is None
+    with pytest.raises(NotFound):
+        await ask("GET", path)
+
+
+@ensure_deferred
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        (json.dumps(CONFIG), None),
+        ('{"s3cret"', "it ends too early"),
+        ("variant: fcos\na: s3cret", "it is Butane: translate it by butane"),
+        (" " * (MAX_OVERRIDE_BYTES + 1), f"more than {MAX_OVERRIDE_BYTES}"),
+    ],
+)
+async def test_config_is_checked_without_being_repeated(ask: Ask, config: str, fault: str | None) -> None:
+    found = await ask("POST", "/api/v1/config-checks", {"config": config})
+    assert (found["size"], found["max_size"]) == (len(config), MAX_OVERRIDE_BYTES)
+    assert found["fault"] is None if fault is None else fault in found["fault"]
+    assert SECRET not in json.dumps(found)
+
+
+@ensure_deferred
+@pytest.mark.parametrize("document", [{}, {"config": 7}])
+async def test_check_without_a_config_is_refused(ask: Ask, document: object) -> None:
+    with pytest.raises(InvalidParameter):
+        await ask("POST", "/api/v1/config-checks", document)
+
+
+@ensure_deferred
+async def test_openapi_document_is_valid(ask: Ask) -> None:
+    validate(await ask("GET", "/openapi.json"))
+
+
+@ensure_deferred
+async def test_beside_assisted_service_the_reply_says_where_infra_envs_are_made() -> None:
+    router = ApiRouter(api_routes([AssistedInfraEnvs("https://assisted.example.com")]))
+    reply = json.loads((await router.respond(ApiRequest("GET", INFRA_ENVS_PATH))).body)
+    assert reply == {"infra_envs": None, "made_at": "https://assisted.example.com"}
+    validate(json.loads((await router.respond(ApiRequest("GET", "/openapi.json"))).body))
