@@ -27,6 +27,7 @@ UNKNOWN_TO_SCHEMAS = {
     "getInitrdAddrsize": "that no image of the sample is for s390x",
     "RegisterInfraEnv": "what an Ignition config, a kernel argument, a keyfile and a ramdisk are",
     "UpdateInfraEnv": "the same",
+    "CopyInfraEnv": "the same",
 }
 """Operations that may refuse a request with 400 though it is of its schema, which does not say this."""
 

@@ -118,8 +118,8 @@ def _check_config(content: bytes) -> dict[str, object]:
     """Return what is wrong with a config; no fault quotes it."""
     document = parse_json_object(content)
     config = document.get("config")
-    if not isinstance(config, str):
-        raise InvalidParameter("config must be a string")
+    if not isinstance(config, str) or len(document) > 1:
+        raise InvalidParameter("config must be a string, and the only member")
     encoded = config.encode()
     fault = None
     if len(encoded) > MAX_OVERRIDE_BYTES:

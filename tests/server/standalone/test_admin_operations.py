@@ -88,7 +88,7 @@ async def test_config_is_checked_without_being_repeated(ask: Ask, config: str, f
 
 
 @ensure_deferred
-@pytest.mark.parametrize("document", [{}, {"config": 7}])
+@pytest.mark.parametrize("document", [{}, {"config": 7}, {"config": "", "more": 1}])
 async def test_check_without_a_config_is_refused(ask: Ask, document: object) -> None:
     with pytest.raises(InvalidParameter):
         await ask("POST", "/api/v1/config-checks", document)
