@@ -319,6 +319,24 @@ def test_outage_is_shown_until_it_ends(page: Page) -> None:
     page.browser.errors()  # the browser logs requests that failed
 
 
+def test_page_needs_a_token_where_the_stand_in_needs_one(page: Page, tmp_path: Path) -> None:
+    port = free_port()
+    variables = {"ADMIN_LISTEN": f"127.0.0.1:{port}", "STANDALONE_TOKEN": TOKEN}
+    with run_service(tmp_path, [], command=(*SERVE, "--standalone"), environment=variables):
+        page.browser.open(f"http://127.0.0.1:{port}/")
+        place = page.browser.find("#infra-envs-elsewhere")
+        page.browser.wait_for(lambda: "ADMIN_TOKEN_FILE" in place.text)
+        assert not page.browser.find("#new-image").is_displayed()
+        made = fetch(
+            f"http://127.0.0.1:{port}/api/v1/infra-envs",
+            "POST",
+            headers={"Content-Type": "application/json"},
+            body=b'{"name": "a", "openshift_version": "4.20"}',
+        )
+        assert made.status == 405
+        page.browser.open("about:blank")
+
+
 def test_page_works_with_a_token_in_its_url(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.touch(mode=0o600)

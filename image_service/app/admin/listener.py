@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity
-from image_service.server.admin.infra_envs_api import AssistedInfraEnvs
+from image_service.server.admin.infra_envs_api import InfraEnvsElsewhere
 from image_service.server.admin.links_api import LinksApi
 from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
 from image_service.server.admin.progress_api import ProgressApi
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from image_service.server.admin.state import ServingState
     from image_service.server.observability.metrics import Metrics
     from image_service.settings.settings import Settings
+
+AT_THE_STAND_IN = "STANDALONE_LISTEN, because STANDALONE_TOKEN is set and ADMIN_TOKEN_FILE is not"
+"""Where infra-envs are made: whoever reaches the listener on loopback may not have the stand-in's token."""
 
 
 def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
@@ -49,8 +52,14 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
         StatusApi(state, activity),
         ProgressApi(activity, state, parts.reactor),
         LinksApi(state.links, settings.links.max_seconds),
-        infra_envs or AssistedInfraEnvs(settings.upstream.url),
     ]
-    max_body_bytes = MAX_BODY_BYTES if infra_envs is None else service.MAX_BODY_BYTES
+    max_body_bytes = MAX_BODY_BYTES
+    if infra_envs is None:
+        apis.append(InfraEnvsElsewhere(f"assisted-service, {settings.upstream.url}"))
+    elif settings.standalone.token is not None and settings.admin.token_file is None:
+        apis.append(InfraEnvsElsewhere(AT_THE_STAND_IN))  # who lacks the token must gain nothing here
+    else:
+        apis.append(infra_envs)
+        max_body_bytes = service.MAX_BODY_BYTES
     start_admin(parts, settings, state, apis=apis, pages=page_routes(), max_body_bytes=max_body_bytes)
     return activity

@@ -1,4 +1,4 @@
-"""Where infra-envs are made, beside assisted-service: there, and not on the page."""
+"""Where infra-envs are made, if not on the page: at assisted-service, or at the API of the stand-in."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ INFRA_ENVS_PATH = "/api/v1/infra-envs"
 
 
 @attrs.frozen
-class AssistedInfraEnvs:
-    """The operation of a service beside assisted-service. See `AdminApi`.
+class InfraEnvsElsewhere:
+    """Says where infra-envs are made. See `AdminApi`.
 
     Args:
-        url: of assisted-service.
+        place: where, for people.
     """
 
-    _url: str
+    _place: str
 
     @property
     def operations(self) -> tuple[ApiOperation, ...]:
@@ -41,4 +41,4 @@ class AssistedInfraEnvs:
         return {"InfraEnvs": object_schema(infra_envs={"type": "null"}, made_at=TEXT_OR_NULL)}
 
     async def _list(self, _: ApiRequest) -> ApiResponse:
-        return json_response({"infra_envs": None, "made_at": self._url})
+        return json_response({"infra_envs": None, "made_at": self._place})

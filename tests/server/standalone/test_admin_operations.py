@@ -10,7 +10,7 @@ from openapi_spec_validator import validate
 
 from image_service.core.errors import InvalidParameter, NotFound
 from image_service.server.admin.admin_api import api_routes
-from image_service.server.admin.infra_envs_api import INFRA_ENVS_PATH, AssistedInfraEnvs
+from image_service.server.admin.infra_envs_api import INFRA_ENVS_PATH, InfraEnvsElsewhere
 from image_service.server.standalone.infra_env import MAX_OVERRIDE_BYTES
 from image_service.server.web_api.messages import ApiRequest
 from image_service.server.web_api.router import ApiRouter
@@ -101,7 +101,7 @@ async def test_openapi_document_is_valid(ask: Ask) -> None:
 
 @ensure_deferred
 async def test_beside_assisted_service_the_reply_says_where_infra_envs_are_made() -> None:
-    router = ApiRouter(api_routes([AssistedInfraEnvs("https://assisted.example.com")]))
+    router = ApiRouter(api_routes([InfraEnvsElsewhere("assisted-service, https://assisted.example.com")]))
     reply = json.loads((await router.respond(ApiRequest("GET", INFRA_ENVS_PATH))).body)
-    assert reply == {"infra_envs": None, "made_at": "https://assisted.example.com"}
+    assert reply == {"infra_envs": None, "made_at": "assisted-service, https://assisted.example.com"}
     validate(json.loads((await router.respond(ApiRequest("GET", "/openapi.json"))).body))

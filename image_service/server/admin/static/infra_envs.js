@@ -318,7 +318,7 @@ function draw({ infra_envs: all, made_at: elsewhere }) {
   find("new-image").hidden = all === null;
   find("infra-envs-elsewhere").hidden = all !== null;
   find("infra-envs-elsewhere").textContent =
-    `Infra-envs are made at assisted-service, ${elsewhere}; the URLs of their images come from there.`;
+    `Infra-envs are made at ${elsewhere}; the URLs of their images come from there.`;
   showCount(sectionParts, (all ?? []).length);
   sectionParts.empty.hidden ||= all === null;
   table.update(all ?? [], ({ id }) => id);
