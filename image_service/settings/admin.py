@@ -80,8 +80,7 @@ class AdminSettings:
             return None
         listen = max(known, key=lambda address: address.is_loopback)  # if none is, the first
         scheme = "https" if has_certificate and not listen.is_loopback else "http"
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104 - compared
-        return f"{scheme}://{parsers.Address(host, listen.port).netloc}/"
+        return f"{scheme}://{listen.reached.netloc}/"
 
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """The variables that are missing, and those that are valid but not together."""

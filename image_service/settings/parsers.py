@@ -69,6 +69,9 @@ class Address:
         return host if self.port is None else f"{host}:{self.port}"
 
 
+_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+
 @attrs.frozen
 class ListenAddress:
     """An IP literal (without brackets) and a port to listen on; port 0: any free port."""
@@ -80,6 +83,12 @@ class ListenAddress:
     def is_loopback(self) -> bool:
         """True if only this machine can reach it."""
         return ipaddress.ip_address(self.host).is_loopback
+
+    @property
+    def reached(self) -> Address:
+        """The address that reaches it from this machine: loopback, if it listens on all addresses."""
+        host = ipaddress.ip_address(self.host)
+        return Address(_LOOPBACK[host.version] if host.is_unspecified else str(host), self.port)
 
 
 def raise_faults(faults: Iterable[str]) -> None:

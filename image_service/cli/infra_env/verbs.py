@@ -9,7 +9,6 @@ import re
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from image_service.cli.shared.admin import reached_address
 from image_service.cli.shared.input import read_input
 from image_service.common.command_line.parser import printable
 from image_service.core.errors import ConfigurationError, InvalidParameter, NotFound
@@ -93,7 +92,7 @@ def _api(options: argparse.Namespace) -> AdminClient:
     standalone = read_group(StandaloneSettings, os.environ, faults)
     if faults:
         raise ConfigurationError("\n".join(faults))
-    url = f"http://{reached_address(standalone.listen).netloc}"
+    url = f"http://{standalone.listen.reached.netloc}"
     return AdminClient(url, options.token_file, options.ca_file, standalone.token)
 
 
