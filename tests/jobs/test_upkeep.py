@@ -17,8 +17,9 @@ from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.model import ComposeOrigin, ComposeState, JobState
+from image_service.jobs.task_model import TaskAnswer
 from tests.common.objects.storing import put
-from tests.jobs.database.composing import Rows, make_artifact, make_compose, make_image
+from tests.jobs.database.composing import NOW, Clock, Rows, make_artifact, make_compose, make_image
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -294,3 +295,32 @@ async def test_compose_is_kept_while_its_image_is_exported(rows: Rows, tmp_path:
     await expiry.expire()
     assert rows.composes.find(compose.id) is None
     assert rows.images.find_page("org-1", 0, 9) == ([], 0)
+
+
+@ensure_deferred
+async def test_clock_set_forward_and_back_forgets_no_answer(rows: Rows, tmp_path: Path) -> None:
+    elapsed = Clock()
+
+    def monotonic() -> float:
+        return (elapsed() - NOW).total_seconds()
+
+    workers, store = WorkerRepository(rows.database, rows.clock), open_store(f"{tmp_path}/store", S3Options())
+    expiry = attrs.evolve(make_expiry(rows, workers, store, DAY), monotonic=monotonic)
+
+    async def pass_minutes(minutes: int) -> None:
+        for _ in range(minutes):
+            for clock in (elapsed, rows.clock):
+                clock.advance(60)
+            await expiry.expire()
+
+    await pass_minutes(61)  # so that it forgets answers
+    rows.tasks.add_answer("org-1", TaskAnswer("digest", {"a": "first"}))
+    rows.clock.advance(10 * 3600)
+    await pass_minutes(50)
+    rows.clock.advance(-10 * 3600 - 40 * 60)
+    assert rows.tasks.find_answer("digest") == {"a": "first"}
+    await pass_minutes(1)
+    assert rows.tasks.find_answer("digest") == {"a": "first"}
+    rows.clock.advance(40 * 60)
+    await pass_minutes(120)
+    assert rows.tasks.find_answer("digest") is None

@@ -6,6 +6,8 @@ So the rows show the steps that a killed process has left out.
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -41,7 +43,7 @@ _BATCH = 100
 _RECHECK = timedelta(seconds=30)  # of a plan that the engine has and has not begun
 _LOOKS = 10  # at plans in one call: each is a request to the engine
 _SILENT = timedelta(hours=1)
-_REPLAY = timedelta(hours=1)  # longer than a signature is valid
+_REPLAY_SECONDS = 3600.0  # longer than a signature is valid
 _UNFINISHED = timedelta(days=1)  # longer than a job may upload
 # The last step of a plan ends its compose: a row that has not ended by then never will.
 _LOST = {
@@ -133,6 +135,7 @@ class Expiry:
         in_thread: runs calls of the rows and of the store.
         image_retention_seconds: of imported images; 0: they are kept.
         now: in UTC.
+        monotonic: seconds of a clock that nobody sets.
     """
 
     _composes: ComposeRepository
@@ -145,7 +148,10 @@ class Expiry:
     _retention_seconds: float = attrs.field(kw_only=True)
     _image_retention_seconds: float = attrs.field(kw_only=True)
     _now: Callable[[], datetime] = utc_now
+    _monotonic: Callable[[], float] = time.monotonic
     _outage: Outage = attrs.field(factory=Outage, init=False)
+    _times: deque[tuple[float, datetime]] = attrs.field(factory=deque, init=False)
+    """The time at each call, by seconds: those of the last hour, and one before."""
 
     async def expire(self) -> None:
         """Delete composes that are too old, then the objects that nothing refers to any more."""
@@ -155,11 +161,26 @@ class Expiry:
         await self._in_thread(self._delete_composes)
         if self._image_retention_seconds:
             await self._in_thread(self._delete_images)
-        await self._in_thread(partial(self._tasks.forget_answers, self._now() - _REPLAY))
+        if (before := self._earliest_time()) is not None:
+            await self._in_thread(partial(self._tasks.forget_answers, before))
         while await self._in_thread(self._delete_objects):
             pass
         await self._in_thread(partial(self._workers.remove, self._now() - _SILENT))
         await self._in_thread(partial(self._store.remove_unfinished, self._now() - _UNFINISHED))
+
+    def _earliest_time(self) -> datetime | None:
+        """Return the earliest time that the clock had in the last hour; None: this process is younger.
+
+        Answers from before it are forgotten. If the clock is set forward, then back, signatures are valid
+        again: the answers to their requests are still there.
+        """
+        seconds = self._monotonic()
+        self._times.append((seconds, self._now()))
+        while len(self._times) > 1 and self._times[1][0] <= seconds - _REPLAY_SECONDS:
+            self._times.popleft()
+        if self._times[0][0] > seconds - _REPLAY_SECONDS:
+            return None
+        return min(now for _, now in self._times)
 
     def _delete_composes(self) -> None:
         before = self._now() - timedelta(seconds=self._retention_seconds)
