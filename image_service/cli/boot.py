@@ -128,17 +128,17 @@ def _boot(machines: Sequence[Machine], url: ImageUrl, options: argparse.Namespac
         _ask_doctor(url, {machine.profile for machine in machines}, options.ca_file)
     resets = not options.no_reset and _may_reset(machines, options)
 
-    def boot(machine: Machine) -> str:
+    def boot(machine: Machine) -> tuple[Machine, str]:
         device = machine.insert(url.text, replace=options.replace)
         if not resets:
-            return f"inserted in {device}; boots from it once"
+            return machine, f"inserted in {device}; boots from it once"
         machine.restart()
-        return f"inserted in {device}; restarted to boot from it once"
+        return machine, f"inserted in {device}; restarted to boot from it once"
 
     since = datetime.now(UTC).replace(microsecond=0)
-    booting, failed = _each(machines, boot, str)
+    booting, failed = _each(machines, boot, lambda booted: booted[1])
     if options.follow and resets and booting:
-        _follow(admin_client(options), machines, since)
+        _follow(admin_client(options), [machine for machine, _ in booting], since)
     return failed
 
 

@@ -189,6 +189,8 @@ def _told(login: BmcLogin, image: str = "") -> Iterator[None]:
         if isinstance(error, HTTPError):
             text = f"answers {error.status_code}: {error.detail or error.code}"
         raise RedfishFailure(text.replace(image, "the image") if image else text) from None
+    except (AttributeError, KeyError, TypeError, ValueError):  # what sushy does with other JSON, or none
+        raise RedfishFailure("answers what is not Redfish") from None
 
 
 def _cause(error: BaseException) -> str:

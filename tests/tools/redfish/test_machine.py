@@ -85,6 +85,17 @@ def test_machine_without_virtual_cd_is_refused() -> None:
             booted.insert("http://image", replace=False)
 
 
+@pytest.mark.parametrize("error", [ValueError, AttributeError, TypeError, KeyError])
+def test_reply_that_is_not_redfish_is_a_failure_of_this_bmc(error: type[Exception]) -> None:
+    class Garbled(Device):
+        def insert_media(self, *_: object, **__: object) -> None:
+            raise error("https://secret/")
+
+    booted, _ = machine(Garbled(inserted=False))
+    with pytest.raises(RedfishFailure, match=r"^answers what is not Redfish$"):
+        booted.insert("https://secret/", replace=False)
+
+
 @pytest.mark.parametrize(
     ("power", "expected"),
     [
