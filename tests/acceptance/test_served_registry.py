@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -11,14 +12,18 @@ import pytest
 
 from image_service.server.serving.registry import EMPTY
 from tests.acceptance.clients import run_client
-from tests.acceptance.service import fetch, os_image, run_service
+from tests.acceptance.service import SERVE, fetch, os_image, run_service
+from tests.acceptance.tenants import wait_for
+from tests.acceptance.test_links import KEY, Owner
+from tests.acceptance.test_links import VERSION as OWNERS_VERSION
+from tests.acceptance.upstream import running
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.acceptance.service import Answer, Service
+    from tests.acceptance.service import Answer, Certificate, Service
 
 pytestmark = pytest.mark.acceptance
 
@@ -142,6 +147,42 @@ def test_blob_of_a_changed_image_is_the_old_one_or_none(service: Service) -> Non
     )
     answer = ask(service, f"{repository}/blobs/{layer['digest']}")
     assert answer.status == 404 or f"sha256:{hashlib.sha256(answer.body).hexdigest()}" == layer["digest"]
+
+
+def basic(password: str) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'any:{password}'.encode()).decode()}"}
+
+
+def test_password_is_the_api_key(tmp_path: Path, certificate: Certificate) -> None:
+    iso = tmp_path / "live.iso"
+    iso.write_bytes(build_live_iso())
+    with running(certificate) as upstream:
+        owner = Owner(upstream)
+        repository = owner.path.partition("?")[0].strip("/")
+        environment = {**upstream.environment, "SERVE_REGISTRY": "true"}
+        images = [os_image(iso, OWNERS_VERSION)]
+        with run_service(tmp_path, images, command=SERVE, environment=environment, probe="/live") as service:
+            wait_for(lambda: service.get("/health").status == 200)
+            manifest = ask(service, f"{repository}/manifests/latest", **basic(KEY))
+            layer = json.loads(manifest.body)["layers"][0]["digest"]
+            paths = [f"{repository}/{path}" for path in ("tags/list", "manifests/latest", f"blobs/{layer}")]
+            assert [ask(service, path, **basic(KEY)).status for path in paths] == [200, 200, 200]
+            for fields in ({}, BASIC, basic("other")):
+                for path in paths:
+                    refused = ask(service, path, **fields)
+                    assert (refused.status, refused.headers["WWW-Authenticate"]) == (
+                        401,
+                        'Basic realm="image-service"',
+                    )
+            source = f"docker://{reference(service, repository)}:latest"
+            target = f"dir:{tmp_path}/copy"
+            run_client(
+                "skopeo", "copy", "--src-tls-verify=false", "--src-creds", f"any:{KEY}", source, target
+            )
+            assert (tmp_path / "copy" / layer.removeprefix("sha256:")).stat().st_size == iso.stat().st_size
+            oras = ("oras", "pull", "--plain-http", "--username", "any", "--password", KEY)
+            run_client(*oras, source.removeprefix("docker://"), "--output", tmp_path / "oras")
+            assert KEY not in service.output.decode()
 
 
 def test_empty_config_is_a_blob(service: Service, repository: str) -> None:
