@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.forks import Process
 
 JOBS = (sys.executable, "-m", "image_service.cli", "jobs")
-FRESH_JOBS = ("env", *JOBS)
-"""In an interpreter of its own, for tests of its memory (see `tests.forks`)."""
+FRESH_JOBS = ("env", f"PYTHONPATH={CHECKOUT}:{Path(__file__).with_name('as_installed')}", *JOBS)
+"""In an interpreter of its own, for tests of its memory (see `tests.forks`), as it is installed."""
 
 COMPOSE = (sys.executable, "-m", "image_service.cli", "compose")
 API = "/api/image-builder-composer/v2"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Compose, ImageCustomization
     from image_service.server.catalog.derived.derived_images import DerivedImages
 
-CACHE_BYTES = 16 * 1024 * 1024
+CACHE_BYTES = 8 * 1024 * 1024
 """Of all composed images in memory, which contain their customizations unencrypted."""
 _EXTENT_BYTES = 112  # an extent of a file, and where it starts
 

@@ -25,7 +25,7 @@ from image_service.jobs.plans.plan import (
 )
 from image_service.server.http.respond import Representation
 from image_service.server.http.response import render_fields
-from image_service.server.serving.digests import BLOCK_BYTES, read_block, repr_digest
+from image_service.server.serving.digests import read_block, repr_digest
 from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Artifact, Compose
     from image_service.server.serving.digests import Digests
     from image_service.server.web_api.messages import ApiRequest
+
+BLOCK_BYTES = 256 * 1024
+"""Of a download in memory, which has one or two."""
 
 
 @attrs.frozen(eq=False)

@@ -10,7 +10,7 @@ from twisted.internet.abstract import FileDescriptor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_UNSENT_BYTES = 64 * 1024 * 1024
+MAX_UNSENT_BYTES = 32 * 1024 * 1024
 """Of the connections of an API; more than its largest reply, which would be aborted."""
 _KEPT_PART = 0.75
 """Of the limit, after connections were aborted, so that the next bytes do not need another search."""

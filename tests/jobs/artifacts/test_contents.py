@@ -19,9 +19,8 @@ from image_service.core.errors import NotFound, StoreFailed, Unavailable
 from image_service.core.extents import Literal, Zeros
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_archives
-from image_service.jobs.artifacts.contents import ExtentStream, _read_blocks
+from image_service.jobs.artifacts.contents import BLOCK_BYTES, ExtentStream, _read_blocks
 from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
-from image_service.server.serving.digests import BLOCK_BYTES
 from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.resource import ApiResource, ApiSite
 from tests.common.objects.storing import put
