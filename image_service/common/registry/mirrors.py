@@ -78,18 +78,22 @@ class RegistryRules:
             insecure: registries that are insecure by name, beside those of the rules.
 
         Raises:
-            FormatError: a rule blocks it.
+            FormatError: a rule blocks it, and has no mirror for it.
         """
         name = f"{reference.registry}/{reference.repository}"
         matches = [(rule, matched) for rule in self.rules if (matched := rule.matched(name)) is not None]
         if not matches:
             return (Endpoint(reference.registry, reference.repository, reference.registry in insecure),)
         rule, matched = max(matches, key=lambda match: len(match[1]))
-        if rule.is_blocked:
-            raise FormatError(f"registries.conf blocks {rule.prefix}")
         wrong = "tag-only" if reference.digest else "digest-only"
         places = [(each.location, each.is_insecure) for each in rule.mirrors if each.pulls != wrong]
-        places.append((rule.location or matched, rule.is_insecure))
+        source = rule.location or matched
+        if rule.is_blocked:  # the source alone, not its mirrors
+            places = [place for place in places if place[0] != source]
+            if not places:
+                raise FormatError(f"registries.conf blocks {rule.prefix}")
+        else:
+            places.append((source, rule.is_insecure))
         found = []
         for location, is_insecure in places:
             registry, _, repository = f"{location}{name[len(matched) :]}".partition("/")

@@ -37,6 +37,15 @@ insecure = true
 [[registry]]
 location = "blocked.local"
 blocked = true
+
+[[registry]]
+location = "never.local"
+blocked = true
+[[registry.mirror]]
+location = "never.local"
+[[registry.mirror]]
+location = "mirror.local/never"
+pull-from-mirror = "digest-only"
 """
 
 
@@ -65,6 +74,7 @@ def rules() -> RegistryRules:
         ("plain.local:5000/a:1", ["plain.local:5000/a!"]),
         ("plain.local/a:1", ["plain.local/a"]),
         ("named.local/a:1", ["named.local/a!"]),
+        (f"never.local/a{DIGEST}", ["mirror.local/never/a"]),
     ],
 )
 def test_endpoints_in_order(rules: RegistryRules, reference: str, expected: list[str]) -> None:
@@ -72,9 +82,10 @@ def test_endpoints_in_order(rules: RegistryRules, reference: str, expected: list
     assert [f"{each}{'!' * each.is_insecure}" for each in found] == expected
 
 
-def test_blocked_registry_is_named(rules: RegistryRules) -> None:
-    with pytest.raises(FormatError, match=r"registries\.conf blocks blocked\.local"):
-        rules.endpoints(parse_reference("blocked.local/a:1"))
+@pytest.mark.parametrize("registry", ["blocked.local", "never.local"])
+def test_blocked_registry_is_named(rules: RegistryRules, registry: str) -> None:
+    with pytest.raises(FormatError, match=rf"registries\.conf blocks {registry}"):
+        rules.endpoints(parse_reference(f"{registry}/a:1"))
 
 
 @pytest.mark.parametrize(
