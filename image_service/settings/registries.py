@@ -46,8 +46,9 @@ class RegistrySettings:
     set: registries are asked without credentials."""
     registries_conf: Path | None = setting("CONTAINERS_REGISTRIES_CONF", parse=_registries_conf)
     """File of the mirrors of registries, in version 2 of the format `registries.conf`, as OpenShift writes it
-    to `/etc/containers/registries.conf` on its nodes. Re-read when it changes. When not set: images are
-    fetched from where their names say."""
+    to `/etc/containers/registries.conf` on its nodes, or YAML of `ImageDigestMirrorSet`, `ImageTagMirrorSet`
+    and `ImageContentSourcePolicy`, as `oc mirror` writes it. Re-read when it changes. When not set: images
+    are fetched from where their names say."""
     certs_dirs: tuple[Path, ...] = setting(
         "REGISTRY_CERTS_DIR", parse=parsers.separated(parsers.directory), absent=()
     )

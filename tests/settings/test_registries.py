@@ -103,6 +103,7 @@ def test_files_are_read_at_the_start(tmp_path: Path) -> None:
         ("REGISTRY_AUTH_FILE", "top-secret", "must be JSON"),
         ("REGISTRY_AUTH_FILE", '{"auths": {"a": {"auth": "top-secret"}}}', "the entry for a must have"),
         ("CONTAINERS_REGISTRIES_CONF", "[registries.search]", "version 2"),
+        ("CONTAINERS_REGISTRIES_CONF", "kind: top-secret", "document 1: kind must be one of"),
         ("REGISTRY_CERTS_DIR", "", "must be a directory"),
     ],
 )

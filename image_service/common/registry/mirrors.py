@@ -1,24 +1,33 @@
-"""Mirrors of registries by the rules of ``containers-registries.conf(5)``, version 2.
+"""Mirrors of registries by the rules of ``containers-registries.conf(5)``, version 2, or by mirror sets.
 
-A disconnected site has them on each node already, as OpenShift writes them of ImageDigestMirrorSets. Names
-without a registry, aliases and credential helpers, which concern people at a shell, are ignored.
+A disconnected site has both already: ``oc mirror`` writes mirror sets, of which OpenShift makes the file of
+each node. Names without a registry, aliases and credential helpers are ignored: they are for use by hand.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import yaml
 
 from image_service.core.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from image_service.common.registry.references import ImageReference
 
-_PULLS = {"all", "digest-only", "tag-only"}
+_PULLS = ("all", "digest-only", "tag-only")
+_KIND = re.compile(r"""\bkind["']?\s*:""")
+_MIRROR_SETS = {
+    "ImageDigestMirrorSet": ("imageDigestMirrors", "digest-only"),
+    "ImageTagMirrorSet": ("imageTagMirrors", "tag-only"),
+    "ImageContentSourcePolicy": ("repositoryDigestMirrors", "digest-only"),
+}
+_SOURCE_POLICIES = ("AllowContactingSource", "NeverContactSource")
 
 
 @attrs.frozen
@@ -102,7 +111,7 @@ class RegistryRules:
 
 
 def parse_registries_conf(text: str) -> RegistryRules:
-    """Return the rules of a file.
+    """Return the rules of a file: ``registries.conf``, or mirror sets in YAML or JSON.
 
     Raises:
         ValueError: it is not such a file; one argument per fault.
@@ -110,6 +119,8 @@ def parse_registries_conf(text: str) -> RegistryRules:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
+        if _KIND.search(text):
+            return _parse_mirror_sets(text)
         raise ValueError(f"must be TOML: {error}") from None
     if "registries" in document:
         raise ValueError("must be in version 2 of the format, with [[registry]], not [registries.search]")
@@ -152,8 +163,84 @@ def _parse_mirror(entry: Mapping[str, Any], *, only_digests: bool) -> _Mirror:
         raise ValueError("each mirror must have a location")
     pulls = entry.get("pull-from-mirror", "all")
     if pulls not in _PULLS:
-        raise ValueError(f"pull-from-mirror must be one of {', '.join(sorted(_PULLS))}")
+        raise ValueError(f"pull-from-mirror must be one of {', '.join(_PULLS)}")
     return _Mirror(location, _flag(entry, "insecure"), "digest-only" if only_digests else pulls)
+
+
+def _parse_mirror_sets(text: str) -> RegistryRules:
+    """Return one rule per source: its mirrors in the order of the file, whichever set they are in."""
+    rules: dict[str, _Rule] = {}
+    faults = []
+    for name, document in _read_objects(text):
+        try:
+            for rule in _parse_mirror_set(document):
+                known = rules.get(rule.prefix, rule)
+                rules[rule.prefix] = attrs.evolve(
+                    rule,
+                    is_blocked=known.is_blocked or rule.is_blocked,
+                    mirrors=tuple(dict.fromkeys((*known.mirrors, *rule.mirrors))),
+                )
+        except ValueError as error:
+            faults.append(f"{name}: {error}")
+    if faults:
+        raise ValueError(*faults)
+    return RegistryRules(tuple(rules.values()))
+
+
+def _read_objects(text: str) -> Iterator[tuple[str, object]]:
+    """Yield the objects of a file, and of the lists in it, with names for faults; each scalar is a text.
+
+    The parser is the one in Python: the one in C follows nested lists until its stack ends.
+    """
+    try:
+        documents = list(yaml.load_all(text, yaml.BaseLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"; see line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ValueError(f"must be YAML or TOML{place}") from None
+    except (yaml.YAMLError, RecursionError):
+        raise ValueError("must be YAML or TOML") from None
+    for number, document in enumerate(documents, 1):
+        is_list = isinstance(document, dict) and document.get("kind") == "List"
+        items = document.get("items") if is_list else None
+        if isinstance(items, list):
+            yield from ((f"document {number}, item {index}", item) for index, item in enumerate(items, 1))
+        elif document:
+            yield f"document {number}", document
+
+
+def _parse_mirror_set(document: object) -> Iterator[_Rule]:
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or kind not in tuple(_MIRROR_SETS):
+        raise ValueError(f"kind must be one of {', '.join(_MIRROR_SETS)}")
+    member, pulls = _MIRROR_SETS[kind]
+    spec = document.get("spec")
+    entries = spec.get(member) if isinstance(spec, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"spec.{member} must be a list of objects")
+    return (_parse_source(entry, pulls) for entry in entries)
+
+
+def _parse_source(entry: Mapping[str, Any], pulls: str) -> _Rule:
+    source = _place(entry, "source")
+    if not source:
+        raise ValueError("each entry must have a source")
+    mirrors = entry.get("mirrors") or []
+    places = [_place({"mirror": each}, "mirror") for each in mirrors] if isinstance(mirrors, list) else [""]
+    if not all(places):
+        raise ValueError(f"source {source:.100}: mirrors must be a list of host[:port][/path]")
+    policy = entry.get("mirrorSourcePolicy") or "AllowContactingSource"
+    if policy not in _SOURCE_POLICIES:
+        raise ValueError(
+            f"source {source:.100}: mirrorSourcePolicy must be one of {', '.join(_SOURCE_POLICIES)}"
+        )
+    return _Rule(
+        prefix=source,
+        location="",
+        is_insecure=False,
+        is_blocked=policy == "NeverContactSource",
+        mirrors=tuple(_Mirror(place, is_insecure=False, pulls=pulls) for place in places),
+    )
 
 
 def _place(entry: Mapping[str, Any], name: str) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from image_service.common.registry.mirrors import RegistryRules, parse_registries_conf
@@ -102,6 +104,10 @@ def test_blocked_registry_is_named(rules: RegistryRules, registry: str) -> None:
         ('[[registry]]\nlocation = "a"\n[[registry.mirror]]', "registry a: each mirror must have a location"),
         ('[[registry]]\nprefix = "*.a"\nlocation = "b"', "no location beside"),
         (
+            '[[registry]]\nlocation = "a"\n[[registry.mirror]]\nlocation = "b"\npull-from-mirror = []',
+            "one of",
+        ),
+        (
             '[[registry]]\nlocation = "a"\n[[registry.mirror]]\nlocation = "b"\npull-from-mirror = "x"',
             "must be one of all, digest-only, tag-only",
         ),
@@ -114,3 +120,115 @@ def test_faults(text: str, reason: str) -> None:
 
 def test_empty_file_has_no_rules() -> None:
     assert parse_registries_conf("") == RegistryRules()
+
+
+MIRROR_SETS = """# as oc mirror writes them
+---
+apiVersion: config.openshift.io/v1
+kind: ImageDigestMirrorSet
+metadata: {name: idms-release-0, creationTimestamp: 2001-99-99}
+spec:
+  imageDigestMirrors:
+  - source: quay.io/openshift-release-dev/ocp-release
+    mirrors: [mirror.local:5000/openshift/release-images]
+  - source: never.local
+    mirrors: [never.local, mirror.local/never]
+    mirrorSourcePolicy: NeverContactSource
+  - source: "*.example.com"
+    mirrors:
+    - mirror.local/example
+status: {}
+---
+kind: ImageTagMirrorSet
+spec:
+  imageTagMirrors:
+  - mirrors: [tags.local/release]
+    source: quay.io/openshift-release-dev/ocp-release
+    mirrorSourcePolicy: AllowContactingSource
+  - mirrors: [tags.local/never]
+    source: never.local
+---
+kind: List
+items:
+- kind: ImageContentSourcePolicy
+  spec:
+    repositoryDigestMirrors:
+    - source: quay.io/openshift-release-dev/ocp-release
+      mirrors: [mirror.local:5000/openshift/release-images, old.local/release/]
+    - source: unmirrored.local
+---
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        (
+            f"quay.io/openshift-release-dev/ocp-release{DIGEST}",
+            [
+                "mirror.local:5000/openshift/release-images",
+                "old.local/release",
+                "quay.io/openshift-release-dev/ocp-release",
+            ],
+        ),
+        (
+            "quay.io/openshift-release-dev/ocp-release:4",
+            ["tags.local/release", "quay.io/openshift-release-dev/ocp-release"],
+        ),
+        (f"never.local/a{DIGEST}", ["mirror.local/never/a"]),
+        ("never.local/a:1", ["tags.local/never/a"]),
+        (f"a.example.com/b{DIGEST}", ["mirror.local/example/b", "a.example.com/b"]),
+        ("a.example.com/b:1", ["a.example.com/b"]),
+        (f"unmirrored.local/a{DIGEST}", ["unmirrored.local/a"]),
+    ],
+)
+def test_mirror_sets_of_one_source_are_one_rule(reference: str, expected: list[str]) -> None:
+    rules = parse_registries_conf(MIRROR_SETS)
+    assert [str(each) for each in rules.endpoints(parse_reference(reference))] == expected
+
+
+def test_mirror_sets_in_json() -> None:
+    spec = {"imageTagMirrors": [{"source": "a", "mirrors": ["b"]}]}
+    rules = parse_registries_conf(json.dumps({"kind": "ImageTagMirrorSet", "spec": spec}))
+    assert [str(each) for each in rules.endpoints(parse_reference("a/c:1"))] == ["b/c", "a/c"]
+
+
+TAGS = "kind: ImageTagMirrorSet\nspec: {imageTagMirrors: "
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("kind: [\n\n", "must be YAML or TOML; see line 3, column 1"),
+        ("kind: \x01", "must be YAML or TOML"),
+        (f"kind: {'[' * 10_000}", "must be YAML or TOML"),
+        ("kind: CatalogSource", "document 1: kind must be one of ImageDigestMirrorSet, ImageTagMirrorSet, "),
+        (f"{TAGS}[]}}\n---\nkind: []", "document 2: kind must be one of"),
+        ("kind: List\nitems:\n- 5", "document 1, item 1: kind must be one of"),
+        ("kind: List", "document 1: kind must be one of"),
+        ("- kind: ImageTagMirrorSet", "document 1: kind must be one of"),
+        ("kind: ImageTagMirrorSet\nspec: 5", "spec.imageTagMirrors must be a list of objects"),
+        ("kind: ImageTagMirrorSet\nspec: {imageDigestMirrors: []}", "spec.imageTagMirrors must be a list"),
+        (f"{TAGS}[5]}}", "spec.imageTagMirrors must be a list of objects"),
+        (f"{TAGS}[{{mirrors: [a]}}]}}", "document 1: each entry must have a source"),
+        (f"{TAGS}[{{source: [a]}}]}}", "source must be host"),
+        (f"{TAGS}[{{source: 'https://a'}}]}}", "source must be host.*without a scheme"),
+        (f"{TAGS}[{{source: a, mirrors: b}}]}}", "source a: mirrors must be a list of host"),
+        (f"{TAGS}[{{source: a, mirrors: ['']}}]}}", "source a: mirrors must be a list of host"),
+        (f"{TAGS}[{{source: a, mirrors: ['oci://b']}}]}}", "mirror must be host.*without a scheme"),
+        (
+            f"{TAGS}[{{source: a, mirrorSourcePolicy: Never}}]}}",
+            "must be one of AllowContactingSource, Never",
+        ),
+        (f"{TAGS}[{{source: a, mirrorSourcePolicy: [a]}}]}}", "source a: mirrorSourcePolicy must be one of"),
+    ],
+)
+def test_faults_of_mirror_sets(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_registries_conf(text)
+
+
+def test_each_object_with_a_fault_is_named() -> None:
+    with pytest.raises(ValueError, match="must be one of") as caught:
+        parse_registries_conf("kind: A\n---\nkind: B")
+    assert [str(each).partition(":")[0] for each in caught.value.args] == ["document 1", "document 2"]
