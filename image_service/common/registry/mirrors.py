@@ -100,7 +100,9 @@ class RegistryRules:
         if rule.is_blocked:  # the source alone, not its mirrors
             places = [place for place in places if place[0] != source]
             if not places:
-                raise FormatError(f"registries.conf blocks {rule.prefix}")
+                named = "digest" if reference.digest else "tag"
+                why = f", and it has no mirror for images named by {named}" if rule.mirrors else ""
+                raise FormatError(f"registries.conf blocks {rule.prefix}{why}")
         else:
             places.append((source, rule.is_insecure))
         found = []
@@ -121,7 +123,7 @@ def parse_registries_conf(text: str) -> RegistryRules:
     except tomllib.TOMLDecodeError as error:
         if _KIND.search(text):
             return _parse_mirror_sets(text)
-        raise ValueError(f"must be TOML: {error}") from None
+        raise ValueError(f"must be TOML, or YAML of mirror sets: {error}") from None
     if "registries" in document:
         raise ValueError("must be in version 2 of the format, with [[registry]], not [registries.search]")
     entries = document.get("registry", [])

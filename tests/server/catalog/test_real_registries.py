@@ -158,6 +158,19 @@ def test_payload_of_a_release_is_read_from_a_mirror_alone(tmp_path: Path) -> Non
         assert fetch(client, f"{url}#rhel-10", tmp_path / "rhel-10.part") == CONTENT[::-1]
         with pytest.raises(Unavailable, match=r"quay\.invalid/ocp/release: its name does not resolve"):
             fetch(client, "release://quay.invalid/ocp/release:5.0", tmp_path / "part")
+        (tmp_path / "sets.yaml").write_text(
+            "kind: ImageDigestMirrorSet\nspec:\n  imageDigestMirrors:\n  - source: quay.invalid/ocp\n"
+            f"    mirrors: ['{mirror.host}/mirror']\n    mirrorSourcePolicy: NeverContactSource\n"
+        )
+        environ |= {
+            "CONTAINERS_REGISTRIES_CONF": str(tmp_path / "sets.yaml"),
+            "INSECURE_REGISTRIES": mirror.host,
+        }
+        settings = Settings.from_environment(environ, standalone=True)
+        client = OriginClient.from_settings(settings.download, registries=settings.registries)
+        assert fetch(client, f"{url}#rhel-9", tmp_path / "sets.part") == CONTENT
+        with pytest.raises(Unavailable, match=r"blocks quay\.invalid/ocp, and it has no mirror .* by tag"):
+            fetch(client, "release://quay.invalid/ocp/release:5.0", tmp_path / "part")
 
 
 # A proxy that spoils what a real registry answers.
