@@ -255,6 +255,10 @@ class FormatUnread(FormatError):
     """Bytes that may be right, but exceed a limit on bytes, files or memory, or have a form not read here."""
 
 
+class SignatureInvalid(FormatError):
+    """None of the given keys has signed it."""
+
+
 class FileNotInImage(FormatError):
     """A file system image has no file of that path."""
 

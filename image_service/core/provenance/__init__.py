@@ -1,0 +1,1 @@
+"""Provenance: a signed statement of which bytes of an image are its base's, and which are not."""
