@@ -59,9 +59,9 @@ def test_openssl_accepts_the_signature(index: int, tmp_path: Path) -> None:
     payload = base64.b64decode(envelope["payload"])
     message.write_bytes(b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload))
     signature.write_bytes(base64.b64decode(envelope["signatures"][0]["sig"]))
-    verify = ["-verify", "-rawin", "-pubin", "-inkey", public, "-sigfile", signature, "-in", message]
+    files: list[str | Path] = ["-inkey", public, "-sigfile", signature, "-in", message]
     digest = ["-digest", "sha256"] if index == 0 else []
-    command = ["openssl", "pkeyutl", *verify, *digest]
+    command = ["openssl", "pkeyutl", "-verify", "-rawin", "-pubin", *files, *digest]
     assert b"Verified Successfully" in subprocess.run(command, check=True, capture_output=True).stdout
     message.write_bytes(message.read_bytes() + b" ")
     assert subprocess.run(command, check=False, capture_output=True).returncode == 1

@@ -1,0 +1,391 @@
+"""Statements: which bytes of an image are its base's, which are not, and why. An in-toto Statement v1.
+
+docs/provenance.md has the format. A statement has the same bytes on every replica: it depends on no library
+that compresses, on no clock and on no order.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+import zlib
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import attrs
+
+from image_service.core.errors import FormatError, Unprocessable
+from image_service.core.extents import FileExtent, Literal, Zeros
+from image_service.core.families.coreos.live_iso import LiveIso, read_live_iso
+from image_service.core.families.iso_layout import BootPart
+from image_service.core.formats.deflate import deflate_by_huffman
+from image_service.core.formats.reading import read_exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from image_service.core.extents import Extent
+    from image_service.core.formats.reading import ReadAt
+    from image_service.core.images.base_image import BaseImage
+    from image_service.core.images.boot_image import BootImage
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://image-service.invalid/boot-image/v1"
+"""The type of the predicate; in a domain that nobody can own (RFC 2606), so it names and does not resolve."""
+
+MAX_BENEATH = 1 << 20
+"""Bytes of the base beneath all overlays, without those that are zero as a whole."""
+
+_CHUNK = 1 << 20
+
+
+class Purpose(enum.Enum):
+    """What bytes that are not the base's are for."""
+
+    IGNITION = "ignition"
+    KERNEL_ARGUMENTS = "kernel-arguments"
+    RAMDISK = "ramdisk"
+    BOOT_RECORDS = "boot-records"
+
+
+@attrs.frozen
+class StatedPart:
+    """Bytes of an image at an offset, and their digest."""
+
+    offset: int
+    length: int
+    sha256: str
+    purpose: Purpose
+
+
+@attrs.frozen
+class StatedOverlay(StatedPart):
+    """Bytes in place of the base's, and the base's own; `Zeros` are as many."""
+
+    beneath: Literal | Zeros
+
+
+@attrs.frozen
+class StatedTail(StatedPart):
+    """Bytes behind the base."""
+
+    source: int | None = None  # the offset in the base of the same bytes; None: they are not the base's
+
+
+@attrs.frozen
+class StatedBase:
+    """The base image.
+
+    Args:
+        sha256: of the whole file.
+        length: bytes.
+        origin: the URL that it came from, which `strip_origin` has stripped; None: it is not known.
+        block_length: bytes of a block; the last may be shorter. None: there is one block, the whole.
+        blocks: the SHA-256 of each block, if there are several.
+    """
+
+    sha256: str
+    length: int
+    version: str
+    architecture: str
+    origin: str | None = None
+    block_length: int | None = None
+    blocks: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Statement:
+    """What is stated of an image.
+
+    Args:
+        length: bytes of the image.
+        config_sha256: of the Ignition config as received; None: there is none.
+        time: when the snapshot was made that the image is of, UTC, whole seconds.
+        layout: the version of the byte layout.
+        overlays: by offset, disjoint, within the base.
+        tail: from the end of the base to that of the image, without a gap.
+    """
+
+    file_name: str
+    sha256: str
+    length: int
+    base: StatedBase
+    config_sha256: str | None
+    time: datetime
+    layout: int
+    overlays: tuple[StatedOverlay, ...]
+    tail: tuple[StatedTail, ...]
+
+
+def strip_origin(url: str) -> str:
+    """Return a URL without what may be secret: user, password, query, fragment. ValueError: it is not one."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def state_image(  # noqa: PLR0913 - each is a member of the statement
+    image: BootImage,
+    base: BaseImage,
+    stated: StatedBase,
+    *,
+    digest: str,
+    config: bytes,
+    time: datetime,
+    layout: int,
+) -> Statement:
+    """Return the statement of an image that `compose` has laid over the whole of a base.
+
+    It reads the base beneath the overlays, and its directories, which blocks.
+
+    Args:
+        digest: the SHA-256 of the image.
+        config: empty: there is none.
+
+    Raises:
+        Unprocessable: the image consists of parts of the base, or the bytes beneath are too many.
+    """
+    _check_is_whole(image, stated.length)
+    regions = tuple(_regions(image, base))
+    overlays: list[StatedOverlay] = []
+    tail: list[StatedTail] = []
+    position, left = 0, MAX_BENEATH
+    for extent in image.extents.extents:
+        purpose = _purpose(regions, position, extent.length)
+        if position >= stated.length:
+            source = extent.offset if isinstance(extent, FileExtent) else None
+            tail.append(StatedTail(position, extent.length, _digest(extent), purpose, source))
+        elif not isinstance(extent, FileExtent):
+            beneath = _beneath(base.file.read_at, position, extent.length, left)
+            left -= extent.length if isinstance(beneath, Literal) else 0
+            overlays.append(StatedOverlay(position, extent.length, _digest(extent), purpose, beneath))
+        position += extent.length
+    return Statement(
+        file_name=image.file_name,
+        sha256=digest,
+        length=image.size,
+        base=stated,
+        config_sha256=sha256(config).hexdigest() if config else None,
+        time=time.astimezone(UTC).replace(microsecond=0),
+        layout=layout,
+        overlays=tuple(overlays),
+        tail=tuple(tail),
+    )
+
+
+def _check_is_whole(image: BootImage, length: int) -> None:
+    """Raise Unprocessable if the base's bytes are at other offsets, or the image is shorter."""
+    position = 0
+    for extent in image.extents.extents:
+        if position < length and (
+            position + extent.length > length
+            or (isinstance(extent, FileExtent) and extent.offset != position)
+        ):
+            break
+        position += extent.length
+    if position < length:
+        raise Unprocessable("a statement is of an image that contains the whole of its base")
+
+
+def _regions(image: BootImage, base: BaseImage) -> Iterator[tuple[Purpose, int, int]]:
+    """Yield the areas with a purpose of their own, from a start up to a stop."""
+    if isinstance(base.iso, LiveIso):
+        found = read_live_iso(image.extents.read_at, image.size)
+        spans = [(Purpose.IGNITION, found.ignition), (Purpose.RAMDISK, found.ramdisk)]
+        if found.kernel_arguments:
+            spans += [(Purpose.KERNEL_ARGUMENTS, span) for span in found.kernel_arguments.spans]
+        yield from ((purpose, span.offset, span.offset + span.length) for purpose, span in spans if span)
+    else:
+        parts = (area for area in image.areas if area.part is BootPart.CONFIG)
+        yield from ((Purpose.IGNITION, area.start, area.stop) for area in parts)
+
+
+def _purpose(regions: Iterable[tuple[Purpose, int, int]], offset: int, length: int) -> Purpose:
+    for purpose, start, stop in regions:
+        if start < offset + length and offset < stop:
+            return purpose
+    return Purpose.BOOT_RECORDS
+
+
+def _digest(extent: Extent) -> str:
+    if isinstance(extent, FileExtent):
+        return extent.file.sha256(extent.offset, extent.length)
+    digest = sha256()
+    for start in range(0, extent.length, _CHUNK):
+        piece = extent.slice(start, min(start + _CHUNK, extent.length))
+        digest.update(piece.data if isinstance(piece, Literal) else bytes(piece.length))
+    return digest.hexdigest()
+
+
+def _beneath(read_at: ReadAt, offset: int, length: int, limit: int) -> Literal | Zeros:
+    pieces = []
+    for start in range(offset, offset + length, _CHUNK):
+        data = read_exactly(read_at, start, min(_CHUNK, offset + length - start))
+        pieces.append(data if any(data) else None)
+    if not any(pieces):
+        return Zeros(length)
+    if length > limit:
+        raise Unprocessable(
+            f"the base has bytes other than zero beneath {length} bytes at offset {offset};"
+            f" a statement has {MAX_BENEATH} of them in all"
+        )
+    return Literal(read_exactly(read_at, offset, length))
+
+
+def render_statement(statement: Statement) -> bytes:
+    """Return a statement as JSON, the same bytes for equal ones."""
+    base = statement.base
+    predicate: dict[str, Any] = {
+        "layout": statement.layout,
+        "length": statement.length,
+        "time": statement.time.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "base": {
+            "digest": {"sha256": base.sha256},
+            "length": base.length,
+            "version": base.version,
+            "architecture": base.architecture,
+        },
+        "overlays": [{**_render(each), "beneath": _pack(each.beneath)} for each in statement.overlays],
+        "tail": [
+            {**_render(each), **({} if each.source is None else {"source": each.source})}
+            for each in statement.tail
+        ],
+    }
+    if base.origin is not None:
+        predicate["base"]["origin"] = base.origin
+    if base.block_length is not None:
+        predicate["base"]["blocks"] = {"length": base.block_length, "sha256": list(base.blocks)}
+    if statement.config_sha256 is not None:
+        predicate["ignition"] = {"digest": {"sha256": statement.config_sha256}}
+    members = {
+        "_type": STATEMENT,
+        "subject": [{"name": statement.file_name, "digest": {"sha256": statement.sha256}}],
+        "predicateType": PREDICATE,
+        "predicate": predicate,
+    }
+    return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _render(part: StatedPart) -> dict[str, Any]:
+    return {
+        "offset": part.offset,
+        "length": part.length,
+        "digest": {"sha256": part.sha256},
+        "purpose": part.purpose.value,
+    }
+
+
+def _pack(beneath: Literal | Zeros) -> dict[str, str]:
+    if isinstance(beneath, Zeros):
+        return {}
+    return {"deflate": base64.b64encode(deflate_by_huffman(beneath.data)).decode()}
+
+
+def parse_statement(data: bytes) -> Statement:
+    """Return a statement from its JSON. Whoever signed it is trusted for its size, not for its form.
+
+    Raises:
+        FormatError: it is not a statement of an image, or contradicts itself.
+    """
+    try:
+        members = json.loads(data)
+        if (members["_type"], members["predicateType"]) != (STATEMENT, PREDICATE):
+            raise FormatError(f"not an in-toto statement of the type {PREDICATE}")
+        statement = _read(members)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error):
+        raise FormatError("not a statement of a boot image: a member is absent or malformed") from None
+    _check(statement)
+    return statement
+
+
+def _read(members: dict[str, Any]) -> Statement:
+    (subject,), predicate = members["subject"], members["predicate"]
+    base, blocks = predicate["base"], predicate["base"].get("blocks", {})
+    config = predicate.get("ignition")
+    overlays, left = [], MAX_BENEATH
+    for each in predicate["overlays"]:
+        part = _read_part(each)
+        beneath = _unpack(each["beneath"], part.length, left)
+        left -= beneath.length if isinstance(beneath, Literal) else 0
+        overlays.append(StatedOverlay(part.offset, part.length, part.sha256, part.purpose, beneath))
+    return Statement(
+        file_name=_text(subject["name"]),
+        sha256=_sha256(subject),
+        length=_count(predicate["length"]),
+        base=StatedBase(
+            sha256=_sha256(base),
+            length=_count(base["length"]),
+            version=_text(base["version"]),
+            architecture=_text(base["architecture"]),
+            origin=_text(base["origin"]) if "origin" in base else None,
+            block_length=_count(blocks["length"]) if blocks else None,
+            blocks=tuple(_hex(each) for each in blocks["sha256"]) if blocks else (),
+        ),
+        config_sha256=_sha256(config) if config is not None else None,
+        time=datetime.strptime(predicate["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC),
+        layout=_count(predicate["layout"]),
+        overlays=tuple(overlays),
+        tail=tuple(map(_read_part, predicate["tail"])),
+    )
+
+
+def _read_part(members: dict[str, Any]) -> StatedTail:
+    offset, length = _count(members["offset"], least=0), _count(members["length"])
+    source = _count(members["source"], least=0) if "source" in members else None
+    return StatedTail(offset, length, _sha256(members), Purpose(members["purpose"]), source)
+
+
+def _unpack(members: dict[str, str], length: int, limit: int) -> Literal | Zeros:
+    if "deflate" not in members:
+        return Zeros(length)
+    if length > limit:
+        raise ValueError(length)
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    data = stream.decompress(base64.b64decode(members["deflate"], validate=True), length + 1)
+    if len(data) != length or not stream.eof:
+        raise ValueError(length)
+    return Literal(data)
+
+
+def _count(value: object, least: int = 1) -> int:
+    if type(value) is not int or not least <= value < 1 << 63:
+        raise ValueError(value)
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _sha256(members: dict[str, Any]) -> str:
+    return _hex(members["digest"]["sha256"])
+
+
+def _hex(value: str) -> str:
+    if len(value) != 64 or value != bytes.fromhex(value).hex():  # noqa: PLR2004 - digits of a SHA-256
+        raise ValueError(value)
+    return value
+
+
+def _check(statement: Statement) -> None:
+    """Raise FormatError if parts overlap, leave the base or the image, or leave a gap behind the base."""
+    base = statement.base
+    position = 0
+    for each in statement.overlays:
+        if each.offset < position or each.offset + each.length > base.length:
+            raise FormatError(f"the statement contradicts itself: its overlay at offset {each.offset}")
+        position = each.offset + each.length
+    position = base.length
+    for part in statement.tail:
+        copied = 0 if part.source is None else part.source + part.length
+        if part.offset != position or copied > base.length:
+            raise FormatError(f"the statement contradicts itself: its tail at offset {part.offset}")
+        position += part.length
+    if position != statement.length:
+        raise FormatError(f"the statement contradicts itself: {position} of {statement.length} bytes")
+    if base.block_length and len(base.blocks) != -(-base.length // base.block_length):
+        raise FormatError(f"the statement contradicts itself: it has {len(base.blocks)} blocks of the base")

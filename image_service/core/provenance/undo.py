@@ -1,0 +1,137 @@
+"""Takes a customized image apart by its statement: what is pristine in it, and what it should not contain."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from image_service.core.extents import Literal, Zeros
+from image_service.core.formats.reading import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from image_service.core.formats.reading import ReadAt
+    from image_service.core.provenance.statement import StatedPart, Statement
+
+_CHUNK = 1 << 20
+
+PristineExtent: TypeAlias = Span | Literal | Zeros
+"""Bytes of the customized image at the same offset; or what is beneath an overlay."""
+
+
+@attrs.frozen
+class Undone:
+    """An image without its customization.
+
+    Args:
+        extents: of the base image, whole, in order.
+        faults: bytes of the customized image that belong neither to the base nor to the customization, each
+            as the least run that has a digest of its own; by offset.
+    """
+
+    extents: tuple[PristineExtent, ...]
+    faults: tuple[Span, ...]
+
+
+def undo(read_at: ReadAt, size: int, statement: Statement) -> Undone:
+    """Take an image apart, and compare all of it with its statement; reads it once, which blocks.
+
+    Args:
+        read_at: reads the customized image.
+        size: bytes of it.
+    """
+    extents = tuple(_pristine(statement))
+    faults = [*_wrong_blocks(read_at, size, extents, statement), *_wrong_parts(read_at, size, statement)]
+    if size < statement.length:
+        faults.append(Span("absent", size, statement.length - size))
+    if size > statement.length:
+        faults.append(Span("behind the end", statement.length, size - statement.length))
+    return Undone(extents, tuple(sorted(faults, key=lambda fault: fault.offset)))
+
+
+def _pristine(statement: Statement) -> Iterator[PristineExtent]:
+    position = 0
+    for overlay in statement.overlays:
+        if overlay.offset > position:
+            yield Span("base image", position, overlay.offset - position)
+        yield overlay.beneath
+        position = overlay.offset + overlay.length
+    if position < statement.base.length:
+        yield Span("base image", position, statement.base.length - position)
+
+
+def _wrong_parts(read_at: ReadAt, size: int, statement: Statement) -> Iterator[Span]:
+    parts: tuple[StatedPart, ...] = (*statement.overlays, *statement.tail)
+    for part in parts:
+        span = Span(part.purpose.value, part.offset, part.length)
+        if span.offset + span.length > size:
+            return
+        digest = sha256()
+        for data in _read(read_at, span):
+            digest.update(data)
+        if digest.hexdigest() != part.sha256:
+            yield span
+
+
+def _wrong_blocks(
+    read_at: ReadAt, size: int, extents: Sequence[PristineExtent], statement: Statement
+) -> Iterator[Span]:
+    """Yield the blocks of the pristine base with another digest, without overlays at their ends."""
+    base = statement.base
+    length, expected = base.block_length or base.length, base.blocks or (base.sha256,)
+    whole, is_whole = sha256(), True
+    for index, block in enumerate(_blocks(extents, length)):
+        start = index * length
+        if min(start + length, base.length) > size:
+            return
+        digest = sha256()
+        own: list[Span] = []
+        for extent in block:
+            if isinstance(extent, Span):
+                own.append(extent)
+            for data in _read(read_at, extent):
+                digest.update(data)
+                whole.update(data)
+        if digest.hexdigest() != expected[index]:
+            is_whole = False
+            begin = own[0].offset if own else start
+            end = own[-1].offset + own[-1].length if own else min(start + length, base.length)
+            yield Span("base image", begin, end - begin)
+    if is_whole and whole.hexdigest() != base.sha256:
+        yield Span("base image", 0, base.length)
+
+
+def _blocks(extents: Sequence[PristineExtent], length: int) -> Iterator[list[PristineExtent]]:
+    """Yield the extents of each block of so many bytes; the last may be shorter."""
+    block: list[PristineExtent] = []
+    room = length
+    for extent in extents:
+        position = 0
+        while position < extent.length:
+            stop = min(extent.length, position + room)
+            block.append(_slice(extent, position, stop))
+            room -= stop - position
+            position = stop
+            if not room:
+                yield block
+                block, room = [], length
+    if block:
+        yield block
+
+
+def _slice(extent: PristineExtent, start: int, stop: int) -> PristineExtent:
+    if isinstance(extent, Span):
+        return Span(extent.path, extent.offset + start, stop - start)
+    return extent.slice(start, stop)
+
+
+def _read(read_at: ReadAt, extent: PristineExtent) -> Iterator[bytes]:
+    if isinstance(extent, Literal):
+        yield extent.data
+        return
+    for start in range(0, extent.length, _CHUNK):
+        count = min(_CHUNK, extent.length - start)
+        yield read_at(extent.offset + start, count) if isinstance(extent, Span) else bytes(count)
