@@ -176,16 +176,17 @@ def state_image(  # noqa: PLR0913 - each is a member of the statement
 
 
 def _check_is_whole(image: BootImage, length: int) -> None:
-    """Raise Unprocessable if the base's bytes are at other offsets, or the image is shorter."""
+    """Raise Unprocessable if the base's bytes are at other offsets or of another file, or some are absent."""
     position = 0
     for extent in image.extents.extents:
-        if position < length and (
-            position + extent.length > length
-            or (isinstance(extent, FileExtent) and extent.offset != position)
+        if position < length < position + extent.length:
+            break
+        if isinstance(extent, FileExtent) and (
+            extent.file.size != length or extent.offset != position < length
         ):
             break
         position += extent.length
-    if position < length:
+    if position != image.size or position < length:
         raise Unprocessable("a statement is of an image that contains the whole of its base")
 
 

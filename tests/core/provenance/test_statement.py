@@ -18,9 +18,12 @@ from image_service.core.errors import FormatError, Unprocessable
 from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.formats.reading import Span
+from image_service.core.images.base_image import BaseImage
+from image_service.core.images.base_layout import read_base_layout
 from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
+from image_service.core.images.live import compose_live
 from image_service.core.provenance.statement import (
     MAX_BENEATH,
     PREDICATE,
@@ -34,11 +37,11 @@ from image_service.core.provenance.statement import (
     strip_origin,
 )
 from image_service.core.provenance.undo import Undone, undo
+from tests.core.families.live.test_families import BOOT, make
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso
-from tests.core.images.building import CONFIG, base_image, bytes_of
+from tests.core.images.building import CONFIG, base_file, base_image, bytes_of
 
 if TYPE_CHECKING:
-    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.boot_image import BootImage
 
 ISO = build_live_iso()
@@ -160,6 +163,30 @@ def test_purposes_behind_the_end() -> None:
     assert {Purpose.IGNITION, Purpose.KERNEL_ARGUMENTS, Purpose.BOOT_RECORDS} == set(purposes)
     config = next(each for each in statement.tail if each.purpose is Purpose.IGNITION)
     assert config.length > len(CONFIGS["large"])
+
+
+def test_an_iso_of_another_family_is_stated_and_taken_apart() -> None:
+    files = {**BOOT, ".disk/info": b"Ubuntu-Server 24.04 LTS", "casper/vmlinuz": b"k", "casper/initrd": b"i"}
+    iso = make("LABEL", files)
+    config = b"#cloud-config\nautoinstall:\n  version: 1\n"
+    with base_file(iso) as file:
+        family, layout = read_base_layout(file)
+        base = BaseImage(file, layout, sha256(iso).hexdigest(), "1", "x86_64", family=family)
+        image = compose_live(base, Customization(config, (), None), "x.iso")
+        statement = state(image, base, config, StatedBase(base.sha256, len(iso), "1", "x86_64"))
+        content = bytes_of(image)
+    undone = take_apart(content, statement)
+    assert (pristine(content, undone), undone.faults) == (iso, ())
+    configs = [each for each in statement.tail if each.purpose is Purpose.IGNITION]
+    assert any(config in content[each.offset : each.offset + each.length] for each in configs)
+
+
+def test_an_image_over_another_file_is_refused() -> None:
+    with base_image(ISO) as base, base_file(ISO + b"more") as other:
+        image = compose(full_canvas(base), Customization(CONFIG, (), TIME), "x.iso")
+        extents = (*image.extents.extents, FileExtent(other, 0, 2048))
+        with pytest.raises(Unprocessable, match="the whole of its base"):
+            state(attrs.evolve(image, extents=ExtentMap(extents)), base)
 
 
 def test_members_are_those_of_in_toto() -> None:
