@@ -75,6 +75,12 @@ class StatedTail(StatedPart):
     source: int | None = None  # the offset in the base of the same bytes; None: they are not the base's
 
 
+def strip_origin(url: str) -> str:
+    """Return a URL without what may be secret: user, password, query, fragment. ValueError: it is not one."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
 @attrs.frozen
 class StatedBase:
     """The base image.
@@ -82,7 +88,7 @@ class StatedBase:
     Args:
         sha256: of the whole file.
         length: bytes.
-        origin: the URL that it came from, which `strip_origin` has stripped; None: it is not known.
+        origin: the URL that it came from, stripped by `strip_origin`; None: it is not known.
         block_length: bytes of a block; the last may be shorter. None: there is one block, the whole.
         blocks: the SHA-256 of each block, if there are several.
     """
@@ -91,7 +97,7 @@ class StatedBase:
     length: int
     version: str
     architecture: str
-    origin: str | None = None
+    origin: str | None = attrs.field(default=None, converter=attrs.converters.optional(strip_origin))
     block_length: int | None = None
     blocks: tuple[str, ...] = ()
 
@@ -118,12 +124,6 @@ class Statement:
     layout: int
     overlays: tuple[StatedOverlay, ...]
     tail: tuple[StatedTail, ...]
-
-
-def strip_origin(url: str) -> str:
-    """Return a URL without what may be secret: user, password, query, fragment. ValueError: it is not one."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def state_image(  # noqa: PLR0913 - each is a member of the statement
