@@ -14,6 +14,7 @@ from image_service.app.role_service import RoleService
 from image_service.core.errors import ConfigurationError
 from image_service.server.transport.listeners import cannot_listen, log_listening
 from image_service.server.transport.sending.tcp import bind_together
+from image_service.settings.parsers import Address
 from image_service.settings.settings import read_texts
 from image_service.settings.warnings import find_warnings
 
@@ -67,6 +68,15 @@ class ProcessService(RoleService):
     def base_url(self) -> str:
         """The URL by which clients reach the service."""
         return self._settings.base_url(self._ports[0][0].getsockname()[1])
+
+    @property
+    def plain_url(self) -> str | None:
+        """The URL of ``HTTP_LISTEN_PORT``; None: only its clients know by which address they reach it."""
+        listen = self._settings.listen
+        is_known = listen.address is not None and not listen.address.is_loopback and not listen.base_url
+        if not is_known or len(self._ports) == 1:
+            return None
+        return f"http://{Address(listen.host, self._ports[1][0].getsockname()[1]).netloc}"
 
     def announce_page(self) -> None:
         """Log the URL of the status page, which is the last line of a start."""

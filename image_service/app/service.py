@@ -142,6 +142,7 @@ class ImageService(ProcessService):
             links,
             self.activity.reads,
             base_url=base_url,
+            plain_url=self.plain_url,
             unready=lambda: state.public_unready if has_admin else state.unready,
             impairment=lambda: state.impairment,
             metrics=None if has_admin else partial(shared.metrics_page, self.metrics),

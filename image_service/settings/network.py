@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import resource
 import ssl
+from ipaddress import IPv4Address, ip_address
+from socket import AF_INET, AF_INET6
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import attrs
 
 from image_service.common.files.certificates import read_private_key
+from image_service.common.http.default_route import find_default_address
 from image_service.common.http.tls_policy import TlsPolicy, parse_suites, parse_version
 from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
@@ -17,12 +20,13 @@ from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+    from ipaddress import IPv4Network, IPv6Address, IPv6Network
     from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
 """Descriptors that are not connections: base images, calls to assisted-service, logs, the database."""
 MAX_CONNECTIONS = 8192
+_LOOPBACK = frozenset(map(ip_address, ("127.0.0.1", "::1")))
 
 
 def _connection_limit() -> int | None:
@@ -73,9 +77,11 @@ class ListenSettings:
     `IMAGE_SERVICE_BASE_URL` has a path."""
     base_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
     """The URL by which clients reach this service. Everything is served below its path too. When not set:
-    `LISTEN_ADDRESS` and `LISTEN_PORT`, with `localhost` for all addresses and for 127.0.0.1. In the
-    jobs role: the URL of a byte server with the same base images, from which composed minimal ISOs fetch
-    their root file system."""
+    `LISTEN_ADDRESS` and `LISTEN_PORT`; for `0.0.0.0` and `::` the address of the interface that has the
+    default route when the service starts; without such a route, without `LISTEN_ADDRESS` and for 127.0.0.1
+    `localhost`. Another address makes other minimal ISOs, which have other ETags. In the jobs role: the URL
+    of a byte server with the same base images, from which composed minimal ISOs fetch their root file
+    system."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
         "TRUSTED_PROXIES", parse=parsers.networks, absent=()
     )
@@ -83,6 +89,16 @@ class ListenSettings:
     separated by commas. When not set: the peer of a connection is the client."""
     allowed_origins: tuple[str, ...] = setting("ALLOWED_DOMAINS", parse=parsers.origins, absent=())
     """Origins whose pages may read responses (CORS), separated by commas. When not set: none."""
+
+    @property
+    def host(self) -> str:
+        """The address or name by which clients reach the ports, unless ``base_url`` is set."""
+        if self.address is None or self.address in _LOOPBACK:
+            return "localhost"
+        if not self.address.is_unspecified:
+            return str(self.address)
+        families = (AF_INET,) if isinstance(self.address, IPv4Address) else (AF_INET, AF_INET6)
+        return next((str(found) for found in map(find_default_address, families) if found), "localhost")
 
     @property
     def base_path(self) -> str:

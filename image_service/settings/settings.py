@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from image_service.settings.variables import ReadFile, Variable
 
 _STANDALONE_ADDRESS = IPv4Address("127.0.0.1")
-_LOCALHOST = frozenset(map(ip_address, ("127.0.0.1", "::1", "0.0.0.0", "::")))  # noqa: S104 - only compared
 
 
 @attrs.frozen(kw_only=True)
@@ -121,9 +120,7 @@ class Settings:
             port: bound for ``LISTEN_PORT``, which may be 0.
         """
         scheme = "https" if self.tls.is_enabled else "http"
-        address = self.listen.address
-        host = "localhost" if address is None or address in _LOCALHOST else str(address)
-        return self.listen.base_url or f"{scheme}://{parsers.Address(host, port).netloc}"
+        return self.listen.base_url or f"{scheme}://{parsers.Address(self.listen.host, port).netloc}"
 
     def of_one_process(self) -> Settings:
         """Return them with one serving process's part of the limits that are for all together."""

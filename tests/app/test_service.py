@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from image_service.server.snapshots.image_finder import CACHES
 from image_service.server.standalone.sample import SAMPLE_VERSION, unpack_sample
 from image_service.server.standalone.service import SAMPLE_ID
 from image_service.server.transport.sending.tcp import bind
+from image_service.settings import network
 from image_service.settings.settings import Settings
 from tests.core.families.coreos.streams import stream
 from tests.ports import free_port
@@ -28,7 +30,6 @@ from tests.server.catalog import origin
 from tests.server.standalone.running import ApiClient
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
@@ -133,6 +134,34 @@ async def test_service_with_a_certificate_serves_https_and_plain_http(
         assert (await get("GET", urlsplit(url).path)).status == 404  # ISOs are served by the other one
         initrd = f"/images/{SAMPLE_ID}/pxe-initrd?version={SAMPLE_VERSION}"
         assert (await get.get_image(initrd)).status == status
+
+
+@ensure_deferred
+async def test_address_of_the_default_route_is_in_scripts_and_minimal_isos(
+    reactor: EPollReactor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the requests name; another address makes another minimal ISO, also of the same infra-env."""
+    found = []
+    for address in ("198.51.100.7", "198.51.100.8"):
+        monkeypatch.setattr(network, "find_default_address", {socket.AF_INET: address}.get)
+        settings = settings_of(tmp_path, LISTEN_ADDRESS="0.0.0.0")  # noqa: S104 - the sockets are the test's
+        sockets = bind(0), bind(0)
+        port, plain_port = (each.getsockname()[1] for each in sockets)
+        async with running(reactor, settings, sockets) as url:
+            assert url.startswith(f"http://{address}:{port}/byid/")
+            for number in (port, plain_port):
+                get = ApiClient(reactor, f"http://127.0.0.1:{number}")
+                path = f"/images/{SAMPLE_ID}/ipxe?version={SAMPLE_VERSION}"
+                script = (await get("GET", path, Host="elsewhere.example")).body.decode()
+                assert f"coreos.live.rootfs_url=http://{address}:{number}/boot-artifacts/" in script
+                assert "elsewhere" not in script
+                assert "127.0.0.1" not in script
+            get = ApiClient(reactor, f"http://127.0.0.1:{port}")
+            image = await get.get_image(urlsplit(url).path.replace("full.iso", "minimal.iso"))
+            assert image.status == 200
+            assert f"rootfs_url=http://{address}:{port}/".encode() in image.body
+            found.append(image.field("ETag"))
+    assert len(set(found)) == 2
 
 
 @ensure_deferred

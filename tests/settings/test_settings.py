@@ -8,6 +8,7 @@ import sys
 from ipaddress import ip_address
 from operator import attrgetter
 from pathlib import Path
+from socket import AF_INET, AF_INET6, AddressFamily
 
 import attrs
 import pytest
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 
 from image_service.cli.settings_reference import render_reference
 from image_service.core.errors import ConfigurationError
-from image_service.settings import parsers
+from image_service.settings import network, parsers
 from image_service.settings.jobs.role import JobsRoleSettings
 from image_service.settings.settings import Settings, groups, variables
 from image_service.settings.variables import groups_of, variables_of
@@ -116,8 +117,6 @@ def test_standalone_mode_with_an_upstream_is_refused_beside_other_faults(complet
     ("text", "url"),
     [
         ("", "http://localhost:8080"),
-        ("0.0.0.0", "http://localhost:8080"),  # noqa: S104 - nothing listens
-        ("::", "http://localhost:8080"),
         ("::1", "http://localhost:8080"),
         ("127.0.0.2", "http://127.0.0.2:8080"),
         ("fd00::1", "http://[fd00::1]:8080"),
@@ -130,7 +129,33 @@ def test_listen_address_is_in_the_base_url(complete: dict[str, str], text: str, 
 
 
 @pytest.mark.parametrize(
-    ("text", "address"), [("", "127.0.0.1"), ("::", "::"), ("::ffff:127.0.0.1", "127.0.0.1")]
+    ("text", "routes", "url"),
+    [
+        ("0.0.0.0", {AF_INET: "198.51.100.7", AF_INET6: "fd00::7"}, "http://198.51.100.7:8080"),  # noqa: S104 - none listens
+        ("0.0.0.0", {AF_INET6: "fd00::7"}, "http://localhost:8080"),  # noqa: S104 - nothing listens
+        ("::", {AF_INET: "198.51.100.7", AF_INET6: "fd00::7"}, "http://198.51.100.7:8080"),
+        ("::", {AF_INET6: "fd00::7"}, "http://[fd00::7]:8080"),
+        ("::", {}, "http://localhost:8080"),
+    ],
+)
+def test_address_of_the_default_route_is_that_of_all_addresses(
+    complete: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    routes: dict[AddressFamily, str],
+    url: str,
+) -> None:
+    monkeypatch.setattr(network, "find_default_address", routes.get)
+    settings = Settings.from_environment({**complete, "LISTEN_ADDRESS": text})
+    assert settings.base_url(8080) == url
+    named = Settings.from_environment(
+        {**complete, "LISTEN_ADDRESS": text, "IMAGE_SERVICE_BASE_URL": "http://h"}
+    )
+    assert named.base_url(8080) == "http://h"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("", "127.0.0.1"), ("::1", "::1"), ("::ffff:127.0.0.1", "127.0.0.1")]
 )
 def test_standalone_mode_listens_on_loopback_by_default(tmp_path: Path, text: str, address: str) -> None:
     settings = Settings.from_environment({"DATA_DIR": str(tmp_path), "LISTEN_ADDRESS": text}, standalone=True)

@@ -37,13 +37,19 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     reads: ReadRecorder,
     *,
     base_url: str,
+    plain_url: str | None,
     unready: Callable[[], str],
     impairment: Callable[[], str],
     metrics: Callable[[], Page | Deferred[Page]] | None,
     base_images: Callable[[], bytes] | None,
     mirror: Callable[[StreamRef], BootImage],
 ) -> tuple[ImageRequestHandler, ImageRequestHandler]:
-    """Return the request handler of the port for images, and that of the port for plain HTTP."""
+    """Return the request handler of the port for images, and that of the port for plain HTTP.
+
+    Args:
+        plain_url: as ``base_url``, for the port for plain HTTP; None: the host by which a client has reached
+            it is in its iPXE scripts.
+    """
     digests = Digests(parts.reactor, parts.in_thread_pool(1, "digest", low_priority=True))
     parts.push_async_callback(digests.stop)
     pages = Pages(
@@ -66,8 +72,8 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         withheld.update(ISOS)
     if not settings.http_serves_initrd:
         withheld.add(Kind.PXE_INITRD)
-    make_scripts = partial(IpxeScripts, images, base_url, settings.base_path)
-    return (
-        make(scripts=make_scripts(uses_host=False)),
-        make(scripts=make_scripts(uses_host=True), withheld=withheld),
+    scripts = IpxeScripts(images, base_url, settings.base_path, uses_host=False)
+    plain_scripts = IpxeScripts(
+        images, plain_url or base_url, settings.base_path, uses_host=plain_url is None
     )
+    return make(scripts=scripts), make(scripts=plain_scripts, withheld=withheld)
