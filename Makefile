@@ -121,8 +121,9 @@ $(VENV)/installed: $(VENV)/created $(definition)
 	$(bin)/python -m pip install -qq --editable . --config-settings editable_mode=strict
 	touch $@
 
+# Only what is missing: a second install of the project would take its modules from a running `make run`.
 $(VENV)/jobs: $(VENV)/installed
-	$(bin)/python -m pip install -qq --editable '.[jobs]' --config-settings editable_mode=strict
+	$(bin)/python -m pip install -qq 'image-service[jobs]'
 	touch $@
 
 $(VENV)/lock: $(VENV)/created $(definition)
