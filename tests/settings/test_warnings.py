@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 import pytest
 import trustme
 
+from image_service.settings import network
 from image_service.settings.settings import Settings
 from image_service.settings.warnings import find_warnings
 
@@ -75,9 +77,15 @@ def test_standalone_mode_on_loopback_needs_no_base_url(tmp_path: Path) -> None:
     assert warnings(tmp_path, {}, standalone=True) == []
 
 
-def test_standalone_mode_beyond_loopback_is_warned_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("address", "more"), [(None, [cannot_reach("http://localhost:8080")]), (IPv4Address("192.0.2.7"), [])]
+)
+def test_standalone_mode_beyond_loopback_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: IPv4Address | None, more: list[str]
+) -> None:
+    monkeypatch.setattr(network, "find_default_address", lambda _: address)
     assert warnings(tmp_path, {"LISTEN_ADDRESS": "::"}, standalone=True) == [
-        cannot_reach("http://localhost:8080"),
+        *more,
         "standalone mode serves all images without credentials to everybody who reaches LISTEN_PORT",
     ]
 
