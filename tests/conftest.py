@@ -15,6 +15,7 @@ import signal
 import sys
 from collections import defaultdict
 from functools import partial
+from importlib import import_module
 from threading import Event, Thread
 from typing import TYPE_CHECKING, cast
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.logger import LogEvent
     from twisted.python.failure import Failure
+
+# Before twisted.internet.testing, which declares interfaces of Mapping: sushy cannot be imported after that.
+import_module("sushy")
 
 # Collecting garbage takes a fifth of the time in which tests are collected, and there is hardly any.
 gc.disable()
