@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from image_service.settings.settings import Settings
 
 AT_THE_STAND_IN = "STANDALONE_LISTEN, because STANDALONE_TOKEN is set and ADMIN_TOKEN_FILE is not"
-"""Where infra-envs are made: whoever reaches the listener on loopback may not have the stand-in's token."""
+"""Where infra-envs are made, if a client needs a token for the stand-in but none for ``ADMIN_LISTEN``."""
 
 
 def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service

@@ -38,7 +38,7 @@ def add(add_parser: AddParser) -> None:
         ("create", "register an infra-env, and print the URLs of its images"),
         ("list", "show all infra-envs"),
         ("show", "print the URLs of an infra-env's images"),
-        ("edit", "change an infra-env: what an option gives takes the place of what was set"),
+        ("edit", "change an infra-env: each option replaces the value of its attribute"),
         ("copy", "register an infra-env that is like another one"),
         ("delete", "remove infra-envs; their images are then refused"),
     ):

@@ -200,6 +200,14 @@ def run(options: argparse.Namespace) -> int:
     _check_usage(options)
     exit_on_signals()
     customization = _read_customization(options)
+    try:
+        _write(customization, options)
+    except IgnitionInvalid as error:
+        raise IgnitionInvalid(f"{(options.ignition or [options.config])[0]}: {error.detail}") from None
+    return 0
+
+
+def _write(customization: IsoCustomization, options: argparse.Namespace) -> None:
     with open_iso_input(options.base, options.family) as iso:
         base = iso.base
         if (base.family is None and options.config) or (base.family is not None and options.minimal):
@@ -207,6 +215,8 @@ def run(options: argparse.Namespace) -> int:
                 f"{options.base} is of {base.family_name}: --ignition and --minimal are for CoreOS, --config"
                 " is for other families"
             )
+        if base.family is not None and options.ignition:
+            check_ignition(customization.config or b"")  # the library takes it for the config of the family
         if base.family is not None and options.config not in {None, STANDARD_INPUT}:
             _note_doubts(base.family, options.config)
         output = choose_output(options.output, base.file, force=options.force)
@@ -216,11 +226,10 @@ def run(options: argparse.Namespace) -> int:
             scratch = output.parent if output else Path(gettempdir())
             with minimal_image(template, laid_over, options.rootfs_url, scratch) as image:
                 write_output(output, image.extents)
-            return 0
+            return
         customized = iso.customize(customization, reset=options.reset)
         note_ineffective(customized.ineffective)
         write_output(output, customized.extents)
-    return 0
 
 
 def _note_doubts(family: LiveFamily, config: str) -> None:
@@ -274,13 +283,9 @@ def _check_usage(options: argparse.Namespace) -> None:
 
 
 def _read_customization(options: argparse.Namespace) -> IsoCustomization:
-    config, ramdisk = b"", None
+    config, ramdisk = None, None
     for name in options.ignition:
         config = read_input(name)
-        try:
-            check_ignition(config)
-        except IgnitionInvalid as error:
-            raise IgnitionInvalid(f"{name}: {error.detail}") from None
     if options.config:
         config = read_input(options.config)
     if options.ramdisk:

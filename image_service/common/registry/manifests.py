@@ -19,8 +19,12 @@ MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 TITLE = "org.opencontainers.image.title"
 _UNPACK = "io.deis.oras.content.unpack"
 
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+"""Of the config of an artifact, which has none: ``{}``."""
+
 _MANIFESTS = (
-    "application/vnd.oci.image.manifest.v1+json",
+    MANIFEST_TYPE,
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _INDEXES = (

@@ -122,7 +122,7 @@ def _verifying(key: object) -> BundleVerifier:
 
 
 def encode_pre_authentication(payload_type: str, payload: bytes) -> bytes:
-    """Return what is signed: the type and the payload with their lengths (DSSE's PAE)."""
+    """Return the bytes to sign: the type and the payload with their lengths (DSSE's PAE)."""
     name = payload_type.encode()
     return b"DSSEv1 %d %s %d %s" % (len(name), name, len(payload), payload)
 

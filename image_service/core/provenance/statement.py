@@ -104,7 +104,7 @@ class StatedBase:
 
 @attrs.frozen
 class Statement:
-    """What is stated of an image.
+    """A statement of one image.
 
     Args:
         length: bytes of the image.
@@ -221,11 +221,9 @@ def _digest(extent: Extent) -> str:
 
 
 def _beneath(read_at: ReadAt, offset: int, length: int, limit: int) -> Literal | Zeros:
-    pieces = []
-    for start in range(offset, offset + length, _CHUNK):
-        data = read_exactly(read_at, start, min(_CHUNK, offset + length - start))
-        pieces.append(data if any(data) else None)
-    if not any(pieces):
+    starts = range(offset, offset + length, _CHUNK)
+    pieces = (read_exactly(read_at, start, min(_CHUNK, offset + length - start)) for start in starts)
+    if all(piece.count(0) == len(piece) for piece in pieces):
         return Zeros(length)
     if length > limit:
         raise Unprocessable(
@@ -285,7 +283,7 @@ def _pack(beneath: Literal | Zeros) -> dict[str, str]:
 
 
 def parse_statement(data: bytes) -> Statement:
-    """Return a statement from its JSON. Whoever signed it is trusted for its size, not for its form.
+    """Parse the JSON of a statement, of any size: verify its signature first.
 
     Raises:
         FormatError: it is not a statement of an image, or contradicts itself.

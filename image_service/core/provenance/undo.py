@@ -1,4 +1,4 @@
-"""Takes a customized image apart by its statement: what is pristine in it, and what it should not contain."""
+"""Finds the base image in a customized one by its statement, and the bytes that differ from the statement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 PristineExtent: TypeAlias = Span | Literal | Zeros
-"""Bytes of the customized image at the same offset; or what is beneath an overlay."""
+"""A part of the base image: a span of the customized image, or the base's bytes beneath an overlay."""
 
 
 @attrs.frozen

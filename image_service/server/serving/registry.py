@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred
 
+from image_service.common.registry.manifests import EMPTY_TYPE, MANIFEST_TYPE, TITLE
 from image_service.core.errors import NotFound, Unauthorized
 from image_service.server.http.response import render_fields
 from image_service.server.serving.pages import prepare_page
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
     from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.transport.exchanges.exchange import PreparedResponse, Subject
 
-MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 ARTIFACT_TYPE = "application/vnd.image-service.iso"
 LAYER_TYPE = "application/x-iso9660-image"
-EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"
+_EMPTY_DIGEST = sha256(EMPTY).digest()
 _CHALLENGE = (("WWW-Authenticate", 'Basic realm="image-service"'),)
 _VERSION = ("Docker-Distribution-API-Version", "registry/2.0")
 
@@ -81,7 +81,7 @@ class Registry:
         if route.kind is RegistryObject.TAGS:
             tags = json.dumps({"name": route.repository, "tags": [TAG]}).encode()
             return prepare_page(request, access.subject, (tags, "application/json"), _VERSION)
-        if route.kind is RegistryObject.BLOB and route.digest == sha256(EMPTY).digest():
+        if route.kind is RegistryObject.BLOB and route.digest == _EMPTY_DIGEST:
             return _page(request, access.subject, EMPTY, EMPTY_TYPE)
         image = composed.representation.image
         digest = await self._digests.get(image, deadline)
@@ -100,12 +100,12 @@ class Registry:
 
 def render_manifest(image: BootImage, digest: bytes) -> bytes:
     """Return the manifest of an image, the same for the same bytes and name."""
-    empty = {"mediaType": EMPTY_TYPE, "digest": _name(sha256(EMPTY).digest()), "size": len(EMPTY)}
+    empty = {"mediaType": EMPTY_TYPE, "digest": _name(_EMPTY_DIGEST), "size": len(EMPTY)}
     layer = {
         "mediaType": LAYER_TYPE,
         "digest": _name(digest),
         "size": image.size,
-        "annotations": {"org.opencontainers.image.title": image.file_name},
+        "annotations": {TITLE: image.file_name},
     }
     document = {
         "schemaVersion": 2,

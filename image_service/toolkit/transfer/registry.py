@@ -24,7 +24,7 @@ from image_service.common.registry.connections import (
 )
 from image_service.common.registry.credentials import CredentialStore, parse_auth_file
 from image_service.common.registry.errors import RegistryFailed
-from image_service.common.registry.manifests import GO_ARCHITECTURES, TITLE
+from image_service.common.registry.manifests import EMPTY_TYPE, GO_ARCHITECTURES, MANIFEST_TYPE, TITLE
 from image_service.common.registry.mirrors import RegistryRules
 from image_service.common.registry.pusher import BlobSource, RegistryPusher
 from image_service.core.errors import ConfigurationError, InvalidArguments, TransferFailed
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 ARTIFACT, CONTAINER_DISK = "artifact", "container-disk"
 FORMS = (ARTIFACT, CONTAINER_DISK)
 
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
-_EMPTY = "application/vnd.oci.empty.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _DISK = "application/vnd.kubevirt.disk."
 _RAW = "application/octet-stream"
@@ -122,8 +120,8 @@ def publish_artifact(
     config, config_type = _make_config(publication, layer)
     document = {
         "schemaVersion": 2,
-        "mediaType": _MANIFEST,
-        **({"artifactType": members["mediaType"]} if config_type == _EMPTY else {}),
+        "mediaType": MANIFEST_TYPE,
+        **({"artifactType": members["mediaType"]} if config_type == EMPTY_TYPE else {}),
         "config": {"mediaType": config_type, "digest": digest_of(config), "size": len(config)},
         "layers": [{**members, "digest": layer.digest, "size": layer.size}],
         **({"annotations": dict(publication.annotations)} if publication.annotations else {}),
@@ -138,7 +136,7 @@ def publish_artifact(
         with closing(RegistryPusher(_options(access, reference), reference, call)) as pusher:
             pusher.push_blob(layer, meter.add, publication.mount_from)
             pusher.push_blob(BlobSource(digest_of(config), len(config), partial(_slice, config)))
-            return pusher.push_manifest(manifest, _MANIFEST, reference.tag or digest_of(manifest))
+            return pusher.push_manifest(manifest, MANIFEST_TYPE, reference.tag or digest_of(manifest))
 
     try:
         digest = run_one(push, workspace, interruption.interrupt)
@@ -202,7 +200,7 @@ def _tar_head(name: str, size: int) -> bytes:
 def _make_config(publication: RegistryPublication, layer: BlobSource) -> tuple[bytes, str]:
     """Return the config of the manifest, and its media type."""
     if publication.form == ARTIFACT:
-        return b"{}", _EMPTY
+        return b"{}", EMPTY_TYPE
     architecture = GO_ARCHITECTURES.get(publication.architecture, publication.architecture)
     document = {
         "architecture": architecture,

@@ -26,7 +26,7 @@ class IsoCustomization:
 
     Args:
         config: of the ISO's family: Ignition of CoreOS, a preseed, kickstart or autoinstall file, …;
-            byte for byte as the machine will read it. Empty: none.
+            byte for byte as the machine will read it. None: there is none.
         append: kernel arguments that are added, also if they are present.
         delete: kernel arguments that are removed wherever they stand.
         replace: ``KEY=OLD=NEW`` makes each ``KEY=OLD`` a ``KEY=NEW``; after deletions and additions.
@@ -37,7 +37,7 @@ class IsoCustomization:
         efi_files: same, in the EFI system partition.
     """
 
-    config: bytes = attrs.field(default=b"", repr=False)
+    config: bytes | None = attrs.field(default=None, repr=False)
     append: Sequence[str] = attrs.field(default=(), converter=_words, repr=False)
     delete: Sequence[str] = attrs.field(default=(), converter=_words, repr=False)
     replace: Sequence[str] = attrs.field(default=(), converter=_words, repr=False)
@@ -67,4 +67,4 @@ class IsoCustomization:
 
     def to_lay_over(self, ramdisk: bytes | None) -> Customization:
         """Return what the composition of images takes, with the ramdisk that is made of keyfiles."""
-        return Customization(self.config, self.kernel_arguments, modified=None, ramdisk=ramdisk)
+        return Customization(self.config or b"", self.kernel_arguments, modified=None, ramdisk=ramdisk)

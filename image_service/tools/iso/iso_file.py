@@ -13,7 +13,7 @@ import attrs
 
 from image_service.common.files.atomic import atomic_target
 from image_service.common.files.local_file import LocalFile
-from image_service.core.errors import BaseImageError, IgnitionInvalid
+from image_service.core.errors import BaseImageError
 from image_service.core.families.coreos.family import COREOS
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import find_ineffective
@@ -140,11 +140,8 @@ class IsoFile:
                 f"{self.path} is of CoreOS, whose Ignition config writes files: files on the medium, in one"
                 " more initrd or in the EFI system partition are for other families"
             )
-        if customization.config:
-            try:
-                check_ignition(customization.config)
-            except IgnitionInvalid as error:
-                raise IgnitionInvalid(f"the Ignition config: {error.detail}") from None
+        if customization.config is not None:
+            check_ignition(customization.config)
         ramdisk = customization.ramdisk
         if customization.network_keyfiles:
             ramdisk = self._pack_keyfiles(customization)

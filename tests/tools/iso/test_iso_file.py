@@ -133,7 +133,12 @@ def test_files_are_laid_over_an_iso_of_another_family(generic: Path, tmp_path: P
     [
         (IsoCustomization(files={"a": b""}), BaseImageError, "files on the medium"),
         (IsoCustomization(efi_files={"a": b""}), BaseImageError, "for other families"),
-        (IsoCustomization(config=b"variant: fcos"), IgnitionInvalid, "the Ignition config: "),
+        (
+            IsoCustomization(config=b"variant: fcos"),
+            IgnitionInvalid,
+            "^the Ignition config of 13 bytes is not JSON; it is Butane",
+        ),
+        (IsoCustomization(config=b""), IgnitionInvalid, "is not JSON"),
         (IsoCustomization(append=["a$b"]), KernelArgumentInvalid, r"\$"),
         (IsoCustomization(network_keyfiles={"../x": b""}), ImageServiceError, "x"),
         (IsoCustomization(network_keyfiles={"a": b""}, ramdisk=b""), BaseImageError, "only one of them"),
