@@ -7,6 +7,7 @@ exit. Tests of the start itself, of memory, of ``/proc`` and of terminals use `s
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -111,7 +113,8 @@ class Fork:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -183,6 +186,7 @@ def run(
 def _server() -> socket.socket:
     """Start the process that forks; it ends when this one does."""
     ours, theirs = socket.socketpair()
+    atexit.register(ours.close)
     with theirs:
         theirs.set_inheritable(True)
         command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import stat
 from contextlib import asynccontextmanager
 from fcntl import ioctl
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any
@@ -187,9 +188,25 @@ class Server:
         await until(self.reactor, lambda: threads.free == threads.limit)
 
 
-def open_descriptors() -> int:
-    """Return the number of open descriptors."""
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no paths are needed to count
+def open_descriptors(port: int) -> int:
+    """Return how many sockets at a port and how many regular files are open.
+
+    Other sockets come and go: what an earlier test has left runs on in the reactor.
+    """
+    return sum(map(partial(_is_counted, port), map(int, os.listdir("/proc/self/fd"))))  # noqa: PTH208 - names
+
+
+def _is_counted(port: int, descriptor: int) -> bool:
+    try:
+        copy = os.dup(descriptor)
+    except OSError:  # that of the listing
+        return False
+    if not stat.S_ISSOCK(os.fstat(copy).st_mode):
+        is_file = stat.S_ISREG(os.fstat(copy).st_mode)
+        os.close(copy)
+        return is_file
+    with socket.socket(fileno=copy) as one:
+        return bool(one.getsockname()[1:2] == (port,))
 
 
 @asynccontextmanager
@@ -243,12 +260,12 @@ async def serving(  # noqa: PLR0913 - each has its default
     top = TlsFactory(shown, factory) if secure else factory
     port = reactor.adoptStreamPort(listener.fileno(), listener.family, top)
     listener.close()
-    before = open_descriptors() - 1  # the port's own
     server = Server(reactor, factory, port, clock, lines, recorded)
+    before = open_descriptors(server.number) - 1  # the port's own
     try:
         yield server
         await server.end()
-        await until(reactor, lambda: open_descriptors() <= before)
+        await until(reactor, lambda: open_descriptors(server.number) <= before)
     finally:
         pool.stop()
         sendfile_pool.stop()

@@ -253,11 +253,11 @@ async def test_pool_size_limits_concurrent_sends(
 
 @ensure_deferred
 async def test_disconnect_leaves_no_thread_behind(server: Server, sent: Sent) -> None:
-    before = open_descriptors()
+    before = open_descriptors(server.number)
     client = await stalled_in_thread(server, sent)
     client.reset()
     await until(server.reactor, lambda: server.lines)
-    await until(server.reactor, lambda: open_descriptors() == before)
+    await until(server.reactor, lambda: open_descriptors(server.number) == before)
     assert server.lines[0]["ended"] == "the client is gone"
     assert server.recorded.aborts == ["client-gone"]
 
