@@ -1,11 +1,13 @@
 """The process that `tests.forks` has its programs forked from: ``python -m tests.fork_server DESCRIPTOR``.
 
 It imports every module of the package once. For each order on its socket it forks, and the
-child becomes the program.
+child becomes the program. If that is a supervisor, its first serving processes are forks, too: its own
+children, made before it runs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -18,9 +20,11 @@ import struct
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
+from twisted.internet.process import Process
 
 import image_service
 
@@ -30,8 +34,13 @@ if TYPE_CHECKING:
 NUMBER = struct.Struct("i")
 """What the status pipe of a program carries: its process id, then its wait status."""
 
+INTERPRETERS = "TEST_WITH_INTERPRETERS"
+"""A variable with which serving processes are no forks: for tests that read their ``/proc``."""
+
 _OF_TWISTD = ("twisted.scripts.twistd", "twisted.scripts._twistd_unix", "twisted.internet.epollreactor")
+_SERVING_PROCESS = "image_service.app.processes"
 _DESCRIPTORS = 4
+_MOST_DESCRIPTORS = 64
 
 
 @attrs.frozen
@@ -56,6 +65,8 @@ class Order:
         os.environ.clear()
         os.environ.update(self.environment)
         sys.argv = [self.name, *self.arguments]
+        if ("--nodaemon" in self.arguments or "serve" in self.arguments) and INTERPRETERS not in os.environ:
+            prepare_serving_processes(self.environment.get("WORKERS", ""))
         if self.name.startswith("/"):
             runpy.run_path(self.name, run_name="__main__")
         else:
@@ -103,6 +114,69 @@ def serve(control: socket.socket) -> Order | None:
             os.write(pipe, NUMBER.pack(pid))
             for descriptor in (order, *streams):
                 os.close(descriptor)
+
+
+def prepare_serving_processes(workers: str) -> None:
+    """Fork as many children as a supervisor starts at once; it then starts these before any other.
+
+    Args:
+        workers: the setting; no number: none is forked.
+    """
+    prepared: list[tuple[int, socket.socket]] = []
+    for _ in range(int(workers) if workers.isdigit() and workers != "1" else 0):
+        control, theirs = socket.socketpair()
+        if (pid := os.fork()) == 0:
+            for _, other in [*prepared, (0, control)]:
+                other.close()
+            _await_start(theirs).run()
+            raise SystemExit
+        theirs.close()
+        prepared.append((pid, control))
+    spawn = Process._trySpawnInsteadOfFork
+
+    def start(process: Process, path: Any, uid: Any, gid: Any, *command: Any) -> bool:
+        _, arguments, environment, options = command
+        arguments = list(map(os.fsdecode, arguments))
+        if not prepared or _SERVING_PROCESS not in arguments:
+            return bool(spawn(process, path, uid, gid, *command))
+        process.pid, control = prepared.pop(0)
+        with control:
+            words = {os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()}
+            order = Order(_SERVING_PROCESS, arguments[4:], words, str(Path.cwd()))
+            _send_start(control, order, options["fdmap"])
+        process.status = -1
+        return True
+
+    Process._trySpawnInsteadOfFork = start
+
+
+def _send_start(control: socket.socket, order: Order, descriptors: Mapping[int, int]) -> None:
+    """Tell a child to become a program with these descriptors, by their numbers there."""
+    mask = list(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    with os.fdopen(os.memfd_create("order"), "w+b", buffering=0) as text:
+        text.write(json.dumps([attrs.asdict(order), list(descriptors), mask]).encode())
+        text.seek(0)
+        socket.send_fds(control, [b"\0"], [text.fileno(), *descriptors.values()])
+
+
+def _await_start(control: socket.socket) -> Order:
+    """Wait until the supervisor needs this process; end with it if it does not."""
+    message, received, _, _ = socket.recv_fds(control, 1, _MOST_DESCRIPTORS)
+    if not message:
+        os._exit(0)
+    control.detach()
+    text, *descriptors = (fcntl.fcntl(each, fcntl.F_DUPFD, _MOST_DESCRIPTORS) for each in received)
+    with os.fdopen(text, closefd=False) as file:
+        order, numbers, mask = json.load(file)
+    for number in range(_MOST_DESCRIPTORS):
+        if number in numbers:
+            os.dup2(descriptors[numbers.index(number)], number)
+        else:
+            with suppress(OSError):
+                os.close(number)
+    os.closerange(_MOST_DESCRIPTORS, os.sysconf("SC_OPEN_MAX"))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return Order(**order)
 
 
 def _report_ended(pipes: dict[int, int]) -> None:

@@ -20,6 +20,7 @@ import pytest
 from image_service.server.standalone.sample import SAMPLE_OPENSHIFT_VERSION
 from tests.acceptance.service import INFRA_ENVS, SERVE, Answer, Service, fetch, run_service
 from tests.core.formats.filesystems.iso_builder import build_live_iso
+from tests.fork_server import INTERPRETERS
 from tests.ports import free_port
 from tests.server.catalog import origin
 from tests.variants import soaked
@@ -117,6 +118,7 @@ def test_no_secret_is_in_any_output_in_production(
         "TOKEN_OF_ANOTHER_PROGRAM": secret("foreign"),
         "UPSTREAM_TIMEOUT": "1",
         "WORKERS": workers,
+        INTERPRETERS: "1",
         "ADMIN_LISTEN": (admin := f"127.0.0.1:{free_port()}"),
         "ADMIN_TOKEN_FILE": str(tmp_path / "token"),
     }

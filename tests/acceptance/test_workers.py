@@ -32,6 +32,7 @@ from tests.acceptance.service import (
     run_service,
 )
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
+from tests.fork_server import INTERPRETERS
 from tests.ports import free_port
 from tests.server.catalog import origin
 from tests.variants import soaked
@@ -175,7 +176,7 @@ def serving(
         [os_image(iso, VERSION)],
         command=command,
         certificate=certificate,
-        environment={"WORKERS": "2", **environment},
+        environment={INTERPRETERS: "1", "WORKERS": "2", **environment},
         ends_with=ends_with,
     ) as service:
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
