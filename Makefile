@@ -19,7 +19,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs check fast test container-test systemd-test cluster-test soak lint format docs manifests bench lock release toolkit deps clean
+.PHONY: help run jobs check fast test container-test systemd-test cluster-test soak lint format docs site manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -77,6 +77,9 @@ docs: $(VENV)/installed ## generate docs/configuration.md, docs/metrics.md and m
 	$(bin)/python -m image_service.server.observability.metrics >docs/metrics.md
 	$(bin)/python -m image_service.cli.man_pages man
 
+site: .cache/site/installed ## build the site of the documents, dist/site/index.html
+	.cache/site/bin/python -m sphinx -q -W --keep-going -d .cache/site/trees docs dist/site
+
 # The token is that of a Secret. An update leaves the number of replicas to the autoscaler. Versions of helm differ in
 # blank lines.
 manifest = --set secrets.admin=image-service-admin --is-upgrade --kube-version 1.33.4
@@ -128,6 +131,11 @@ $(VENV)/jobs: $(VENV)/installed
 
 $(VENV)/lock: $(VENV)/created $(definition)
 	$(bin)/python -m pip install -qq --group lock
+	touch $@
+
+.cache/site/installed: .ci/venv .ci/common.sh $(definition)
+	.ci/venv .cache/site
+	.cache/site/bin/python -m pip install -qq . --group site
 	touch $@
 
 $(VENV)/tools: $(VENV)/installed

@@ -29,7 +29,7 @@ from twisted.internet.process import Process
 import image_service
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 NUMBER = struct.Struct("i")
 """What the status pipe of a program carries: its process id, then its wait status."""
@@ -132,13 +132,13 @@ def prepare_serving_processes(workers: str) -> None:
             raise SystemExit
         theirs.close()
         prepared.append((pid, control))
-    spawn = Process._trySpawnInsteadOfFork
+    spawn: Callable[..., bool] = Process._trySpawnInsteadOfFork
 
     def start(process: Process, path: Any, uid: Any, gid: Any, *command: Any) -> bool:
         _, arguments, environment, options = command
         arguments = list(map(os.fsdecode, arguments))
         if not prepared or _SERVING_PROCESS not in arguments:
-            return bool(spawn(process, path, uid, gid, *command))
+            return spawn(process, path, uid, gid, *command)
         process.pid, control = prepared.pop(0)
         with control:
             words = {os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()}
@@ -147,7 +147,7 @@ def prepare_serving_processes(workers: str) -> None:
         process.status = -1
         return True
 
-    Process._trySpawnInsteadOfFork = start
+    Process._trySpawnInsteadOfFork = start  # type: ignore[method-assign] # Twisted has no seam for it
 
 
 def _send_start(control: socket.socket, order: Order, descriptors: Mapping[int, int]) -> None:

@@ -10,68 +10,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import attrs
 import jsonschema
 import pytest
 import trustme
 import yaml
 
 from tests.acceptance.clients import run_client
+from tests.acceptance.releases import LEAST_BYTES, Release, serve, tell
 from tests.acceptance.service import Service, run_service
-from tests.core.families.coreos.streams import config_map, fixture, metal, stream, text
-from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
-from tests.core.formats.reading import fixture as live_iso
-from tests.core.formats.reading import read_layout
+from tests.core.families.coreos.streams import config_map, fixture, metal, stream
 from tests.server.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
 _TIMEOUT_SECONDS = 60
 _POLL_SECONDS = 0.05
-_LEAST_BYTES = 1024 * 1024  # coreos-installer fails on what is shorter
-PARTS = {"kernel": "vmlinuz", "initramfs": "initrd.img", "rootfs": "rootfs.img"}
 SIGNATURE = b"\x89\x02\x33\x04\x00 signature of the kernel"
-
-
-@attrs.frozen
-class Release:
-    """A release of the origin: an ISO and its files, each by its name at the origin."""
-
-    version: str
-    iso: bytes
-    parts: Mapping[str, bytes]
-
-    @classmethod
-    def make(cls, version: str) -> Release:
-        parts = {name: hashlib.shake_256((name + version).encode()).digest(_LEAST_BYTES) for name in PARTS}
-        files = {f"images/pxeboot/{PARTS[name]}": content for name, content in parts.items()}
-        return cls(version, build_live_iso({**live_files(), **files}), parts)
-
-    @classmethod
-    def complete(cls, version: str) -> Release:
-        """Make one from which nothing has to be derived, for an OpenShift version below 4.18."""
-        iso = bytearray(live_iso("embed-areas-2022-02.iso"))
-        rootfs = read_layout(bytes(iso)).files.rootfs
-        assert rootfs
-        iso[rootfs.offset : rootfs.offset + len(version)] = version.encode()
-        return attrs.evolve(cls.make(version), iso=bytes(iso))
-
-    def publish(self, origin: Origin, signature: bytes | None) -> dict[str, Any]:
-        """Serve the release at the origin; return its stream metadata. Only the kernel has a signature."""
-        told = metal(self.version, "x86_64", origin.url(""))
-        artifacts = {"iso": told["formats"]["iso"]["disk"], **told["formats"]["pxe"]}
-        for name, content in {"iso": self.iso, **self.parts}.items():
-            artifacts[name]["sha256"] = hashlib.sha256(content).hexdigest()
-            serve(origin, artifacts[name]["location"], content)
-            if name != "kernel":
-                del artifacts[name]["signature"]
-        if signature:
-            serve(origin, artifacts["kernel"]["signature"], signature)
-        return told
 
 
 FIRST, SECOND = Release.make("44.1"), Release.make("44.2")
@@ -81,17 +39,6 @@ FIRST, SECOND = Release.make("44.1"), Release.make("44.2")
 def origin() -> Iterator[Origin]:
     with running() as server:
         yield server
-
-
-def serve(origin: Origin, url: str, content: bytes, etag: str = '"1"') -> None:
-    origin.replies[url.removeprefix(origin.url(""))] = [Reply(content, headers={"ETag": etag})]
-
-
-def tell(origin: Origin, release: Release, signature: bytes | None = None) -> None:
-    """Make the stream offer a release."""
-    document = stream(release.version)
-    document["architectures"]["x86_64"]["artifacts"]["metal"] = release.publish(origin, signature)
-    serve(origin, origin.url("/streams/stable.json"), text(document), f'"{release.version}"')
 
 
 @contextmanager
@@ -194,7 +141,7 @@ def test_new_release_is_mirrored_when_ready_and_the_old_one_stays(tmp_path: Path
         for version, release in (("stable", SECOND), ("44.1", FIRST)):
             image = service.get_image(f"/byid/{infra_env_id}/{version}/x86_64/full.iso")
             assert image.status == 200
-            assert image.body[-_LEAST_BYTES:] == release.iso[-_LEAST_BYTES:]
+            assert image.body[-LEAST_BYTES:] == release.iso[-LEAST_BYTES:]
 
 
 def image_states(service: Service) -> dict[str, str]:
@@ -250,7 +197,7 @@ def raw_location(service: Service, name: str) -> str:
 
 def test_two_rhel_generations_stand_under_one_openshift_version(tmp_path: Path, origin: Origin) -> None:
     rhel9, rhel10 = Release.make("9.8.20260715-0"), Release.make("10.2.20260715-0")
-    raw = b"raw disk" * _LEAST_BYTES
+    raw = b"raw disk" * LEAST_BYTES
     location = origin.url("/rhcos-metal.x86_64.raw.xz")
     serve(origin, location, raw)
     disk = {"disk": {"location": location, "sha256": hashlib.sha256(raw).hexdigest()}}
@@ -276,7 +223,7 @@ def test_two_rhel_generations_stand_under_one_openshift_version(tmp_path: Path, 
         ):
             image = service.get_image(f"/byid/{infra_env_id}/{version}/x86_64/full.iso")
             assert image.status == 200
-            assert image.body[-_LEAST_BYTES:] == release.iso[-_LEAST_BYTES:]
+            assert image.body[-LEAST_BYTES:] == release.iso[-LEAST_BYTES:]
         data = yaml.safe_load(service.get("/streams/4.22/configmap.yaml").body)["data"]
         assert {name: offered(told) for name, told in json.loads(data["streams"]).items()} == {
             "rhel-9": rhel9.version,

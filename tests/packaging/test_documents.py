@@ -77,3 +77,12 @@ def test_decisions_are_numbered_once() -> None:
     assert all(
         each.read_text().startswith(f"# {number}. ") for number, each in zip(numbers, decisions, strict=True)
     )
+
+
+def test_decisions_are_listed_by_topic() -> None:
+    directory = CHECKOUT / "docs" / "decisions"
+    listed = re.findall(r"^- (\d+)\. \[(.*)\]\((.*)\)$", (directory / "index.md").read_text(), re.MULTILINE)
+    decisions = [path for path in directory.glob("*.md") if path.name != "index.md"]
+    assert sorted(name for _, _, name in listed) == sorted(path.name for path in decisions)
+    for number, title, name in listed:
+        assert (directory / name).read_text().startswith(f"# {number}. {title}\n")

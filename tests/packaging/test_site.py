@@ -1,0 +1,115 @@
+"""The site: built without a warning, complete, linked right, and without another host."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import pytest
+
+from tests.acceptance.clients import missing
+from tests.packaging.conftest import CHECKOUT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUESTIONS = {
+    "tutorials/first-boot": "boot one machine",
+    "standalone": "change kernel arguments",
+    "tutorials/disconnected": "serve without internet",
+    "links": "which URL an iDRAC takes",
+    "http": "answered 503",
+    "operations": "rotate a certificate",
+    "from-assisted-image-service": "move from assisted-image-service",
+    "replicas": "size PostgreSQL",
+    "mounts": "the stage of a machine",
+    "tutorials/disk-image": "make a disk image",
+}
+"""The page that answers each, by which words of the first page link to it."""
+
+
+@attrs.define
+class Page(HTMLParser):
+    """What an HTML page links to, and what it loads."""
+
+    anchors: set[str] = attrs.field(factory=set)
+    links: set[str] = attrs.field(factory=set)
+    loads: set[str] = attrs.field(factory=set)
+    text: str = ""
+
+    def __attrs_pre_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Collect."""
+        named = {name: value or "" for name, value in attributes}
+        self.anchors |= {named[name] for name in ("id", "name") if name in named}
+        if tag == "a":
+            self.links.add(named.get("href", ""))
+        elif tag != "meta":
+            self.loads |= {named[name] for name in ("src", "href", "data", "action") if name in named}
+
+    def handle_data(self, data: str) -> None:
+        """Collect."""
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
+    """Build the site; return its pages by their files."""
+    site = tmp_path_factory.mktemp("site")
+    python = CHECKOUT / ".cache" / "site" / "bin" / "python"
+    if not python.exists():
+        missing("the environment of the site (make site)")
+    command: list[str | Path] = [python, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", site / "trees"]
+    built = subprocess.run(
+        [*command, "docs", site / "html"], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert (built.returncode, built.stderr) == (0, "")
+    pages = {}
+    for path in (site / "html").rglob("*.html"):
+        page = pages[path] = Page()
+        page.feed(path.read_text())
+        page.close()
+    return pages
+
+
+def test_links_lead_to_pages_and_headings(pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            url = urlsplit(link)
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            if url.scheme or not link:
+                continue
+            known = target in pages and (not url.fragment or url.fragment in pages[target].anchors)
+            if not (known or (target not in pages and target.is_file())):
+                broken.append((path.name, link))
+    assert broken == []
+
+
+def test_pages_load_nothing_from_another_host(pages: dict[Path, Page]) -> None:
+    loaded = {urlsplit(each).netloc for page in pages.values() for each in page.loads}
+    assert loaded == {""}
+    styles = [path.read_text() for page in list(pages)[:1] for path in page.parents[0].rglob("*.css")]
+    assert not [url for style in styles for url in re.findall(r"url\(\"?(https?:[^)]*)", style)]
+
+
+def test_documents_are_pages_in_one_of_the_four_parts(pages: dict[Path, Page]) -> None:
+    """Sphinx warns about a document that no table of contents has, and about a name without a document."""
+    named = {path.stem for path in pages}
+    documents = {path.stem for path in (CHECKOUT / "docs").rglob("*.md")} - {"package"}
+    assert documents <= named
+    first = next(page for path, page in pages.items() if path.match("html/index.html"))
+    assert all(part in first.text for part in ("Tutorials", "How to", "Reference", "Explanation"))
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_question_is_one_click_from_the_first_page(name: str) -> None:
+    table = (CHECKOUT / "docs" / "index.md").read_text()
+    rows = [line for line in table.splitlines() if f"({name}.md)" in line]
+    assert any(QUESTIONS[name] in row for row in rows)
