@@ -6,26 +6,21 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _MAX_TAGS = 50
 _MAX_VALUES = 200
 _MAX_KEY_CHARACTERS = 128
 _MAX_VALUE_CHARACTERS = 256
 _MAX_FILTER_CHARACTERS = 255  # of a value; comparing longer ones with long texts takes seconds
-MAX_PAGE = 1000
-"""Tasks in a reply, also without ``MaxResults``."""
-EXPORT_TASK_FILTERS = {
-    "export-task-id": "ExportTaskId",
-    "state": "State",
-    "description": "Description",
-}
-"""Members of an ``ExportTask`` by the names of filters."""
 _TAG = "tag:"
 _TAG_KEY = "tag-key"
+_SPECIAL = frozenset("*?[")
 _LITERAL = re.compile(r"\\([*?\\])|\[")
 
 
@@ -60,75 +55,62 @@ def parse_tags(specifications: Iterable[Mapping[str, Any]], resource_type: str) 
     return tags
 
 
-def select_tasks(
-    tasks: Iterable[Mapping[str, Any]], filters: Sequence[Mapping[str, Any]], members: Mapping[str, str]
-) -> list[Mapping[str, Any]]:
-    """Return the tasks that match every filter.
+@attrs.frozen
+class RequestFilter:
+    """A filter of a request.
 
     Args:
-        tasks: documents.
-        filters: each matches a task that has one of its values, in which ``*`` stands for any characters and
-            ``?`` for one.
-        members: of the tasks, or of an object in them after a dot, by the names of filters.
+        patterns: in which ``*`` stands for any characters, ``?`` for one, and ``[`` begins a set.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+
+    def matches(self, values: Iterable[str]) -> bool:
+        """Return True if one of the values matches one of the patterns."""
+        return any(fnmatchcase(value, pattern) for value in values for pattern in self.patterns)
+
+    @property
+    def is_literal(self) -> bool:
+        """True if the patterns are the values that match."""
+        return not any(_SPECIAL.intersection(pattern) for pattern in self.patterns)
+
+    def matches_tags(self, tags: Mapping[str, Any]) -> bool:
+        """Return True if the tags of a task match a filter of tags."""
+        if self.name == _TAG_KEY:
+            return self.matches(tags)
+        key = self.name.removeprefix(_TAG)
+        return key in tags and self.matches([tags[key]])
+
+
+def parse_filters(filters: Sequence[Mapping[str, Any]], names: Collection[str]) -> list[RequestFilter]:
+    r"""Return the filters of a request; a task must match each.
+
+    Args:
+        filters: with values in which ``*`` and ``?`` are wildcards, ``\\*`` and ``\\?`` are not.
+        names: of filters, beside those of tags.
 
     Raises:
         Ec2Error: a filter is unknown, or has too many values, or a long one.
     """
+    parsed = []
     for each in filters:
-        name, number = each.get("Name", ""), len(each.get("Values", ()))
-        if name not in {*members, _TAG_KEY} and not name.startswith(_TAG):
+        name, values = each.get("Name", ""), each.get("Values", ())
+        if name not in {*names, _TAG_KEY} and not name.startswith(_TAG):
             raise invalid_value(
-                f"the filter {name!a:.100} is invalid; filters are {', '.join(members)}, {_TAG_KEY} and"
+                f"the filter {name!a:.100} is invalid; filters are {', '.join(names)}, {_TAG_KEY} and"
                 f" {_TAG}KEY"
             )
-        if any(len(value) > _MAX_FILTER_CHARACTERS for value in each.get("Values", ())):
+        if any(len(value) > _MAX_FILTER_CHARACTERS for value in values):
             raise invalid_value(f"a value of a filter must have at most {_MAX_FILTER_CHARACTERS} characters")
-        if number > _MAX_VALUES:
-            raise Ec2Error("FilterLimitExceeded", f"a filter has {number} values, of at most {_MAX_VALUES}")
-    return [task for task in tasks if all(_matches(task, each, members) for each in filters)]
-
-
-def _matches(task: Mapping[str, Any], wanted: Mapping[str, Any], members: Mapping[str, str]) -> bool:
-    found = _values_of(task, wanted["Name"], members)
-    patterns = [_pattern(value) for value in wanted.get("Values", ())]
-    return any(fnmatchcase(value, pattern) for pattern in patterns for value in found)
-
-
-def _values_of(task: Mapping[str, Any], name: str, members: Mapping[str, str]) -> list[str]:
-    """Return the values that a task has for a filter."""
-    if name == _TAG_KEY:
-        return [tag["Key"] for tag in task["Tags"]]
-    if name.startswith(_TAG):
-        return [tag["Value"] for tag in task["Tags"] if tag["Key"] == name.removeprefix(_TAG)]
-    value: Any = task
-    for member in members[name].split("."):
-        value = value[member]
-    return [value]
+        if len(values) > _MAX_VALUES:
+            raise Ec2Error(
+                "FilterLimitExceeded", f"a filter has {len(values)} values, of at most {_MAX_VALUES}"
+            )
+        parsed.append(RequestFilter(name, tuple(map(_pattern, values))))
+    return parsed
 
 
 def _pattern(value: str) -> str:
     """Return the pattern of a filter's value; a backslash makes the next wildcard literal."""
     return _LITERAL.sub(lambda found: f"[{found[1] or found[0]}]", value)
-
-
-def page_of(
-    tasks: Sequence[Mapping[str, Any]], id_member: str, parameters: Mapping[str, Any]
-) -> tuple[Sequence[Mapping[str, Any]], str | None]:
-    """Return the page of tasks that a request asks for, and the token of the next one; None: it is the last.
-
-    Args:
-        id_member: of the tasks; the token of a page is the id of its first task.
-        parameters: ``MaxResults`` and ``NextToken`` count.
-
-    Raises:
-        Ec2Error: the token or the size is invalid.
-    """
-    size, token = min(parameters.get("MaxResults", MAX_PAGE), MAX_PAGE), parameters.get("NextToken")
-    if size < 1 and "MaxResults" in parameters:
-        raise invalid_value("MaxResults must be at least 1")
-    ids = [task[id_member] for task in tasks]
-    if token is not None and token not in ids:
-        raise invalid_value("NextToken must be that of an earlier reply to the same request")
-    first = 0 if token is None else ids.index(token)
-    following = ids[first + size :]
-    return tasks[first : first + size], following[0] if following else None

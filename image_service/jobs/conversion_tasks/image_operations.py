@@ -8,11 +8,13 @@ from uuid import uuid4
 
 import attrs
 
-from image_service.jobs.conversion_tasks.filters import page_of, parse_tags, select_tasks
+from image_service.jobs.conversion_tasks.filters import parse_tags
 from image_service.jobs.conversion_tasks.image_replies import (
     describe_export_image,
     describe_import_image,
     describe_import_snapshot,
+    image_states,
+    snapshot_states,
 )
 from image_service.jobs.conversion_tasks.image_requests import (
     parse_export_image,
@@ -28,6 +30,7 @@ from image_service.jobs.conversion_tasks.operations import (
     make_record,
     task_id_of,
 )
+from image_service.jobs.conversion_tasks.task_lists import TaskListing
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value, missing_parameter
 from image_service.jobs.image_ids import IMAGE, INSTANCE
 from image_service.jobs.model import ComposeOrigin, UploadResult, UploadTarget
@@ -37,64 +40,39 @@ from image_service.jobs.plans.plan import S3
 from image_service.jobs.task_model import ImportSource, TaskKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Mapping, Sequence
 
     from image_service.jobs.conversion_tasks.image_requests import ObjectImport
-    from image_service.jobs.database.tasks import TaskRecord
     from image_service.jobs.ec2.operations import Ec2Caller, OperationHandler
     from image_service.jobs.imports.objects import FoundImage, ObjectSources
     from image_service.jobs.model import Json
 
-_STATE = "task-state"
-
-
-@attrs.frozen
-class _Listing:
-    """How the tasks of one operation are described and listed.
-
-    Args:
-        ids: the parameter with ids of tasks.
-        output: the member of the reply.
-        id_member: of a task.
-        state_member: of a task, for the filter ``task-state``.
-    """
-
-    kind: TaskKind
-    ids: str
-    output: str
-    id_member: str
-    state_member: str
-    unknown: str
-    describe: Callable[[TaskRecord, datetime], dict[str, Any]]
-
-
-_IMAGE_IMPORTS = _Listing(
-    TaskKind.IMPORT_IMAGE,
+_IMAGE_IMPORTS = TaskListing(
+    (TaskKind.IMPORT_IMAGE,),
     "ImportTaskIds",
     "ImportImageTasks",
-    "ImportTaskId",
-    "Status",
     UNKNOWN_IMPORT,
     describe_import_image,
+    lambda task: str(task["Status"]),
+    image_states,
 )
-_SNAPSHOT_IMPORTS = _Listing(
-    TaskKind.IMPORT_SNAPSHOT,
+_SNAPSHOT_IMPORTS = TaskListing(
+    (TaskKind.IMPORT_SNAPSHOT,),
     "ImportTaskIds",
     "ImportSnapshotTasks",
-    "ImportTaskId",
-    "SnapshotTaskDetail.Status",
     UNKNOWN_IMPORT,
     describe_import_snapshot,
+    lambda task: str(task["SnapshotTaskDetail"]["Status"]),
+    snapshot_states,
 )
-_IMAGE_EXPORTS = _Listing(
-    TaskKind.EXPORT_IMAGE,
+_IMAGE_EXPORTS = TaskListing(
+    (TaskKind.EXPORT_IMAGE,),
     "ExportImageTaskIds",
     "ExportImageTasks",
-    "ExportImageTaskId",
-    "Status",
     UNKNOWN_EXPORT,
     describe_export_image,
+    lambda task: str(task["Status"]),
+    image_states,
 )
 
 
@@ -126,7 +104,7 @@ class ImageOperations(TaskOperations):
         request = parse_import_snapshot(parameters)
         return await self._import_objects(caller, _SNAPSHOT_IMPORTS, request)
 
-    async def _import_objects(self, caller: Ec2Caller, listing: _Listing, request: ObjectImport) -> Json:
+    async def _import_objects(self, caller: Ec2Caller, listing: TaskListing, request: ObjectImport) -> Json:
         found = [
             await self._in_s3_thread(partial(self._sources.find, caller, location))
             for location in request.locations
@@ -134,7 +112,7 @@ class ImageOperations(TaskOperations):
         origins = {image.origin for image in found}
         record = self._make_import(
             caller.tenant,
-            listing.kind,
+            listing.kinds[0],
             _import_request(request, found),
             lambda disks: make_object_import_plan(disks, origins),
         )
@@ -172,18 +150,6 @@ class ImageOperations(TaskOperations):
             "RoleName": parameters.get("RoleName"),
         }
         return await self._add(caller, record, None, output)
-
-    async def _describe(self, listing: _Listing, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        ids, now = parameters.get(listing.ids), self._now()
-
-        def describe() -> Json:
-            found = self._with_workers(self._find(caller, (listing.kind,), ids, listing.unknown))
-            tasks = [listing.describe(record, now) for record in found]
-            selected = select_tasks(tasks, parameters.get("Filters", ()), {_STATE: listing.state_member})
-            page, token = page_of(selected, listing.id_member, parameters)
-            return {listing.output: page, **({"NextToken": token} if token else {})}
-
-        return await self._in_thread(describe)
 
     async def _cancel_import_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         task_id = parameters.get("ImportTaskId", "")

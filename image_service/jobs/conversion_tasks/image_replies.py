@@ -8,6 +8,7 @@ from image_service.jobs.conversion_tasks.states import (
     CANCELLED,
     CANCELLING,
     COMPLETED,
+    names_of,
     progress_percent,
     state_of,
 )
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 _STATUSES = {CANCELLING: "deleting", CANCELLED: "deleted"}
 _FAILED_SNAPSHOT = "error"  # for which botocore's waiter snapshot_imported looks
+
+
+def image_states(state: ComposeState) -> tuple[str, ...]:
+    """Return the states that tasks of images may have whose compose has that state."""
+    return tuple(_STATUSES.get(name, name) for name in names_of(state))
+
+
+def snapshot_states(state: ComposeState) -> tuple[str, ...]:
+    """Return the states that imports of snapshots may have whose compose has that state."""
+    return (_FAILED_SNAPSHOT,) if state is ComposeState.FAILURE else image_states(state)
 
 
 def describe_import_image(record: TaskRecord, now: datetime) -> dict[str, Any]:

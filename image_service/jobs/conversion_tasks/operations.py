@@ -13,12 +13,14 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.core.errors import BudgetExceeded, NotFound, TaskLimitReached
-from image_service.jobs.conversion_tasks.filters import EXPORT_TASK_FILTERS, parse_tags, select_tasks
+from image_service.jobs.conversion_tasks.filters import parse_tags
 from image_service.jobs.conversion_tasks.import_requests import parse_import_instance, parse_import_volume
 from image_service.jobs.conversion_tasks.replies import (
     describe_conversion_task,
     describe_export_task,
 )
+from image_service.jobs.conversion_tasks.states import names_of
+from image_service.jobs.conversion_tasks.task_lists import ID_FILTER, TaskListing, TaskLists
 from image_service.jobs.database.statements import utc_now
 from image_service.jobs.database.tasks import TaskRecord
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
@@ -28,7 +30,6 @@ from image_service.jobs.model import (
     Compose,
     ComposeOrigin,
     ComposeState,
-    JobState,
     UploadResult,
     UploadTarget,
 )
@@ -58,13 +59,37 @@ UPLOAD_TIME = timedelta(hours=168)
 """The longest time for which an import waits for its upload."""
 
 _IMPORTS = (TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE)
-_EXPORTS = (TaskKind.EXPORT_INSTANCE,)
-_ALL_EXPORTS = (*_EXPORTS, TaskKind.EXPORT_IMAGE)  # which CancelExportTask cancels
+_EXPORTS = (TaskKind.EXPORT_INSTANCE, TaskKind.EXPORT_IMAGE)  # which CancelExportTask cancels
 UNKNOWN_IMPORT = "InvalidConversionTaskId"
 UNKNOWN_EXPORT = "InvalidExportTaskID.NotFound"
 MAX_DESCRIPTION_CHARACTERS = 255  # of an export, as on EC2: filters compare it
 _REFUSAL = "Refusal"  # in the place of an output: code and detail of an error
 _PARAMETERS = "ParametersDigest"  # beside the members of an output: of the request with a ClientToken
+_IMPORT_TASKS = TaskListing(
+    _IMPORTS,
+    "ConversionTaskIds",
+    "ConversionTasks",
+    UNKNOWN_IMPORT,
+    describe_conversion_task,
+    lambda task: str(task["State"]),
+    names_of,
+    has_pages=False,
+)
+_EXPORT_TASKS = TaskListing(
+    (TaskKind.EXPORT_INSTANCE,),
+    "ExportTaskIds",
+    "ExportTasks",
+    UNKNOWN_EXPORT,
+    describe_export_task,
+    lambda task: str(task["State"]),
+    names_of,
+    state_filter="state",
+    filters={
+        ID_FILTER: lambda task: task.id,
+        "description": lambda task: str(task.request["Description"]),
+    },
+    has_pages=False,
+)
 _log = Logger()
 
 
@@ -113,10 +138,10 @@ class TaskOperations:
         return {
             "ImportVolume": partial(self._answer_once, self._import_volume),
             "ImportInstance": partial(self._answer_once, self._import_instance),
-            "DescribeConversionTasks": self._describe_conversion_tasks,
+            "DescribeConversionTasks": partial(self._describe, _IMPORT_TASKS),
             "CancelConversionTask": partial(self._answer_once, self._cancel_conversion_task),
             "CreateInstanceExportTask": partial(self._answer_once, self._create_export_task),
-            "DescribeExportTasks": self._describe_export_tasks,
+            "DescribeExportTasks": partial(self._describe, _EXPORT_TASKS),
             "CancelExportTask": partial(self._answer_once, self._cancel_export_task),
         }
 
@@ -192,15 +217,6 @@ class TaskOperations:
         output = {"ConversionTask": describe_conversion_task(record, self._now())}
         return await self._add(caller, record, request.source, output)
 
-    async def _describe_conversion_tasks(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        ids, now = parameters.get("ConversionTaskIds"), self._now()
-
-        def describe() -> Json:
-            found = self._with_workers(self._find(caller, _IMPORTS, ids, UNKNOWN_IMPORT))
-            return {"ConversionTasks": [describe_conversion_task(record, now) for record in found]}
-
-        return await self._in_thread(describe)
-
     async def _cancel_conversion_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
         task_id, reason = parameters["ConversionTaskId"], parameters.get("ReasonMessage", "")
         return await self._cancel(caller, _IMPORTS, task_id, UNKNOWN_IMPORT, reason)
@@ -235,18 +251,8 @@ class TaskOperations:
             caller, record, None, {"ExportTask": describe_export_task(record, self._now())}
         )
 
-    async def _describe_export_tasks(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        ids, now = parameters.get("ExportTaskIds"), self._now()
-
-        def describe() -> Json:
-            found = self._with_workers(self._find(caller, _EXPORTS, ids, UNKNOWN_EXPORT))
-            tasks = [describe_export_task(record, now) for record in found]
-            return {"ExportTasks": select_tasks(tasks, parameters.get("Filters", ()), EXPORT_TASK_FILTERS)}
-
-        return await self._in_thread(describe)
-
     async def _cancel_export_task(self, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
-        return await self._cancel(caller, _ALL_EXPORTS, parameters["ExportTaskId"], UNKNOWN_EXPORT)
+        return await self._cancel(caller, _EXPORTS, parameters["ExportTaskId"], UNKNOWN_EXPORT)
 
     async def _add(
         self, caller: Ec2Caller, record: TaskRecord, source: ImportSource | None, output: Json
@@ -273,28 +279,12 @@ class TaskOperations:
             self._plans.start(record.compose)
         return given
 
-    def _find(
-        self, caller: Ec2Caller, kinds: Sequence[TaskKind], ids: Sequence[str] | None, unknown: str
-    ) -> list[TaskRecord]:
-        """Return tasks, oldest first; without ids, all of the tenant. Raises Ec2Error with code `unknown`.
+    async def _describe(self, listing: TaskListing, caller: Ec2Caller, parameters: Mapping[str, Any]) -> Json:
+        return await self._in_thread(partial(self._lists.describe, caller.tenant, listing, parameters))
 
-        Blocks: not for the reactor's thread.
-        """
-        found = self._tasks.find(caller.tenant, kinds, ids or None)
-        for task_id in sorted(set(ids or ()).difference(record.task.id for record in found)):
-            raise Ec2Error(unknown, f"there is no task {task_id!a:.100}")
-        return found
-
-    def _with_workers(self, records: list[TaskRecord]) -> list[TaskRecord]:
-        """Return tasks, each with whether a worker is connected that its queued jobs wait for. Blocks."""
-        if not any(job.state is JobState.QUEUED for record in records for job in record.jobs):
-            return records
-        seen_since = self._now() - timedelta(seconds=self._options.heartbeat_seconds)
-        architectures = {architecture for _, architecture in self._workers.count(seen_since)}
-        return [
-            attrs.evolve(record, has_worker=record.compose.architecture in architectures)
-            for record in records
-        ]
+    @property
+    def _lists(self) -> TaskLists:
+        return TaskLists(self._tasks, self._workers, self._options.heartbeat_seconds, self._now)
 
     async def _cancel(
         self, caller: Ec2Caller, kinds: Sequence[TaskKind], task_id: str, unknown: str, reason: str = ""
@@ -311,7 +301,7 @@ class TaskOperations:
         reason: str,
         answer_of: Callable[[TaskRecord], Json],
     ) -> Json:
-        (record,) = await self._in_thread(partial(self._find, caller, kinds, [task_id], unknown))
+        record = await self._in_thread(partial(self._lists.find, caller.tenant, kinds, task_id, unknown))
         answer = TaskAnswer(caller.request_digest, answer_of(record))
         given = await self._in_thread(partial(self._tasks.cancel, record.task, reason, answer))
         if given is None:

@@ -62,6 +62,13 @@ def state_of(record: TaskRecord, now: datetime) -> TaskState:
     return TaskState(ACTIVE, _describe_work(record))
 
 
+def names_of(state: ComposeState) -> tuple[str, ...]:
+    """Return the names of the states that tasks may have whose compose has that state."""
+    if state is ComposeState.CANCELLED:
+        return CANCELLING, CANCELLED
+    return ({ComposeState.SUCCESS: COMPLETED, ComposeState.FAILURE: CANCELLED}.get(state, ACTIVE),)
+
+
 def state_of_volume(record: TaskRecord, job: JobSummary, now: datetime) -> TaskState:
     """Return the state of one volume of an import, which the job makes."""
     state = state_of(record, now)

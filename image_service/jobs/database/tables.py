@@ -216,7 +216,7 @@ TASKS = sa.Table(
     TABLES,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("compose_id", sa.ForeignKey(COMPOSES.c.id, ondelete="CASCADE"), nullable=False, unique=True),
-    sa.Column("tenant", sa.Text, nullable=False, index=True),
+    sa.Column("tenant", sa.Text, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("request", Document, nullable=False),
     sa.Column("tags", Document, nullable=False),
@@ -224,6 +224,7 @@ TASKS = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("expires_at", Instant, nullable=False),
     sa.Column("cancel_reason", sa.Text, nullable=False),
+    sa.Index("ix_conversion_tasks_listed", "tenant", "created_at", "id", "kind"),
 )
 ANSWERS = sa.Table(
     "ec2_answers",
@@ -272,7 +273,7 @@ def _migrate_from_1(cipher: SecretsCipher, connection: sa.Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE discarded_objects ADD COLUMN tenant TEXT NOT NULL DEFAULT ''")
     connection.exec_driver_sql("UPDATE artifacts SET kept_bytes = size")
     connection.exec_driver_sql("UPDATE images SET kept_bytes = virtual_size")
-    for index in COMPOSES.indexes:
+    for index in (*COMPOSES.indexes, *TASKS.indexes):
         index.create(connection, checkfirst=True)
     connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN stopped_at FLOAT")
     connection.exec_driver_sql(

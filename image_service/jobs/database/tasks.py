@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ from image_service.jobs.model import ComposeState
 from image_service.jobs.task_model import TaskKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from image_service.common.database.database import Database
@@ -52,6 +52,24 @@ class TaskRecord:
     compose: Compose
     jobs: tuple[JobSummary, ...] = ()
     has_worker: bool = True
+
+
+@attrs.frozen
+class TaskFilter:
+    """A filter of tasks; None: any.
+
+    Args:
+        states: of their composes.
+    """
+
+    tenant: str
+    kinds: Collection[TaskKind]
+    ids: Collection[str] | None = None
+    states: Collection[ComposeState] | None = None
+
+
+TaskPosition: TypeAlias = "tuple[datetime, str]"
+"""The place of a task in lists: when it was created, and its id."""
 
 
 class TaskRepository:
@@ -140,33 +158,51 @@ class TaskRepository:
         return self._database.transact(work)
 
     def find(
-        self, tenant: str, kinds: Collection[TaskKind], ids: Collection[str] | None = None
-    ) -> list[TaskRecord]:
-        """Return tasks of a tenant, oldest first.
+        self,
+        wanted: TaskFilter,
+        *,
+        after: TaskPosition | None = None,
+        limit: int = 1000,
+        newest_first: bool = False,
+    ) -> list[ConversionTask]:
+        """Return tasks, oldest first.
 
         Args:
-            ids: None: all.
+            after: of a task, which need not exist any more: those that follow it in this order.
         """
-        conditions = [TASKS.c.tenant == tenant, TASKS.c.kind.in_(kinds)]
-        if ids is not None:
-            conditions.append(TASKS.c.id.in_(ids))
-        tasks = sa.select(*TASK_COLUMNS).where(*conditions).order_by(TASKS.c.created_at, TASKS.c.id)
-        compose_ids = sa.select(TASKS.c.compose_id).where(*conditions)
+        columns = TASKS.c.created_at, TASKS.c.id
+        position = sa.tuple_(*columns)
+        order = [column.desc() if newest_first else column for column in columns]
+        select = _where(sa.select(*TASK_COLUMNS), wanted).order_by(*order).limit(limit)
+        if after is not None:
+            last = sa.tuple_(
+                *(sa.literal(value, column.type) for value, column in zip(after, columns, strict=True))
+            )
+            select = select.where(position < last if newest_first else position > last)
+        rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
+        return [to_task(row) for row in rows]
+
+    def find_ids(self, wanted: TaskFilter) -> set[str]:
+        """Return the ids of tasks."""
+        select = _where(sa.select(TASKS.c.id), wanted)
+        return set(self._database.transact(lambda connection: connection.scalars(select).all()))
+
+    def read(self, tasks: Sequence[ConversionTask]) -> list[TaskRecord]:
+        """Return tasks with the rows that do their work, without those that were deleted meanwhile."""
+        compose_ids = [task.compose_id for task in tasks]
         composes = sa.select(*_COMPOSE_COLUMNS).where(COMPOSES.c.id.in_(compose_ids))
-        jobs = (
-            sa.select(*JOB_SUMMARY_COLUMNS).where(JOBS.c.compose_id.in_(compose_ids)).order_by(JOBS.c.number)
-        )
+        of_composes = JOBS.c.compose_id.in_(compose_ids)
+        jobs = sa.select(*JOB_SUMMARY_COLUMNS).where(of_composes).order_by(JOBS.c.number)
 
         def work(connection: sa.Connection) -> list[TaskRecord]:
-            found = [to_task(row) for row in connection.execute(tasks).mappings()]
             by_id = {row["id"]: to_compose(row) for row in connection.execute(composes).mappings()}
             of_compose: dict[str, list[JobSummary]] = {}
             for row in connection.execute(jobs).mappings():
                 of_compose.setdefault(row["compose_id"], []).append(to_job_summary(row))
             return [
                 TaskRecord(task, by_id[task.compose_id], tuple(of_compose.get(task.compose_id, ())))
-                for task in found
-                if task.compose_id in by_id  # not deleted since
+                for task in tasks
+                if task.compose_id in by_id
             ]
 
         return self._database.transact(work)
@@ -186,6 +222,16 @@ class TaskRepository:
     def _add_answer(self, connection: sa.Connection, answer: TaskAnswer) -> None:
         row = {"digest": answer.digest, "output": answer.output, "created_at": self._now()}
         connection.execute(sa.insert(ANSWERS), row)
+
+
+def _where(select: sa.Select[Any], wanted: TaskFilter) -> sa.Select[Any]:
+    select = select.where(TASKS.c.tenant == wanted.tenant, TASKS.c.kind.in_(wanted.kinds))
+    if wanted.ids is not None:
+        select = select.where(TASKS.c.id.in_(wanted.ids))
+    if wanted.states is not None:
+        select = select.join(COMPOSES, COMPOSES.c.id == TASKS.c.compose_id)
+        select = select.where(COMPOSES.c.state.in_(wanted.states))
+    return select
 
 
 def _find_answer(connection: sa.Connection, digest: str) -> Json | None:

@@ -115,7 +115,7 @@ class Operating:
 
     def record(self, task_id: str) -> TaskRecord:
         """Return the rows of a task."""
-        (found,) = self.rows.tasks.find("org-1", list(TaskKind), [task_id])
+        (found,) = self.rows.find_tasks("org-1", list(TaskKind), [task_id])
         return found
 
 

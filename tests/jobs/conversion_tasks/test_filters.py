@@ -5,24 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from image_service.jobs.conversion_tasks.filters import (
-    EXPORT_TASK_FILTERS,
-    MAX_PAGE,
-    page_of,
-    parse_tags,
-    select_tasks,
-)
+from image_service.jobs.conversion_tasks.filters import parse_filters, parse_tags
 from image_service.jobs.ec2.errors import Ec2Error
 
+NAMES = ("export-task-id", "state", "description")
 TASKS: list[dict[str, Any]] = [
     {
-        "ExportTaskId": f"export-i-{number}",
-        "State": state,
-        "Description": f"a*b{number}",
-        "Tags": [{"Key": "owner", "Value": owner}],
+        "export-task-id": f"export-i-{number}",
+        "state": state,
+        "description": f"a*b{number}",
+        "tags": {"owner": owner},
     }
     for number, (state, owner) in enumerate([("active", "ann"), ("completed", "bob"), ("active", "[x]")])
 ]
@@ -32,10 +25,15 @@ RESOURCE_TYPE = "export-instance-task"
 
 
 def selected(*filters: tuple[str, list[str]]) -> list[str]:
-    found = select_tasks(
-        TASKS, [{"Name": name, "Values": values} for name, values in filters], EXPORT_TASK_FILTERS
-    )
-    return [task["ExportTaskId"][-1] for task in found]
+    parsed = parse_filters([{"Name": name, "Values": values} for name, values in filters], NAMES)
+    return [
+        task["export-task-id"][-1]
+        for task in TASKS
+        if all(
+            each.matches([task[each.name]]) if each.name in NAMES else each.matches_tags(task["tags"])
+            for each in parsed
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,29 +113,9 @@ def test_wrong_tags_are_refused(specifications: list[dict[str, Any]], code: str)
     assert refused.value.error_code == code
 
 
-@given(st.integers(1, 5), st.integers(0, 12))
-def test_pages_have_all_tasks_once(size: int, number: int) -> None:
-    tasks = [{"Id": str(each)} for each in range(number)]
-    parameters: dict[str, Any] = {"MaxResults": size}
-    found: list[Any] = []
-    while True:
-        page, token = page_of(tasks, "Id", parameters)
-        assert len(page) <= size
-        found += page
-        if token is None:
-            break
-        parameters["NextToken"] = token
-    assert found == tasks
-
-
-@pytest.mark.parametrize("parameters", [{}, {"MaxResults": MAX_PAGE + 1}])
-def test_pages_have_a_most_size(parameters: dict[str, Any]) -> None:
-    tasks = [{"Id": str(each)} for each in range(MAX_PAGE + 1)]
-    assert page_of(tasks, "Id", parameters) == (tasks[:-1], str(MAX_PAGE))
-
-
-@pytest.mark.parametrize("parameters", [{"MaxResults": 0}, {"MaxResults": -1}, {"NextToken": "x"}])
-def test_wrong_pages_are_refused(parameters: dict[str, Any]) -> None:
-    with pytest.raises(Ec2Error) as refused:
-        page_of([{"Id": "1"}], "Id", parameters)
-    assert refused.value.error_code == "InvalidParameterValue"
+@pytest.mark.parametrize(
+    ("value", "is_literal"), [("export-i-1", True), ("", True), ("a?", False), ("*", False), ("[x]", False)]
+)
+def test_literal_values_have_no_wildcard(value: str, *, is_literal: bool) -> None:
+    (parsed,) = parse_filters([{"Name": "state", "Values": ["x", value]}], NAMES)
+    assert parsed.is_literal is is_literal

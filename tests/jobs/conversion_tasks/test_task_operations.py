@@ -109,7 +109,7 @@ def test_equal_requests_at_once_add_one_task_and_cancel_once(operating: Operatin
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(cancel, range(8))) == [{"Return": True}] * 8
-    (record,) = operating.rows.tasks.find("org-1", list(TaskKind))
+    (record,) = operating.rows.find_tasks("org-1", list(TaskKind))
     assert [job.state for job in record.jobs] == [JobState.CANCELLED]
 
 

@@ -14,7 +14,7 @@ from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.database.job_queues import JobQueues
 from image_service.jobs.database.jobs import JobRepository
 from image_service.jobs.database.objects import ObjectRepository
-from image_service.jobs.database.tasks import TaskRepository
+from image_service.jobs.database.tasks import TaskFilter, TaskRepository
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import (
     Artifact,
@@ -32,8 +32,12 @@ from image_service.jobs.model import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from image_service.common.database.database import Database
+    from image_service.jobs.database.tasks import TaskRecord
     from image_service.jobs.model import Json
+    from image_service.jobs.task_model import TaskKind
 
 SECRET = bytes(range(32))
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, UTC)
@@ -157,6 +161,12 @@ class Rows:
     def tasks(self) -> TaskRepository:
         """The repository of EC2's tasks."""
         return TaskRepository(self.database, self.composes, self.clock)
+
+    def find_tasks(
+        self, tenant: str, kinds: Collection[TaskKind], ids: Collection[str] | None = None
+    ) -> list[TaskRecord]:
+        """Return tasks of a tenant with all that belongs to them."""
+        return self.tasks.read(self.tasks.find(TaskFilter(tenant, kinds, ids)))
 
     @property
     def workers(self) -> WorkerRepository:

@@ -84,6 +84,7 @@ def test_stop_of_a_worker_survives_the_migration(
             database.transact(partial(run, statement))
     with closing(open_database(url, tmp_path)) as database:
         assert [Rows(database).jobs.find(jobs["customize"]) for jobs in (first, second)] == before
+        assert LISTED in database.transact(indexes_of_tasks)
 
 
 def test_jobs_of_waiting_composes_get_the_ids_of_plans_by_the_migration(tmp_path: Path) -> None:
@@ -154,6 +155,8 @@ DOWNGRADE = (
     "ALTER TABLE jobs RENAME COLUMN stopped_at TO seen_at",
     "DROP INDEX ix_composes_listed",
     "DROP INDEX ix_composes_bytes",
+    "DROP INDEX ix_conversion_tasks_listed",
+    "CREATE INDEX ix_conversion_tasks_tenant ON conversion_tasks (tenant)",
     "ALTER TABLE composes DROP COLUMN row_bytes",
     "ALTER TABLE composes DROP COLUMN store_bytes",
     "ALTER TABLE composes DROP COLUMN sent_bytes",
@@ -167,6 +170,13 @@ DOWNGRADE = (
 
 def run(statement: str, connection: sa.Connection) -> None:
     connection.exec_driver_sql(statement).close()
+
+
+LISTED = "ix_conversion_tasks_listed"
+
+
+def indexes_of_tasks(connection: sa.Connection) -> set[str | None]:
+    return {index["name"] for index in sa.inspect(connection).get_indexes("conversion_tasks")}
 
 
 def test_file_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from image_service.core.errors import Conflict, NotFound, TaskLimitReached
 from image_service.jobs.database.tables import COMPOSES, JOBS, TASKS
-from image_service.jobs.database.tasks import TaskRecord
+from image_service.jobs.database.tasks import TaskFilter, TaskRecord
 from image_service.jobs.database.values import row_of
 from image_service.jobs.image_ids import alias_digits
 from image_service.jobs.model import ComposeOrigin, ComposeState, Job, JobState, JobType
@@ -28,6 +28,8 @@ from image_service.jobs.task_model import (
 from tests.jobs.database.composing import NOW, Rows, ids_of_jobs, make_artifact, make_compose, make_image
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from image_service.jobs.model import Artifact, Json
 
 SOURCE = ImportSource(("https://store.example/m?X-Amz-Signature=s3cr3t",))
@@ -68,17 +70,17 @@ def test_task_is_found_with_its_compose_and_jobs(rows: Rows) -> None:
     given, is_new = rows.tasks.add(record, SOURCE, LIMITS, answer(record))
     add(rows, other)
     assert given == {"task": record.task.id}
-    (found,) = rows.tasks.find("org-1", [TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE])
+    (found,) = rows.find_tasks("org-1", [TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE])
     assert (found.task, found.compose) == (record.task, record.compose)
     assert is_new
     assert {job.step: job.id for job in found.jobs} == ids_of_jobs(record.compose)
-    ids = [each.task.id for each in rows.tasks.find("org-1", list(TaskKind))]
+    ids = [each.task.id for each in rows.find_tasks("org-1", list(TaskKind))]
     assert ids == [other.task.id, record.task.id]
-    assert rows.tasks.find("org-1", list(TaskKind), [record.task.id]) == [found]
-    assert rows.tasks.find("org-1", list(TaskKind), []) == []
-    assert rows.tasks.find("org-2", list(TaskKind)) == []
+    assert rows.find_tasks("org-1", list(TaskKind), [record.task.id]) == [found]
+    assert rows.find_tasks("org-1", list(TaskKind), []) == []
+    assert rows.find_tasks("org-2", list(TaskKind)) == []
     rows.composes.delete(record.compose.id)
-    assert rows.tasks.find("org-1", [TaskKind.IMPORT_VOLUME]) == []
+    assert rows.find_tasks("org-1", [TaskKind.IMPORT_VOLUME]) == []
 
 
 def fill(rows: Rows, number: int) -> None:
@@ -112,7 +114,7 @@ def test_list_reads_nothing_of_what_workers_report(rows: Rows, number: int) -> N
     fill(rows, number)
     tracemalloc.start()
     begun = time.monotonic()
-    found = rows.tasks.find("org-1", [TaskKind.IMPORT_VOLUME])
+    found = rows.find_tasks("org-1", [TaskKind.IMPORT_VOLUME])
     print(f"{number} tasks: {time.monotonic() - begun:.2f} s")  # noqa: T201 - figures for people
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -136,7 +138,7 @@ def test_replicas_that_get_one_signature_at_once_add_one_task(rows: Rows) -> Non
     records = [make_record() for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda record: add(rows, record, digest="one"), records))
-    (found,) = rows.tasks.find("org-1", list(TaskKind))
+    (found,) = rows.find_tasks("org-1", list(TaskKind))
     assert answers == [{"task": found.task.id}] * 6
     assert rows.tasks.find_answer("one") == answers[0]
     assert rows.composes.count_by_state() == {ComposeState.PENDING: 1}
@@ -153,7 +155,7 @@ def test_task_is_cancelled_once_by_one_signature(rows: Rows) -> None:
         answers = list(threads.map(cancel, ["one", "two"] * 3))
     winner = next(each for each in answers if each is not None)["by"]
     assert sorted(map(str, answers)) == sorted([str({"by": winner})] * 3 + ["None"] * 3)
-    (found,) = rows.tasks.find("org-1", list(TaskKind))
+    (found,) = rows.find_tasks("org-1", list(TaskKind))
     assert found.task.cancel_reason == f"by {winner}"
     assert found.compose.state is ComposeState.CANCELLED
 
@@ -243,7 +245,7 @@ def add_with_image(rows: Rows) -> tuple[TaskRecord, Artifact]:
 def test_import_that_registers_its_image_is_not_cancelled(rows: Rows) -> None:
     record, _ = add_with_image(rows)
     assert rows.tasks.cancel(record.task, "", TaskAnswer("cancel", {})) is None
-    (found,) = rows.tasks.find("org-1", list(TaskKind))
+    (found,) = rows.find_tasks("org-1", list(TaskKind))
     assert found.compose.state is ComposeState.REGISTERING
     assert rows.images.find_page("org-1", 0, 9)[1] == 1
 
@@ -261,3 +263,37 @@ def test_import_without_success_leaves_no_image(rows: Rows) -> None:
     rows.composes.finish(record.compose.id, ComposeState.FAILURE)
     assert rows.images.find_page("org-1", 0, 9) == ([], 0)
     assert rows.objects.find_discarded(9) == [artifact.key]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_batches_are_those_of_a_sorted_list(rows: Rows, *, newest_first: bool) -> None:
+    kinds = [TaskKind.IMPORT_VOLUME, TaskKind.IMPORT_INSTANCE]
+    states = [ComposeState.PENDING, ComposeState.SUCCESS]
+    records = [
+        make_record(
+            (*kinds, TaskKind.EXPORT_INSTANCE)[number % 3], created_at=NOW + timedelta(0, number // 5)
+        )
+        for number in range(40)
+    ]
+    for record in records:
+        add(rows, record)
+    for record in records[::4]:
+        rows.composes.finish(record.compose.id, ComposeState.FAILURE)
+    wanted = sorted(
+        (record.task.created_at, record.task.id)
+        for number, record in enumerate(records)
+        if record.task.kind in kinds and number % 4
+    )
+    if newest_first:
+        wanted.reverse()
+    found: list[tuple[datetime, str]] = []
+    while batch := rows.tasks.find(
+        TaskFilter("org-1", kinds, states=states),
+        after=found[-1] if found else None,
+        limit=3,
+        newest_first=newest_first,
+    ):
+        assert len(batch) <= 3
+        found += [(task.created_at, task.id) for task in batch]
+    assert found == wanted
+    assert rows.tasks.find_ids(TaskFilter("org-1", kinds, states=states)) == {place[1] for place in wanted}
