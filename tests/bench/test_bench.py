@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from bench import report, soak
+from bench import report, soak, tenants
 from bench.__main__ import Peer, effort, parse
 from bench.results import Document, Finding, Target, meets, spread
 from bench.scenarios import scenarios
@@ -220,3 +220,29 @@ def test_peer_is_a_checkout_or_a_running_server(capsys: pytest.CaptureFixture[st
 def test_bench_imports_nothing_of_tests() -> None:
     for path in (CHECKOUT / "bench").glob("*.py"):
         assert not re.search(r"^\s*(from|import) tests\b", path.read_text(), re.MULTILINE), path
+
+
+def test_quiet_tenant_is_compared_with_itself_alone() -> None:
+    measured = tenants.Measurement(
+        alone=[1, 2, 9],
+        beside=[4, 7],
+        requests=[0.1] * 98 + [2.5, 8],
+        memory={"role": 200 * 2**20, "engine": 400 * 2**20},
+        stored=2**20,
+        share=None,
+    )
+    values = {
+        figure.what: (spread(figure.values), meets(spread(figure.values), figure.target))
+        for figure in tenants.figures(measured)
+    }
+    assert values["beside the noise ÷ alone"] == (spread([2, 3.5]), True)
+    assert values["requests, 99th percentile"][0]["median"] == 8
+    assert values["memory"] == (spread([200]), True)
+    assert not values["memory with the engine"][1]
+
+
+@pytest.mark.soak
+def test_quiet_tenant_is_measured_beside_noisy_ones() -> None:
+    output = run("bench.tenants", "--seconds", "5", "--images", "1", "--clients", "1")
+    assert "order to download, alone" in output
+    assert "beside the noise ÷ alone" in output

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -143,18 +143,19 @@ class TaskLists:
         filters: Sequence[RequestFilter],
         states: Sequence[ComposeState],
     ) -> list[Json]:
-        unfinished, ended = (
-            attrs.evolve(wanted, states=[state for state in states if state.is_final is is_final])
-            for is_final in (False, True)
+        unfinished = attrs.evolve(wanted, states=[state for state in states if not state.is_final])
+        seen: set[str] = set()
+        found = (
+            each
+            for which in (unfinished, wanted)
+            for each in self._select(listing, which, filters, newest_first=True)
+            if _is_new(each[0].id, seen)
         )
-        found = chain.from_iterable(
-            self._select(listing, each, filters, newest_first=True) for each in (unfinished, ended)
-        )
-        by_id = {task.id: (task, described) for task, described in _take(found, MAX_PAGE)}
+        taken = _take(found, MAX_PAGE)
         if wanted.ids is not None and next(found, None) is not None:
             raise invalid_value(f"the reply would have more than {MAX_PAGE_BYTES} bytes; ask for fewer ids")
-        tasks = sorted(by_id.values(), key=lambda each: (each[0].created_at, each[0].id))
-        return [described for _, described in tasks]
+        taken.sort(key=lambda each: (each[0].created_at, each[0].id))
+        return [described for _, described in taken]
 
     def _select(
         self,
@@ -211,6 +212,13 @@ def _take(found: Iterator[tuple[ConversionTask, Json]], number: int) -> list[tup
         taken.append(each)
         size += len(json.dumps(each[1]))
     return taken
+
+
+def _is_new(task_id: str, seen: set[str]) -> bool:
+    """Return True for an id that is not in a set yet, and add it."""
+    is_new = task_id not in seen
+    seen.add(task_id)
+    return is_new
 
 
 def _token_of(task: ConversionTask) -> str:

@@ -229,8 +229,9 @@ def _where(select: sa.Select[Any], wanted: TaskFilter) -> sa.Select[Any]:
     if wanted.ids is not None:
         select = select.where(TASKS.c.id.in_(wanted.ids))
     if wanted.states is not None:
-        select = select.join(COMPOSES, COMPOSES.c.id == TASKS.c.compose_id)
-        select = select.where(COMPOSES.c.state.in_(wanted.states))
+        # Not a join, which databases may begin with the composes of a state, to sort all of them.
+        state = sa.select(COMPOSES.c.state).where(COMPOSES.c.id == TASKS.c.compose_id).scalar_subquery()
+        select = select.where(state.in_(wanted.states))
     return select
 
 
