@@ -318,6 +318,12 @@ class StoreFull(StoreFailed):
     code = "store-full"
 
 
+class StoreDenied(StoreFailed):
+    """The object store refuses what the credentials of this service ask for; who runs it must change that."""
+
+    code = "store-denied"
+
+
 class SnapshotUnreadable(ImageServiceError):
     """A stored snapshot cannot be decrypted: other credentials, secret or release, or damage."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from io import BytesIO
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 import pytest
 
 from image_service.common.objects.build import open_store
 from image_service.common.objects.s3_client import S3Options
-from image_service.core.errors import EngineUnavailable, NotFound
+from image_service.core.errors import EngineUnavailable, NotFound, StoreDenied
 from image_service.jobs.database.tables import open_database
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
@@ -24,6 +24,7 @@ from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
     from pathlib import Path
 
     from image_service.common.objects.store import ObjectStorage
@@ -247,6 +248,51 @@ async def test_unavailable_store_loses_no_object_to_delete(rows: Rows, messages:
     await expiry.expire()
     assert rows.objects.find_discarded(9) == [disk.key]
     assert [message.partition(":")[0] for message in messages] == ["upkeep is interrupted"]
+
+
+@attrs.define
+class RefusingStore:
+    """Refuses to delete some keys."""
+
+    refused: set[str]
+    deleted: list[str] = attrs.field(factory=list)
+
+    def delete(self, key: str) -> None:
+        if key in self.refused:
+            raise StoreDenied("the object store in S3: cannot delete an object: AccessDenied")
+        self.deleted.append(key)
+
+    def remove_unfinished(self, before: datetime) -> None:
+        """There are none."""
+
+
+@ensure_deferred
+async def test_object_that_may_not_be_deleted_keeps_no_other(rows: Rows, messages: list[str]) -> None:
+    workers = WorkerRepository(rows.database, rows.clock)
+    workers.add("w1", "", "x86_64")
+    keys = []
+    for _ in range(3):
+        compose, jobs = rows.add()
+        rows.start(jobs["customize"])
+        disk = make_artifact(jobs["customize"])
+        rows.objects.add_artifact(jobs["customize"], 1, disk)
+        rows.composes.delete(compose.id)
+        keys.append(disk.key)
+    store = RefusingStore(set(keys[1:2]))
+    expiry = make_expiry(rows, workers, cast("ObjectStorage", store), DAY)
+    rows.clock.advance(DAY)
+    for _ in range(2):
+        await expiry.expire()
+    assert rows.objects.find_discarded(9) == [keys[1]]
+    assert sorted(store.deleted) == sorted([keys[0], keys[2]])
+    assert not workers.see("w1", "")
+    assert messages == [
+        "upkeep is interrupted: the object store in S3: cannot delete an object: AccessDenied"
+    ]
+    store.refused.clear()
+    await expiry.expire()
+    assert rows.objects.find_discarded(9) == []
+    assert messages[1:] == ["upkeep works again"]
 
 
 @ensure_deferred

@@ -12,7 +12,7 @@ import attrs
 
 from image_service.common.objects.s3_client import BucketLocation, S3Client, S3Failed
 from image_service.common.objects.store import StoredObject, check_key
-from image_service.core.errors import NotFound, StoreFailed, StoreFull
+from image_service.core.errors import NotFound, StoreDenied, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,11 @@ LEAST_PART_BYTES = 5 * 1024 * 1024
 """That S3 takes."""
 _MAX_PARTS = 10_000
 _FULL = {"QuotaExceeded", "ServiceQuotaExceededException", "XMinioStorageFull", "InsufficientCapacity"}
+_DENIED = {
+    *("AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
+    *("NoSuchBucket", "InvalidBucketName", "PermanentRedirect"),
+}
+"""Which other credentials or settings mend, not time; clocks that differ and expired tokens pass."""
 
 
 class S3Store:
@@ -126,10 +131,10 @@ class S3Writer:
 
 @contextmanager
 def _reworded(action: str) -> Iterator[None]:
-    """Raise StoreFailed, or StoreFull, in the place of S3Failed."""
+    """Raise StoreFailed, StoreFull or StoreDenied in the place of S3Failed."""
     try:
         yield
     except S3Failed as error:
         is_full = error.error_code in _FULL or error.status == HTTPStatus.INSUFFICIENT_STORAGE
-        kind = StoreFull if is_full else StoreFailed
+        kind = StoreFull if is_full else StoreDenied if error.error_code in _DENIED else StoreFailed
         raise kind(f"the object store in S3: cannot {action}: {error.reason}") from None

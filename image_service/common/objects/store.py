@@ -51,6 +51,7 @@ class ObjectStorage(Protocol):
 
     Raises:
         StoreFailed: of each method: the store cannot be reached, read or written.
+        StoreDenied: the credentials do not permit it.
         StoreFull: of writers: there is no space, or only that which stays free for rows.
         ValueError: of each method with a key: it is none.
     """

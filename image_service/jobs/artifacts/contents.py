@@ -84,9 +84,17 @@ class ExtentStream:
 
     _blocks: Iterator[bytes]
     _in_thread: InThread
+    _first: bytes | None = attrs.field(default=None, init=False, repr=False)
+
+    async def begin(self) -> None:
+        """Read the first bytes, so that an error gets a response."""
+        self._first = await self.read()
 
     async def read(self) -> bytes:
         """Return the next bytes, at most `BLOCK_BYTES`; none at the end."""
+        first, self._first = self._first, None
+        if first is not None:
+            return first
         return await self._in_thread(lambda: next(self._blocks, b""))
 
     def close(self) -> None:
@@ -165,8 +173,13 @@ class Contents:
         extents = ExtentMap((FileExtent(disk.file, 0, disk.file.size),) if disk.file.size else ())
         return _content(extents, file_name, disk.sha256)
 
-    def respond(self, content: Content, request: ApiRequest) -> ApiResponse:
-        """Return the response to a GET or HEAD request: 200, 206, 304, 412 or 416, sent while it is read."""
+    async def respond(self, content: Content, request: ApiRequest) -> ApiResponse:
+        """Return the response to a GET or HEAD request: 200, 206, 304, 412 or 416, sent while it is read.
+
+        Raises:
+            NotFound: the object is not there any more.
+            StoreFailed: the object store does not answer, or refuses.
+        """
         digest = content.sha256 and repr_digest(bytes.fromhex(content.sha256))
         response = content.representation.respond(
             "HEAD" if request.is_head else "GET",
@@ -174,6 +187,8 @@ class Contents:
             render_fields(("Repr-Digest", digest)) if digest else b"",
         )
         stream = ExtentStream(_read_blocks(response.body), self._in_thread)
+        if not request.is_head:
+            await stream.begin()
         return ApiResponse(response.status, fields=response.field_lines, stream=stream)
 
     async def _open_source_image(self, compose: Compose, image_id: str) -> Content:

@@ -172,9 +172,9 @@ class ComposeRoutes:
         compose = _successful(await self._in_thread(partial(self._find, request, compose_id)))
         try:
             content = await self._contents.open_image(compose)
+            return await self._contents.respond(content, request)
         except NotFound as error:
             raise ApiError(error.detail, number=errors.ARTIFACT_NOT_FOUND) from None
-        return self._contents.respond(content, request)
 
     async def _delete(self, request: ApiRequest, compose_id: str) -> ApiResponse:
         compose = await self._in_thread(partial(self._find, request, compose_id))

@@ -92,7 +92,7 @@ class ImageRoutes:
 
     async def _download(self, request: ApiRequest, image_id: str) -> ApiResponse:
         image = await self._find(request, image_id)
-        return self._contents.respond(self._contents.open_catalog_image(image), request)
+        return await self._contents.respond(self._contents.open_catalog_image(image), request)
 
     async def _find(self, request: ApiRequest, image_id: str) -> CatalogImage | ComposeBase:
         """Return an image, by its id or its alias in EC2's API; raises ApiError."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.core.errors import Conflict, EngineUnavailable, StoreFailed
+from image_service.core.errors import Conflict, EngineUnavailable, StoreDenied, StoreFailed
 from image_service.jobs.database.statements import utc_now
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.model import ComposeState, JobError, JobErrorId
@@ -163,9 +163,9 @@ class Expiry:
             await self._in_thread(self._delete_images)
         if (before := self._earliest_time()) is not None:
             await self._in_thread(partial(self._tasks.forget_answers, before))
+        await self._in_thread(partial(self._workers.remove, self._now() - _SILENT))
         while await self._in_thread(self._delete_objects):
             pass
-        await self._in_thread(partial(self._workers.remove, self._now() - _SILENT))
         await self._in_thread(partial(self._store.remove_unfinished, self._now() - _UNFINISHED))
 
     def _earliest_time(self) -> datetime | None:
@@ -197,9 +197,23 @@ class Expiry:
                 _log.info("deleted image {id}, whose retention has expired", id=image_id)
 
     def _delete_objects(self) -> bool:
-        """Delete some objects; False: there is none."""
-        keys = self._objects.find_discarded(_BATCH)
-        for key in keys:
-            self._store.delete(key)
-        self._objects.forget_discarded(keys)
+        """Delete some objects; False: there is none.
+
+        Raises:
+            StoreFailed: the store does not answer.
+            StoreDenied: it refuses some; the others are deleted.
+        """
+        keys, deleted, refusal = self._objects.find_discarded(_BATCH), [], None
+        try:
+            for key in keys:
+                try:
+                    self._store.delete(key)
+                except StoreDenied as error:
+                    refusal = error
+                else:
+                    deleted.append(key)
+        finally:
+            self._objects.forget_discarded(deleted)
+        if refusal is not None:
+            raise refusal
         return bool(keys)

@@ -11,6 +11,7 @@ import attrs
 from image_service.common.concurrency.backoff import Backoff
 from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.core.errors import ImageServiceError, NotFound, Unavailable
+from image_service.jobs.worker.requests import STORE_DENIED, ServerRefusal, StoreRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _BACKOFF = Backoff(max_seconds=15)
+_MAX_REFUSALS = 5
+"""Of the server's object store in a row, within half a minute: credentials are renewed in less."""
 
 
 @attrs.define(eq=False)
@@ -50,15 +53,18 @@ class JobLink:
 
         Raises:
             NotFound: the attempt has ended.
-            ServerRefusal: the server refuses the request.
+            ServerRefusal: the server refuses the request, or its object store does so repeatedly.
             Interrupted: the job has ended.
         """
-        failures = 0
+        failures = refusals = 0
         while True:
             try:
                 return request(self.job, *arguments, self.interruption)
             except Unavailable as error:
                 failures += 1
+                refusals = refusals + 1 if isinstance(error, StoreRefusal) else 0
+                if refusals == _MAX_REFUSALS:
+                    raise ServerRefusal(error.detail, STORE_DENIED) from None
                 if failures == 1:
                     self.warn(f"job {self.job.id}: {error.detail}; trying again")
                 self.interruption.wait(_BACKOFF.delay_seconds(failures, error.retry_after_seconds))

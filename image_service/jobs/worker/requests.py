@@ -39,6 +39,14 @@ _PASSING = {
 }
 
 
+STORE_DENIED = 500
+"""The number of the error in the API's list."""
+
+
+class StoreRefusal(Unavailable):
+    """The server's object store refuses it; a repeated request succeeds only if somebody mends that."""
+
+
 @attrs.frozen
 class ServerAddress:
     """The address of the server.
@@ -211,6 +219,8 @@ def _error_of(answer: HttpResponse) -> Unavailable | NotFound | ServerRefusal:
     if answer.status == HTTPStatus.INSUFFICIENT_STORAGE:  # what does not fit is not sent again
         return ServerRefusal(detail, number)
     if answer.status in _PASSING or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        if number == STORE_DENIED:
+            return StoreRefusal(detail)
         seconds = answer.field("Retry-After")
         return Unavailable(detail, retry_after_seconds=int(seconds) if seconds.isdecimal() else None)
     if answer.status == HTTPStatus.NOT_FOUND:

@@ -1,4 +1,4 @@
-"""The errors of the worker API: upstream's numbers; 401, 403, 503 and 507 are additions."""
+"""The errors of the worker API: upstream's numbers; 401, 403, 500, 503 and 507 are additions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ BASE_PATH = "/api/image-builder-worker/v1"
 MALFORMED_ERROR_ID, UNKNOWN_ERROR_ID = 9, 14
 TYPE_REFUSED = 15
 MALFORMED_WORKER_ID, UNKNOWN_WORKER = 17, 18
+STORE_DENIED = 500
 
 _ENTRIES = (
     ErrorEntry(3, 415, "Only 'application/json' content is supported"),
@@ -29,6 +30,7 @@ _ENTRIES = (
     ErrorEntry(UNKNOWN_WORKER, 400, "Given worker id doesn't exist"),
     ErrorEntry(401, 401, "Account authentication could not be verified"),
     ErrorEntry(403, 403, "Account is unauthorized to perform this action"),
+    ErrorEntry(STORE_DENIED, 500, "The object store refuses what this service asks for"),
     ErrorEntry(503, 503, "The service cannot do this now"),
     ErrorEntry(507, 507, "There is no room for the artifact"),
     ErrorEntry(1000, 500, "Error discarding artifact"),
@@ -64,6 +66,7 @@ WORKER_ERRORS = ErrorList(
         errors.Forbidden: 403,
         errors.Unavailable: 503,
         errors.StoreFailed: 503,
+        errors.StoreDenied: STORE_DENIED,
         errors.StoreFull: 507,
         errors.BudgetExceeded: 507,
         errors.ImageServiceError: 2000,

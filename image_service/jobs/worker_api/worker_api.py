@@ -213,7 +213,7 @@ class WorkerApi:
 
     async def _read_input(self, request: ApiRequest, token: str, name: str) -> ApiResponse:
         content = await self._attempts.open_input(request.principal, token, name)
-        return self._contents.respond(content, request)
+        return await self._contents.respond(content, request)
 
     async def _add_worker(self, request: ApiRequest) -> ApiResponse:
         body = self._parse(request, "PostWorkersRequest")

@@ -6,6 +6,7 @@ import os
 import uuid
 from contextlib import closing
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
@@ -14,6 +15,7 @@ from image_service.common.objects.s3_client import (
     MAX_EXPIRES_SECONDS,
     BucketLocation,
     S3Client,
+    S3Failed,
     S3Options,
 )
 from image_service.common.programs.dependencies import require
@@ -200,7 +202,7 @@ def publish_object(
             return run_one(request, workspace, client.abort)
 
         # Some stores ignore the condition at the end.
-        if not options.replace and ask(lambda: client.exists(location)):
+        if not options.replace and ask(lambda: _exists(client, location)):
             raise TransferFailed(f"{location} exists; --force replaces it")
         upload = ask(lambda: client.begin_upload(location, options.content_type, public=options.public))
         etags = [""] * len(offsets)
@@ -218,6 +220,19 @@ def publish_object(
                 error.detail += f"; the parts of upload {upload} cannot be deleted"
             raise
         return PublishedImage(client.url_of(location), str(location), len(offsets))
+
+
+def _exists(client: S3Client, location: BucketLocation) -> bool:
+    """Return True if there is an object; raises TransferFailed."""
+    try:
+        return client.exists(location)
+    except S3Failed as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        raise TransferFailed(
+            f"{location}: the store does not say whether it exists ({error.reason}): permit s3:GetObject and"
+            " s3:ListBucket, or replace it by --force"
+        ) from None
 
 
 def _offsets(image: PublishableFile, options: PublishOptions) -> range:

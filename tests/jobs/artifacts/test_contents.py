@@ -15,7 +15,8 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.web.client import ResponseFailed
 
-from image_service.core.errors import NotFound, StoreFailed, Unavailable
+from image_service.common.objects.directory import DirectoryStore
+from image_service.core.errors import NotFound, StoreDenied, StoreFailed, Unavailable
 from image_service.core.extents import Literal, Zeros
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_archives
@@ -32,11 +33,12 @@ from tests.pytwisted import async_fixture, ensure_deferred
 from tests.server.standalone.running import ApiClient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.core.errors import ImageServiceError
     from image_service.core.images.base_image import BaseImage
     from image_service.jobs.artifacts.contents import Content
     from image_service.jobs.model import Compose
@@ -281,10 +283,15 @@ async def test_disk_image_is_read_from_the_store(artifacts: Artifacts, disk: byt
 
 @asynccontextmanager
 async def downloading(
-    reactor: EPollReactor, artifacts: Artifacts, content: Content
+    reactor: EPollReactor,
+    artifacts: Artifacts,
+    content: Content,
+    before_response: Callable[[], object] = lambda: None,
 ) -> AsyncIterator[ApiClient]:
     async def respond(request: ApiRequest) -> ApiResponse:
-        return artifacts.contents.respond(content, request)
+        response = await artifacts.contents.respond(content, request)
+        before_response()
+        return response
 
     site = ApiSite(ApiResource(RequestGuard(), respond), reactor, 0)
     port = reactor.listenTCP(0, site, interface="127.0.0.1")
@@ -325,17 +332,44 @@ async def test_downloads_are_whole_or_by_ranges(
 
 
 @ensure_deferred
-async def test_download_of_a_deleted_object_is_cut_off(
+async def test_download_of_an_object_that_is_deleted_meanwhile_is_cut_off(
     reactor: EPollReactor, artifacts: Artifacts, disk: bytes
+) -> None:
+    del disk
+    compose, job_ids = artifacts.add(request(ImageType.GUEST_IMAGE))
+    image = finish(artifacts, compose, job_ids["convert"], b"x" * (BLOCK_BYTES + 1), "disk.qcow2")
+    content = await artifacts.contents.open_image(attrs.evolve(compose, image=image))
+    async with downloading(reactor, artifacts, content, lambda: artifacts.store.delete(image.key)) as client:
+        with pytest.raises(ResponseFailed):
+            await client("GET", "/")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(NotFound("it is gone"), 404), (StoreDenied("it refuses"), 500)],
+    ids=["gone", "denied"],
+)
+@ensure_deferred
+async def test_download_whose_first_bytes_cannot_be_read_gets_an_error(  # noqa: PLR0913, PLR0917 - fixtures
+    reactor: EPollReactor,
+    artifacts: Artifacts,
+    disk: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    error: ImageServiceError,
+    status: int,
 ) -> None:
     del disk
     compose, job_ids = artifacts.add(request(ImageType.GUEST_IMAGE))
     image = finish(artifacts, compose, job_ids["convert"], b"x" * 5000, "disk.qcow2")
     content = await artifacts.contents.open_image(attrs.evolve(compose, image=image))
-    artifacts.store.delete(image.key)
+
+    def fail(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(DirectoryStore, "read_at", fail)
     async with downloading(reactor, artifacts, content) as client:
-        with pytest.raises(ResponseFailed):
-            await client("GET", "/")
+        assert (await client("GET", "/")).status == status
+        assert (await client("HEAD", "/")).status == 200
 
 
 # Blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,15 @@ from image_service.common.transfer.manifest import parse_import_manifest
 from image_service.core.errors import TransferFailed
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import fetch
-from tests.s3_server import BUCKET, SECRET_KEY, S3Server, running_s3_server
+from tests.s3_server import (
+    BUCKET,
+    PREFIX,
+    SECRET_KEY,
+    S3Server,
+    S3User,
+    running_s3_server,
+    running_s3_server_with_user,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,6 +260,65 @@ def test_failed_publish_removes_its_parts(
     done = toolkit("publish", raw, f"s3://{BUCKET}/failed", "--part-size", "1M")
     assert (done.status, done.reason) == (4, "the store is full")
     assert keys_below(store, "failed") == []
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3User]:
+    """A user of a server with users."""
+    with running_s3_server_with_user(tmp_path_factory.mktemp("s3-users")) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("permitted", "key", "options", "told"),
+    [
+        (
+            ("PutObject",),
+            f"{PREFIX}/disk",
+            ("--single",),
+            "exists (403 (status 403)): permit s3:GetObject and s3:ListBucket, or replace it by --force",
+        ),
+        (("GetObject",), f"{PREFIX}/disk", ("--single",), "AccessDenied (status 403)"),
+        (("GetObject",), f"{PREFIX}/disk", (), "AccessDenied (status 403)"),
+        (("GetObject", "PutObject"), "other/disk", ("--single", "--force"), "AccessDenied (status 403)"),
+    ],
+    ids=["no-read", "no-write", "no-write-of-parts", "other-prefix"],
+)
+def test_right_that_is_missing_is_told_at_once(  # noqa: PLR0913, PLR0917 - fixtures
+    raw: Path,
+    user: S3User,
+    toolkit: Toolkit,
+    monkeypatch: pytest.MonkeyPatch,
+    permitted: tuple[str, ...],
+    key: str,
+    options: tuple[str, ...],
+    told: str,
+) -> None:
+    for name, value in user.environment.items():
+        monkeypatch.setenv(name, value)
+    user.permit(*permitted)
+    refused = toolkit("publish", raw, f"s3://{BUCKET}/{key}", *options)
+    assert refused.status == 4
+    assert told in refused.reason
+    assert keys_below(user.server, "") == []
+
+
+def test_object_is_published_with_the_right_to_write_alone(
+    raw: Path, user: S3User, toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in user.environment.items():
+        monkeypatch.setenv(name, value)
+    user.permit("PutObject")
+    done = toolkit("publish", raw, f"s3://{BUCKET}/{PREFIX}/disk", "--single", "--force")
+    assert done.status == 0, done.printed
+
+    def fail(*_: object, **__: object) -> None:
+        raise TransferFailed("the store is full")
+
+    monkeypatch.setattr(S3Client, "complete_upload", fail)
+    failed = toolkit("publish", raw, f"s3://{BUCKET}/{PREFIX}/disk", "--single", "--force")
+    assert re.fullmatch("the store is full; the parts of upload .* cannot be deleted", failed.reason)
+    assert digest_of(user.server.directory / PREFIX / "disk") == digest_of(raw)
 
 
 @pytest.mark.parametrize(
