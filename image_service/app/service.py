@@ -6,6 +6,7 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
+from twisted.internet.defer import succeed
 from twisted.logger import Logger
 
 from image_service.app.admin.process_status import ProcessStatus
@@ -112,7 +113,11 @@ class ImageService(ProcessService):
         stand_in, infra_envs = shared.stand_in, None
         if self._standalone and stand_in is None:
             stand_in, infra_envs = await start_stand_in(
-                self._parts, settings, base_images.configured, base_url
+                self._parts,
+                settings,
+                base_images.configured,
+                base_url,
+                find_family=lambda *image: succeed(catalog.find_family(*image)),
             )
         images, links, database, upstream = await start_boot_images(
             self._parts,

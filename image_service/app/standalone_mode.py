@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.server.admin.admin_api import AdminApi
     from image_service.server.catalog.catalog import Catalog
+    from image_service.server.standalone.assisted_api import FindFamily
     from image_service.settings.settings import Settings
 
 _log = Logger()
@@ -40,9 +41,16 @@ class StandIn:
 
 
 async def start_stand_in(
-    parts: PartsStack, settings: Settings, base_images: Iterable[OsImage], base_url: str
+    parts: PartsStack,
+    settings: Settings,
+    base_images: Iterable[OsImage],
+    base_url: str,
+    find_family: FindFamily,
 ) -> tuple[StandIn, AdminApi]:
     """Start the stand-in, and register a sample of the configured images if it has no infra-env.
+
+    Args:
+        find_family: see `InfraEnvApi`.
 
     Returns:
         the stand-in, and its operations for the administrative listener.
@@ -58,6 +66,7 @@ async def start_stand_in(
         settings.standalone.token,
         base_url,
     )
+    standalone.find_family = find_family
     await standalone.start()
     parts.push_async_callback(standalone.stop)
     sample = None

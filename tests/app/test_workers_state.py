@@ -44,11 +44,11 @@ class FakeSlot:
     def __attrs_post_init__(self) -> None:
         self.queries = Queries(self.clock)
 
-    def query(self, name: str) -> Deferred[Any]:
-        return self.queries.add(name, self.sent.append)
+    def query(self, name: str, *arguments: object) -> Deferred[Any]:
+        return self.queries.add(name, self.sent.append, *arguments)
 
     def respond(self, value: object) -> None:
-        number, _ = self.sent.pop()
+        number, *_ = self.sent.pop()
         self.queries.response_received((number, value))
 
 
@@ -127,6 +127,19 @@ def test_images_are_those_of_the_first_worker_that_responds(world: World) -> Non
     world.slots[1].queries.cancel()  # this worker has exited
     world.slots[2].respond("images")
     assert results == ["images"]
+
+
+def test_family_is_what_the_first_worker_knows(world: World) -> None:
+    results = world.start(world.state.find_family("12", "x86_64"))
+    assert world.slots[0].sent[0][1:] == ["find_family", "12", "x86_64"]
+    world.slots[0].respond("anaconda")
+    assert results == ["anaconda"]
+    results = world.start(world.state.find_family("12", "x86_64"))
+    world.clock.advance(TIMEOUT_SECONDS * 4)
+    assert results == []  # the second is asked
+    for slot in world.slots[1:]:
+        slot.queries.cancel()
+    assert results == [None]
 
 
 def test_status_is_merged_of_the_workers_that_respond(world: World) -> None:

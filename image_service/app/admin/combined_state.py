@@ -71,6 +71,14 @@ class CombinedState:
                 return str(await slot.query("render_images"))
         raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
 
+    async def find_family(self, version: str, architecture: str) -> str | None:
+        """Return the name of the family of a full ISO: the first serving process that responds knows."""
+        for slot in self._serving:
+            with suppress(Unavailable):
+                family: str | None = await slot.query("find_family", version, architecture)
+                return family
+        return None
+
     async def describe_status(self) -> StatusDocument:
         """See `ServingState`: of all serving processes that respond."""
         responses = await DeferredList(

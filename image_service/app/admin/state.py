@@ -75,6 +75,10 @@ class ProcessState:
         """See `ServiceState`."""
         return self.images.decode()
 
+    async def find_family(self, version: str, architecture: str) -> str | None:
+        """Return the name of the family of a full ISO; None if it is not known."""
+        return self._catalog.find_family(version, architecture)
+
     async def describe_status(self) -> StatusDocument:
         """See `ServingState`."""
         return self._status.describe(self.unready, self.impairment)

@@ -143,7 +143,7 @@ class ServiceInProcess:
         if name == QUERY:
             response = Deferred.fromCoroutine(respond_to_forwarded(self._respond_to_request, *arguments))
         else:
-            response = Deferred.fromCoroutine(getattr(self._state, name)())
+            response = Deferred.fromCoroutine(getattr(self._state, name)(*arguments))
         response.addCallback(lambda value: self._channel.send("response", [number, value]))
         response.addErrback(lambda failure: _log.failure("cannot respond to a query", failure))
 

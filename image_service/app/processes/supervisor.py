@@ -76,10 +76,12 @@ class Supervisor(ProcessService):
         await super().start_parts()
         settings, stand_in, infra_envs = self._settings, None, None
         count = settings.process.workers
+        state = CombinedState(self._slots, self._render_metrics, lambda: bool(self.running))
         if self._standalone:
             images = configured_images(settings, standalone=True)
-            stand_in, infra_envs = await start_stand_in(self._parts, settings, images, self.base_url)
-        state = CombinedState(self._slots, self._render_metrics, lambda: bool(self.running))
+            stand_in, infra_envs = await start_stand_in(
+                self._parts, settings, images, self.base_url, state.find_family
+            )
         self._activity = start_administration(
             self._parts, settings, state, self._collect_activity, self._metrics, infra_envs
         )

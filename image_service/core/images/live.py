@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import IgnitionInvalid, NotFound, Unprocessable
+from image_service.core.errors import ConfigInvalid, IgnitionInvalid, NotFound, Unprocessable
 from image_service.core.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import Operation
@@ -64,7 +64,7 @@ def compose_live(
     medium = LiveMedium(ExtentMap((FileExtent(base.file, 0, base.file.size),)))
     edit = MediumEdit()
     if customization.ignition:
-        _check_config(customization.ignition, family, base.name)
+        check_config(customization.ignition, family, base.name)
         edit = family.place(medium, customization.ignition)
     arguments = boot_edit_of(customization.kernel_arguments)
     boot = attrs.evolve(
@@ -107,7 +107,7 @@ def compose_config_medium(
             f"{base.name} is of {base.family_name}, which reads no config from another medium"
         )
     if base.family is not None and customization.ignition:
-        _check_config(customization.ignition, base.family, base.name)
+        check_config(customization.ignition, base.family, base.name)
     label, path = found
     created = customization.modified or base.iso.created or _NO_DATE
     content = write_config_medium(label, MEDIA[label].complete({path: customization.ignition}), created)
@@ -135,7 +135,7 @@ def compose_live_initrd(
     extents: list[Extent] = [FileExtent(base.file, initrd.offset, initrd.length)]
     overlays = []
     if customization.ignition:
-        _check_config(customization.ignition, family, base.name)
+        check_config(customization.ignition, family, base.name)
         medium = LiveMedium(ExtentMap((FileExtent(base.file, 0, base.file.size),)))
         files = family.place(medium, customization.ignition).initrd
         members = [Member(path, content) for path, content in sorted(files.items())]
@@ -165,7 +165,22 @@ def boot_edit_of(arguments: Sequence[KernelArgument]) -> BootEdit:
     )
 
 
-def _check_config(config: bytes, family: LiveFamily, name: str) -> None:
+def check_config(config: bytes, family: LiveFamily | None, name: str) -> None:
+    """Refuse a config that a family would not read.
+
+    Args:
+        family: None: CoreOS.
+        name: of the base image, in the message.
+
+    Raises:
+        Unprocessable: the message has the line and column, and nothing of the config.
+    """
+    if family is None:
+        try:
+            check_ignition(config)
+        except IgnitionInvalid as error:
+            raise ConfigInvalid(f"{name} is of CoreOS, whose config is Ignition: {error.detail}") from None
+        return
     with suppress(IgnitionInvalid):
         check_ignition(config)
         if family.config != IGNITION_CONFIG:

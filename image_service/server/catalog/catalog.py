@@ -14,6 +14,7 @@ from twisted.python.threadpool import ThreadPool
 
 from image_service.common.files.open_files import OpenFiles
 from image_service.core.errors import UnknownBaseImage
+from image_service.core.images.reference import Kind
 from image_service.server.catalog.derived.derived_files import derived_names
 from image_service.server.catalog.lifecycle.lifecycle import BaseImageLifecycle
 from image_service.server.catalog.lifecycle.options import CatalogOptions, LifecycleDependencies
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 
     from image_service.core.images.base_image import BaseImage
-    from image_service.core.images.reference import Kind
     from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
     from image_service.server.catalog.lifecycle.status import BaseImageState, ImageStatus
     from image_service.server.catalog.remote.opening import RemoteImages
@@ -169,6 +169,11 @@ class Catalog:
     def find_entry(self, version: str, architecture: str, kind: Kind) -> OsImage:
         """Return the entry of a base image, ready or not; see `find_base_image`."""
         return self._find_lifecycle(version, architecture, kind).entry
+
+    def find_family(self, version: str, architecture: str) -> str | None:
+        """Return the name of the family of a full ISO; None if it is not known, or there is none."""
+        lifecycle = self._index.get((version, architecture, Kind.FULL_ISO))
+        return None if lifecycle is None else lifecycle.family
 
     def _find_lifecycle(self, version: str, architecture: str, kind: Kind) -> BaseImageLifecycle:
         lifecycle = self._index.get((version, architecture, kind.base_kind))

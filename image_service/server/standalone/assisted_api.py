@@ -19,11 +19,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from twisted.logger import Logger
 
 from image_service import __version__
 from image_service.common.openapi.document import TEXT, ApiDescription, QueryParameter, object_schema
 from image_service.core.errors import InvalidParameter, NotFound
+from image_service.core.families.coreos.family import COREOS
+from image_service.core.families.live.families import get_family
+from image_service.core.images.live import check_config
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.assisted.responses import FAMILY_CONFIG_FIELD
 from image_service.server.standalone.content import discovery_config, ramdisk
@@ -39,12 +43,15 @@ from image_service.server.web_api.operations import (
 from image_service.server.web_api.router import ApiRouter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import TypeAlias
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.openapi.document import Schemas
     from image_service.server.standalone.store import InfraEnvStore
     from image_service.server.web_api.messages import ApiRequest
+
+    FindFamily: TypeAlias = Callable[[str, str], Awaitable[str | None]]
 
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
 _ID = "(?P<infra_env_id>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"
@@ -63,7 +70,13 @@ _SCHEMAS: Schemas = {
     "IgnitionConfig": {"type": "object"},
     "ImageUrl": object_schema(url=TEXT),
 }
+_OF_CONFIG = frozenset({"family_config", "openshift_version", "cpu_architecture"})
+"""The fields on which it depends whether a family reads the config."""
 _FILES = {Kind.FULL_ISO: "full.iso", Kind.MINIMAL_ISO: "minimal.iso"}
+
+
+async def find_no_family(version: str, architecture: str) -> None:
+    """Return None: no base image is known."""
 
 
 class InfraEnvApi:
@@ -73,6 +86,8 @@ class InfraEnvApi:
         in_thread: calls the store in a thread.
         clock: seconds since 1970.
         image_service_base_url: returns the base URL of images, without a final slash.
+        find_family: returns the name of the family of the base image that a version and an architecture
+            name; None if it is not known.
     """
 
     collection = _COLLECTION
@@ -84,11 +99,13 @@ class InfraEnvApi:
         in_thread: InThread,
         clock: Callable[[], float],
         image_service_base_url: Callable[[], str],
+        find_family: FindFamily = find_no_family,
     ) -> None:
         self._store = store
         self._in_thread = in_thread
         self._clock = clock
         self._image_service_base_url = image_service_base_url
+        self._find_family = find_family
         collection = {"GET": self._list, "POST": self._register}
         operations = (*self.operations, *self._downloads())
         described = described_routes(_DESCRIPTION, operations, _SCHEMAS)
@@ -206,12 +223,17 @@ class InfraEnvApi:
         return f"{self._image_service_base_url()}/byid/{infra_env.id}/{version}/{architecture}/{file}"
 
     async def _register(self, request: ApiRequest) -> ApiResponse:
-        return self._created(await self.register(await self._parse_fields(request.body, registering=True)))
+        fields = await self._parse_fields(request.body, registering=True)
+        infra_env = StandaloneInfraEnv.register(fields, self._now())
+        await self._check_config(infra_env, fields)
+        return self._created(await self._add(infra_env))
 
     async def _copy(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         changes = await self._parse_fields(request.body, registering=False)
         original = await self._find_infra_env(infra_env_id)
-        return self._created(await self._add(original.copy(changes, self._now())))
+        infra_env = original.copy(changes, self._now())
+        await self._check_config(infra_env, changes)
+        return self._created(await self._add(infra_env))
 
     def _created(self, infra_env: StandaloneInfraEnv) -> ApiResponse:
         location = ("Location", f"{self.collection}/{infra_env.id}")
@@ -231,6 +253,8 @@ class InfraEnvApi:
 
     async def _update(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         fields = await self._parse_fields(request.body, registering=False)
+        infra_env = await self._find_infra_env(infra_env_id)
+        await self._check_config(attrs.evolve(infra_env, **fields), fields)
         update = partial(self._store.update_infra_env, infra_env_id, fields, self._now())
         infra_env = await self._in_thread(update)
         self._log.info("updated infra-env {infra_env}", infra_env=infra_env_id, fields=sorted(fields))
@@ -271,6 +295,21 @@ class InfraEnvApi:
     async def _image_url(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         del request  # same
         return json_response({"url": self.image_url(await self._find_infra_env(infra_env_id))})
+
+    async def _check_config(self, infra_env: StandaloneInfraEnv, changes: Mapping[str, Any]) -> None:
+        """Refuse a new config, or an old one for a new base image, that its family would not read.
+
+        While the family is not known the config is checked when an image is requested.
+        """
+        config = infra_env.family_config
+        if not config or _OF_CONFIG.isdisjoint(changes):
+            return
+        version, architecture = infra_env.openshift_version, infra_env.cpu_architecture
+        name = await self._find_family(version, architecture)
+        if name is not None:
+            family = None if name == COREOS else get_family(name)
+            image = f"the base image {version} ({architecture})"
+            await self._in_thread(partial(check_config, config, family, image))
 
     async def _find_infra_env(self, infra_env_id: str) -> StandaloneInfraEnv:
         return await self._in_thread(partial(self._store.find_infra_env, infra_env_id))

@@ -22,7 +22,7 @@ from image_service.common.files.private_files import restrict_to_owner
 from image_service.core.errors import ConfigurationError
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.server.standalone.admin_operations import InfraEnvOperations
-from image_service.server.standalone.assisted_api import InfraEnvApi
+from image_service.server.standalone.assisted_api import InfraEnvApi, find_no_family
 from image_service.server.standalone.certificates import prepare_certificates
 from image_service.server.standalone.store import InfraEnvStore
 from image_service.server.transport.listeners import cannot_listen, log_listening
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort
     from twisted.internet.posixbase import PosixReactorBase
 
+    from image_service.server.standalone.assisted_api import FindFamily
     from image_service.server.standalone.certificates import CertificateFiles
 
 P = ParamSpec("P")
@@ -87,6 +88,7 @@ class Standalone:
         if token is None and not listen.is_loopback:
             raise ConfigurationError("STANDALONE_LISTEN: beyond loopback STANDALONE_TOKEN is required")
         self.image_service_base_url = image_service_base_url
+        self.find_family: FindFamily = find_no_family
         self._reactor = reactor
         self._directory = data_dir / "standalone"
         self._listen = listen
@@ -183,7 +185,13 @@ class Standalone:
         restrict_to_owner(self._directory)
         certificates = prepare_certificates(self._directory, datetime.now(UTC))
         store = InfraEnvStore(self._directory / "infra-envs.sqlite")
-        parts = (store, self._in_thread, time.time, lambda: self.image_service_base_url)
+        parts = (
+            store,
+            self._in_thread,
+            time.time,
+            lambda: self.image_service_base_url,
+            lambda *image: self.find_family(*image),  # noqa: PLW0108 - it is set later
+        )
         return _StartedParts(store, certificates, InfraEnvApi(*parts), InfraEnvOperations(*parts))
 
     def _site(self, resource: ApiResource) -> LimitedFactory:

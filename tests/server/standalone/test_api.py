@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from twisted.internet.defer import succeed
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 
@@ -189,6 +190,67 @@ async def test_image_url_has_the_current_base_url(
     standalone.image_service_base_url = "https://other.test"
     reply = await api("GET", f"{INFRA_ENVS}/{infra_env_id}/downloads/image-url")
     assert reply.document["url"].startswith("https://other.test/byid/")
+
+
+PRESEED = "d-i a/b string topsecretword\n"
+
+
+@pytest.fixture
+def families(standalone: Standalone) -> dict[str, str]:
+    """The families of base images by version."""
+    known = {"12": "debian-installer", "40": "anaconda", "other": "generic", "4.20": "coreos"}
+    standalone.find_family = lambda version, _: succeed(known.get(version))
+    return known
+
+
+@ensure_deferred
+@pytest.mark.parametrize(
+    ("version", "config", "code", "reason"),
+    [
+        (
+            "12",
+            PRESEED + "d-i a/b strng topsecretword",
+            "config-invalid",
+            "line 2, column 9 of the preseed file",
+        ),
+        ("12", IGNITION, "customization-invalid", "whose config is a preseed file"),
+        ("40", "text\n%post\ntopsecretword", "config-invalid", "the section %post in line 2"),
+        ("other", "topsecretword", "customization-invalid", "give files, arguments, an initrd"),
+        (
+            "4.20",
+            PRESEED,
+            "config-invalid",
+            "the base image 4.20 (x86_64) is of CoreOS, whose config is Ignition",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("families")
+async def test_config_that_its_family_would_not_read_is_refused_at_once(
+    api: ApiClient, version: str, config: str, code: str, reason: str
+) -> None:
+    document = {"name": "a", "openshift_version": version, "family_config": config}
+    refused = await api("POST", INFRA_ENVS, document)
+    assert problem(refused) == (422, code)
+    assert reason in refused.document["detail"]
+    assert "topsecretword" not in refused.body.decode()
+    assert (await api("GET", INFRA_ENVS)).document == []
+    one = f"{INFRA_ENVS}/{await api.register(openshift_version=version)}"
+    for method, path in (("PATCH", one), ("POST", f"{one}/copies")):
+        assert (await api(method, path, {"family_config": config})).status == 422
+    assert [each["family_config_set"] for each in (await api("GET", INFRA_ENVS)).document] == [False]
+
+
+@ensure_deferred
+async def test_config_is_checked_by_the_family_of_the_base_image_that_is_set(
+    api: ApiClient, families: dict[str, str]
+) -> None:
+    one = f"{INFRA_ENVS}/{await api.register(openshift_version='12', family_config=PRESEED)}"
+    assert (await api("PATCH", one, {"openshift_version": "4.20"})).status == 422
+    assert (await api("PATCH", one, {"openshift_version": "4.20", "family_config": ""})).status == 201
+    assert (await api("PATCH", one, {"openshift_version": "unknown", "family_config": PRESEED})).status == 201
+    families["unknown"] = "anaconda"
+    assert (await api("PATCH", one, {"name": "b"})).status == 201  # neither of both is new
+    assert (await api("PATCH", one, {"family_config": "%post"})).status == 422
 
 
 @ensure_deferred

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping  # noqa: TC003 - attrs resolves annotations at run time
+from typing import NoReturn
 
 import attrs
 
@@ -89,19 +90,14 @@ class LiveFamily:
     validator: tuple[str, ...] = ()
 
 
-def check_nothing(config: bytes) -> None:
-    """Accept any config."""
-
-
 CLOUD_INIT = ("cidata", "user-data")
 """The medium that cloud-init reads by itself."""
 
 
-def refuse(why: str) -> Callable[[LiveMedium, bytes], MediumEdit]:
-    """Return a function that refuses a config, and says what would work instead."""
+def refuse(why: str) -> Callable[..., NoReturn]:
+    """Return a `check` or `place` that refuses any config, and says what would work instead."""
 
-    def place(medium: LiveMedium, config: bytes) -> MediumEdit:
-        del medium, config
+    def refuse_config(*_: object) -> NoReturn:
         raise Unprocessable(why)
 
-    return place
+    return refuse_config

@@ -17,7 +17,6 @@ from image_service.core.families.live.family import (
     LiveFiles,
     MediumEdit,
     Netboot,
-    check_nothing,
     refuse,
 )
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
@@ -132,6 +131,17 @@ def _check_addon(config: bytes) -> None:
         raise ConfigInvalid(f"the addon is not a program for UEFI: {error.detail}") from None
 
 
+_NOT_OF_HARVESTER = refuse(
+    "Harvester reads its configuration by HTTP: append harvester.install.automatic=true and"
+    " harvester.install.config_url=URL"
+)
+_NOT_OF_NIXOS = refuse(
+    "a NixOS ISO reads no configuration of its medium: append arguments, or build it into the ISO"
+)
+_NOT_OF_AN_UNKNOWN_FAMILY = refuse(
+    "no family of this ISO is known, so there is no place for a config: give files, arguments, an initrd"
+)
+
 ALPINE = LiveFamily(
     "alpine",
     "apkovl archive (tar.gz)",
@@ -193,19 +203,16 @@ HARVESTER = LiveFamily(
     "configuration",
     _is_harvester,
     LiveFiles(("boot/kernel*",), ("boot/initrd*",), ("rootfs.squashfs",)),
-    check_nothing,
-    refuse(
-        "Harvester reads its configuration by HTTP: append harvester.install.automatic=true and"
-        " harvester.install.config_url=URL"
-    ),
+    _NOT_OF_HARVESTER,
+    _NOT_OF_HARVESTER,
 )
 NIXOS = LiveFamily(
     "nixos",
     "configuration",
     _is_nixos,
     LiveFiles(("boot/bzImage",), ("boot/initrd*",), ("nix-store.squashfs",)),
-    check_nothing,
-    refuse("a NixOS ISO reads no configuration of its medium: append arguments, or build it into the ISO"),
+    _NOT_OF_NIXOS,
+    _NOT_OF_NIXOS,
 )
 UNIFIED_KERNEL = LiveFamily(
     "unified-kernel",
@@ -220,8 +227,6 @@ GENERIC = LiveFamily(
     "config",
     lambda _: True,
     LiveFiles(),
-    check_nothing,
-    refuse(
-        "no family of this ISO is known, so there is no place for a config: give files, arguments, an initrd"
-    ),
+    _NOT_OF_AN_UNKNOWN_FAMILY,
+    _NOT_OF_AN_UNKNOWN_FAMILY,
 )

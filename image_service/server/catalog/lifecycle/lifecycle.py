@@ -16,6 +16,7 @@ from twisted.logger import Logger, LogLevel
 from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.common.http.origins import public_url
 from image_service.core.errors import BaseImageError, Unavailable, describe_os_error
+from image_service.core.families.coreos.family import COREOS
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.status import BaseImageState, ImageStatus
 
@@ -96,6 +97,13 @@ class BaseImageLifecycle:
         is_downloaded = not any(each.local_path or each.remote for each in entries)
         is_same = self.base is not None and entry.sha256 in {None, self.base.sha256}
         return is_downloaded and is_same and self.entry.file_name == entry.file_name
+
+    @property
+    def family(self) -> str | None:
+        """The name of its family; None: it has not been opened yet, and the configuration does not say."""
+        if self.base is None:
+            return self.entry.family
+        return self.base.family.name if self.base.family else COREOS
 
     @property
     def status(self) -> ImageStatus:
