@@ -12,9 +12,11 @@ import attrs
 import pytest
 from axe_core_python.selenium import Axe
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 from tests.acceptance.browser import Browser, running_browser
 from tests.acceptance.service import SERVE, fetch, os_image, run_service
+from tests.acceptance.test_families import DEBIAN, make_iso
 from tests.acceptance.test_mounts import CONFIG, VERSION, Site, opened, running_site
 from tests.ports import free_port
 
@@ -282,6 +284,26 @@ def test_refused_image_keeps_the_form_and_says_why(page: Page) -> None:
     assert page.browser.errors()  # the browser logs the status 400
     page.browser.find("#infra-env-cancel").send_keys(Keys.ENTER)
     assert page.browser.find("#infra-env-form [name=config]").get_property("value") == ""
+
+
+def test_form_asks_for_the_config_of_the_base_images_family(page: Page, tmp_path: Path) -> None:
+    images = json.loads(page.os_images.read_text())
+    page.os_images.write_text(json.dumps([*images, os_image(make_iso(tmp_path, DEBIAN), DEBIAN)]))
+    page.site.service.process.send_signal(signal.SIGHUP)
+    browser = page.browser
+    browser.open(f"{page.site.admin_url}/")
+    page.wait_for_row("images", DEBIAN, "ready")
+    open_form(page)
+    Select(browser.find("#infra-env-form [name=base]")).select_by_visible_text(f"{DEBIAN} x86_64")
+    fill(page, name="preseeded", config=f"d-i a/b strng {SECRET}")
+    check = browser.find("#config-check")
+    browser.wait_for(lambda: "line 1, column 9 of the preseed file" in check.text)
+    assert browser.find("#config-language").text == "Preseed file"
+    fill(page, config=f"d-i a/b string {SECRET}")
+    browser.wait_for(lambda: check.text.startswith("valid, "))
+    urls = submitted(page, "Images of preseeded")
+    assert page.site.service.get_image(f"/{urls['ISO'].split('/', 3)[3]}", method="HEAD").status == 200
+    assert SECRET not in page.site.service.output.decode()
 
 
 def test_first_tab_stop_skips_to_the_mounts(page: Page) -> None:

@@ -10,10 +10,13 @@ import attrs
 
 from image_service.common.openapi.bodies import Count, Keywords, Time, body, schemas_of
 from image_service.common.openapi.document import TEXT, TEXT_OR_NULL, list_schema, object_schema
-from image_service.core.errors import IgnitionInvalid, InvalidParameter
+from image_service.core.errors import InvalidParameter, Unprocessable
 from image_service.core.families.coreos.ignition import check_ignition
+from image_service.core.families.live.others import IGNITION_CONFIG
+from image_service.core.images.live import check_config
+from image_service.core.images.reference import DEFAULT_ARCHITECTURE
 from image_service.server.admin.infra_envs_api import INFRA_ENVS_PATH
-from image_service.server.standalone.assisted_api import InfraEnvApi
+from image_service.server.standalone.assisted_api import InfraEnvApi, live_family
 from image_service.server.standalone.infra_env import CHANGE_SCHEMAS, MAX_OVERRIDE_BYTES
 from image_service.server.web_api.messages import json_response, parse_json_object
 from image_service.server.web_api.operations import ApiOperation
@@ -22,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from image_service.common.openapi.document import Schemas
+    from image_service.core.families.live.family import LiveFamily
     from image_service.server.standalone.infra_env import StandaloneInfraEnv
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 _CHECKS = "/api/v1/config-checks"
+_CHECK_FIELDS = {"config", "openshift_version", "cpu_architecture"}
 
 
 @body()
@@ -65,7 +70,7 @@ class InfraEnvOperations(InfraEnvApi):
             "POST",
             _CHECKS,
             "checkConfig",
-            "check an Ignition config",
+            "check a config, by the family of a base image if that is given and known, else as Ignition",
             self._check,
             body="Config",
             reply="Check",
@@ -81,9 +86,12 @@ class InfraEnvOperations(InfraEnvApi):
             **{name: schema for name, schema in summaries.items() if name != "InfraEnvSummary"},
             "InfraEnv": summaries["InfraEnvSummary"],
             "InfraEnvs": object_schema(infra_envs=list_schema("InfraEnv"), made_at=TEXT_OR_NULL),
-            "Config": {**object_schema(config=TEXT), "required": ["config"]},
+            "Config": {
+                **object_schema(config=TEXT, openshift_version=TEXT, cpu_architecture=TEXT),
+                "required": ["config"],
+            },
             "Check": object_schema(
-                fault=TEXT_OR_NULL, size={"type": "integer"}, max_size={"type": "integer"}
+                fault=TEXT_OR_NULL, language=TEXT, size={"type": "integer"}, max_size={"type": "integer"}
             ),
         }
 
@@ -92,7 +100,14 @@ class InfraEnvOperations(InfraEnvApi):
         return json_response({"infra_envs": await self._describe_all(), "made_at": None})
 
     async def _check(self, request: ApiRequest) -> ApiResponse:
-        return json_response(await self._in_thread(partial(_check_config, request.body)))
+        document = await self._in_thread(partial(_parse_check, request.body))
+        version, architecture = document.get("openshift_version"), document.get("cpu_architecture")
+        family = None
+        if version is not None:
+            name = await self._find_family(version, architecture or DEFAULT_ARCHITECTURE)
+            family = live_family(name)
+        found = await self._in_thread(partial(_find_fault, document["config"].encode(), family))
+        return json_response(found)
 
     def _describe(self, infra_env: StandaloneInfraEnv) -> InfraEnvSummary:
         keys = infra_env.ssh_authorized_key
@@ -114,19 +129,28 @@ class InfraEnvOperations(InfraEnvApi):
         )
 
 
-def _check_config(content: bytes) -> dict[str, object]:
-    """Return what is wrong with a config; no fault quotes it."""
+def _parse_check(content: bytes) -> dict[str, str]:
     document = parse_json_object(content)
-    config = document.get("config")
-    if not isinstance(config, str) or len(document) > 1:
-        raise InvalidParameter("config must be a string, and the only member")
-    encoded = config.encode()
+    is_text = all(isinstance(value, str) for value in document.values())
+    if not is_text or "config" not in document or document.keys() - _CHECK_FIELDS:
+        raise InvalidParameter(
+            "config must be a string, and the only member but for openshift_version and cpu_architecture"
+        )
+    return document
+
+
+def _find_fault(config: bytes, family: LiveFamily | None) -> dict[str, object]:
+    """Return what is wrong with a config; no fault quotes it."""
     fault = None
-    if len(encoded) > MAX_OVERRIDE_BYTES:
-        fault = f"the config has {len(encoded)} bytes, more than {MAX_OVERRIDE_BYTES}"
+    if len(config) > MAX_OVERRIDE_BYTES:
+        fault = f"the config has {len(config)} bytes, more than {MAX_OVERRIDE_BYTES}"
     else:
         try:
-            check_ignition(encoded)
-        except IgnitionInvalid as error:
+            if family is None:
+                check_ignition(config)
+            else:
+                check_config(config, family, "the base image")
+        except Unprocessable as error:
             fault = error.detail
-    return {"fault": fault, "size": len(encoded), "max_size": MAX_OVERRIDE_BYTES}
+    language = IGNITION_CONFIG if family is None else family.config
+    return {"fault": fault, "language": language, "size": len(config), "max_size": MAX_OVERRIDE_BYTES}

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.openapi.document import Schemas
+    from image_service.core.families.live.family import LiveFamily
     from image_service.server.standalone.store import InfraEnvStore
     from image_service.server.web_api.messages import ApiRequest
 
@@ -77,6 +78,11 @@ _FILES = {Kind.FULL_ISO: "full.iso", Kind.MINIMAL_ISO: "minimal.iso"}
 
 async def find_no_family(version: str, architecture: str) -> None:
     """Return None: no base image is known."""
+
+
+def live_family(name: str | None) -> LiveFamily | None:
+    """Return a family by its name; None: CoreOS, or it is not known."""
+    return None if name in {None, COREOS} else get_family(name)
 
 
 class InfraEnvApi:
@@ -307,9 +313,8 @@ class InfraEnvApi:
         version, architecture = infra_env.openshift_version, infra_env.cpu_architecture
         name = await self._find_family(version, architecture)
         if name is not None:
-            family = None if name == COREOS else get_family(name)
             image = f"the base image {version} ({architecture})"
-            await self._in_thread(partial(check_config, config, family, image))
+            await self._in_thread(partial(check_config, config, live_family(name), image))
 
     async def _find_infra_env(self, infra_env_id: str) -> StandaloneInfraEnv:
         return await self._in_thread(partial(self._store.find_infra_env, infra_env_id))

@@ -16,7 +16,7 @@ from image_service.settings.os_images import OsImage
 
 ENTRY = OsImage("9.6.1-0", "x86_64", "full-iso", ("4.19",), "https://origin.test/base.iso")
 KEYS = [
-    *("version", "openshift_version", "cpu_architecture", "type", "state", "reason"),
+    *("version", "openshift_version", "cpu_architecture", "type", "family", "state", "reason"),
     *("bytes_done", "bytes_total", "size", "sha256", "remote", "verified", "retry_at", "url"),
 ]
 
@@ -29,13 +29,14 @@ def rendered(*statuses: ImageStatus) -> list[dict[str, object]]:
 
 
 def test_ready_image_is_rendered_with_all_members() -> None:
-    ready = ImageStatus(ENTRY, BaseImageState.READY, "", 7, 7, 7, "ab" * 32)
+    ready = ImageStatus(ENTRY, BaseImageState.READY, "", 7, 7, 7, "ab" * 32, family="coreos")
     assert rendered(ready) == [
         {
             "version": "9.6.1-0",
             "openshift_version": "4.19",
             "cpu_architecture": "x86_64",
             "type": "full-iso",
+            "family": "coreos",
             "state": "ready",
             "reason": None,
             "bytes_done": 7,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from openapi_spec_validator import validate
+from twisted.internet.defer import succeed
 
 from image_service.core.errors import InvalidParameter, NotFound
 from image_service.server.admin.admin_api import api_routes
@@ -88,7 +89,28 @@ async def test_config_is_checked_without_being_repeated(ask: Ask, config: str, f
 
 
 @ensure_deferred
-@pytest.mark.parametrize("document", [{}, {"config": 7}, {"config": "", "more": 1}])
+async def test_config_is_checked_by_the_family_of_its_base_image(
+    ask: Ask, standalone: FaultyStandalone
+) -> None:
+    standalone.find_family = lambda version, _: succeed({"12": "debian-installer"}.get(version))
+    for version, language, fault in (
+        ("12", "preseed file", "line 1, column 9 of the preseed file"),
+        ("4.20", "Ignition config", "is not JSON"),
+    ):
+        given = {"config": f"d-i a/b strng {SECRET}", "openshift_version": version}
+        found = await ask("POST", "/api/v1/config-checks", given)
+        assert found["language"] == language
+        assert fault in found["fault"]
+        assert SECRET not in json.dumps(found)
+    valid = {"config": "d-i a/b string x", "openshift_version": "12", "cpu_architecture": "x86_64"}
+    assert (await ask("POST", "/api/v1/config-checks", valid))["fault"] is None
+
+
+@ensure_deferred
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"config": 7}, {"config": "", "more": "1"}, {"config": "", "openshift_version": None}],
+)
 async def test_check_without_a_config_is_refused(ask: Ask, document: object) -> None:
     with pytest.raises(InvalidParameter):
         await ask("POST", "/api/v1/config-checks", document)

@@ -11,6 +11,7 @@ import { Table, element } from "./table.js";
 const PATH = "api/v1/infra-envs";
 const CHECK_MS = 400;
 const SERVED_STATES = new Set(["ready", "degraded"]);
+const CONFIGS = new Set(["ignition_config_override", "family_config"]);
 const LINKED = new Set(["iso", "minimal_iso", "ipxe_script", "initrd"]);
 const LABELS = {
   iso: "ISO",
@@ -31,6 +32,7 @@ const check = find("config-check");
 const result = find("infra-env-result");
 const told = find("infra-env-copied");
 
+const families = new Map(); // of base images, as far as they are known
 let edited = null; // the infra-env that the form changes; null: it makes one
 let checking = 0;
 
@@ -67,6 +69,7 @@ async function offerBases() {
   if (edited !== null && !offered.some((image) => baseKey(image) === baseKey(edited))) {
     offered.push(edited);
   }
+  offered.forEach((image) => families.set(baseKey(image), image.family));
   base.replaceChildren(
     ...offered.map((image) => {
       const option = element("option", "", `${image.openshift_version} ${image.cpu_architecture}`);
@@ -77,6 +80,7 @@ async function offerBases() {
   if (edited !== null) {
     base.value = baseKey(edited);
   }
+  checkConfig();
   if (!offered.length) {
     throw new Error("no base image is ready");
   }
@@ -122,28 +126,35 @@ async function checkConfig() {
   if (own !== checking) {
     return;
   }
-  if (!config.value) {
-    check.textContent = "";
-    return;
+  const body = { config: config.value };
+  if (base.value) {
+    [body.openshift_version, body.cpu_architecture] = JSON.parse(base.value);
   }
-  const found = await request("api/v1/config-checks", "POST", { config: config.value }).catch((error) => ({
-    fault: error.message,
-  }));
+  const found = await request("api/v1/config-checks", "POST", body).catch((error) => ({ fault: error.message }));
   if (own === checking) {
     const size = found.max_size ? `${bytes(found.size)} of at most ${bytes(found.max_size)}` : "";
-    check.textContent = found.fault ?? `valid, ${size}`;
+    const language = found.language ?? "Config";
+    find("config-language").textContent = `${language[0].toUpperCase()}${language.slice(1)}`;
+    check.textContent = config.value ? (found.fault ?? `valid, ${size}`) : "";
     check.className = found.fault ? "fault" : "valid";
   }
 }
 
 async function load(file) {
   if (file) {
-    config.value = await file.text();
+    try {
+      config.value = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    } catch {
+      check.textContent = "not text: use image-service infra-env create --config";
+      check.className = "fault";
+      return;
+    }
     await checkConfig();
   }
 }
 
 config.addEventListener("input", checkConfig);
+base.addEventListener("change", checkConfig);
 config.addEventListener("dragover", (event) => event.preventDefault());
 config.addEventListener("drop", (event) => {
   if (event.dataTransfer.files.length) {
@@ -170,13 +181,16 @@ async function fields() {
   for (const file of keyfiles.files) {
     files[file.name] = await file.text();
   }
+  const isCoreos = (families.get(base.value) ?? "coreos") === "coreos";
   const secret = {
-    ignition_config_override: config.value || null,
+    ignition_config_override: (isCoreos && config.value) || null,
+    family_config: isCoreos ? null : config.value, // an empty one is no config
     ssh_authorized_key: keys.value || null,
     network_keyfiles: keyfiles.files.length ? files : null,
   };
   if (edited !== null && !clear.checked) {
-    Object.keys(secret).filter((each) => secret[each] === null).forEach((each) => delete secret[each]);
+    const isKept = (each) => (CONFIGS.has(each) ? !config.value : secret[each] === null);
+    Object.keys(secret).filter(isKept).forEach((each) => delete secret[each]);
   }
   return { ...given, ...secret };
 }

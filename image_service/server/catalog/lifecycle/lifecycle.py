@@ -119,6 +119,7 @@ class BaseImageLifecycle:
             size=size,
             sha256=self.base.sha256 if self.base else None,
             verified="digest" if self.base and self.entry.sha256 else None,
+            family=self.family,
             retry_seconds=self._retry_seconds,
         )
 

@@ -52,6 +52,7 @@ class ImageStatus:
         bytes_total: to be downloaded; None: the origin does not say.
         size: bytes of the image that is served; None: none is.
         sha256: its digest, lower-case hex; None: none is served.
+        family: the name of the family of live ISOs; None: it is not known yet, or this is not a live ISO.
         verified: what says that the bytes are right: ``digest``, ``origin`` (its validator) or None.
         retry_seconds: until the next attempt; None: no retry is scheduled.
     """
@@ -64,6 +65,7 @@ class ImageStatus:
     size: int | None = None
     sha256: str | None = None
     verified: str | None = None
+    family: str | None = None
     retry_seconds: float | None = None
 
     @property
@@ -80,6 +82,7 @@ class BaseImageBody:
     openshift_version: str
     cpu_architecture: str
     type: str
+    family: str | None
     state: BaseImageState
     reason: str | None
     bytes_done: Count
@@ -155,6 +158,7 @@ def _describe(status: ImageStatus, openshift_version: str) -> BaseImageBody:
         openshift_version=openshift_version,
         cpu_architecture=entry.cpu_architecture,
         type=entry.image_type,
+        family=status.family,
         state=status.state,
         reason=status.reason or None,
         bytes_done=status.bytes_done,
