@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-DEBIAN, FEDORA, OTHER = "12.5", "40", "1.0"
+DEBIAN, FEDORA, OTHER, UBUNTU = "12.5", "40", "1.0", "24.04"
 GRUB = "menuentry x {\n  linux /vmlinuz vga=788 rd.live.check --- quiet\n  initrd /initrd.gz\n}\n"
 FILES: Mapping[str, Mapping[str, str]] = {
     DEBIAN: {
@@ -26,6 +26,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     },
     FEDORA: {".treeinfo": "[general]", "images/install.img": "x"},
     OTHER: {"readme": "of no family"},
+    UBUNTU: {".disk/info": "Ubuntu-Server 24.04", "casper/vmlinuz": "k", "casper/initrd": "the initrd"},
 }
 
 
@@ -182,7 +183,19 @@ def test_debians_installer_boots_without_its_iso(service: Service) -> None:
     assert rootfs.status == 404
 
 
-def test_fedoras_installer_needs_its_iso(service: Service) -> None:
+def test_ubuntus_installer_fetches_its_iso_with_the_config(service: Service, tmp_path: Path) -> None:
+    infra_env = register(service, UBUNTU, family_config="autoinstall: {version: 1}\n")
+    script = service.get_image(f"/images/{infra_env}/ipxe?version={UBUNTU}&arch=x86_64").body.decode()
+    (kernel,) = (line.split() for line in script.splitlines() if line.startswith("kernel "))
+    assert kernel[-1] == "autoinstall"
+    (iso,) = (word.removeprefix("url=") for word in kernel if word.startswith("url="))
+    answer = service.get_image(f"/{iso.split('/', 3)[3]}")
+    assert read(answer, "autoinstall.yaml", tmp_path) == "autoinstall: {version: 1}\n"
+    initrd = service.get_image(f"/images/{infra_env}/pxe-initrd?version={UBUNTU}&arch=x86_64").body
+    assert initrd.rstrip(b"\0") == b"the initrd"
+
+
+def test_fedoras_installer_without_its_files_needs_its_iso(service: Service) -> None:
     infra_env = register(service, FEDORA, family_config="text")
     for file in ("ipxe", "pxe-initrd"):
         answer = service.get_image(f"/images/{infra_env}/{file}?version={FEDORA}&arch=x86_64")

@@ -39,6 +39,8 @@ NEWC_MAGICS = NEWC_MAGIC, b"070702"
 _HEADER = re.compile(rb"07070[12][0-9A-Fa-f]{104}")
 _HEADER_LENGTH = 110
 _TRAILER = "TRAILER!!!"
+MAX_MEMBER = 0xFFFF_FFFF
+"""The size of the largest file in an archive."""
 _MAX_LOCATED = 64  # members; a real rootfs.img has some dozen
 _MAX_NAME = 4096  # bytes, the limit of a path; dracut pads names up to a page
 _DIRECTORY_MODE = stat.S_IFDIR | 0o755
@@ -78,14 +80,26 @@ def write_archive(members: Iterable[Member]) -> bytes:
     Raises:
         ValueError: two members have one name, or a name is not a plain relative path.
     """
-    complete = [*_with_directories(members), Member(_TRAILER, b"", 0)]
     archive = []
-    for member, number in zip(complete, [*range(len(complete) - 1), 0], strict=True):
-        name = _encode(member.name) + b"\0"
-        fields = (number, member.mode, 0, 0, 1, 0, len(member.data), 0, 0, 0, 0, len(name), 0)
-        header = NEWC_MAGIC + b"".join(b"%08x" % field for field in fields)
-        archive += [_pad(header + name), _pad(member.data)]
-    return b"".join(archive)
+    for number, member in enumerate(_with_directories(members)):
+        archive += [_head(member, len(member.data), number), _pad(member.data)]
+    return b"".join((*archive, _END))
+
+
+def frame_member(name: str, size: int) -> tuple[bytes, bytes]:
+    """Return what precedes and what follows the content in an archive with one file.
+
+    Args:
+        name: without directories.
+        size: of the content, at most `MAX_MEMBER`.
+    """
+    return _head(Member(name, b""), size), bytes(-size % 4) + _END
+
+
+def _head(member: Member, size: int, number: int = 0) -> bytes:
+    name = _encode(member.name) + b"\0"
+    fields = (number, member.mode, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name), 0)
+    return _pad(NEWC_MAGIC + b"".join(b"%08x" % field for field in fields) + name)
 
 
 def _with_directories(members: Iterable[Member]) -> Iterator[Member]:
@@ -190,3 +204,6 @@ def _pad(data: bytes) -> bytes:
 
 def _align(position: int, start: int) -> int:
     return position + (start - position) % 4
+
+
+_END = _head(Member(_TRAILER, b"", 0), 0)

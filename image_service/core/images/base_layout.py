@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from image_service.core.errors import FormatError
@@ -72,11 +73,17 @@ def _check_is_no_disk(file: BaseFile) -> None:
 
 
 def _boot_files(medium: LiveMedium, family: LiveFamily) -> BootFiles:
-    """Return the kernel and initrd that boot without the ISO."""
-    for kernel, initrd in family.netboot.files if family.netboot else ():
-        found = medium.locate(kernel), medium.locate(initrd)
-        if all(found):
-            return BootFiles(*found)
+    """Return the files that boot without the ISO."""
+    netboot = family.netboot
+    if isinstance(netboot, str):
+        return BootFiles()
+    rootfs = None
+    if netboot.fetches_rootfs:
+        rootfs = next(chain.from_iterable(map(medium.find_all, family.files.rootfs)), None)
+    for pair in netboot.files:
+        kernel, initrd = (next(medium.find_all(pattern), None) for pattern in pair)
+        if kernel and initrd and (rootfs or not netboot.fetches_rootfs):
+            return BootFiles(kernel, initrd, rootfs)
     return BootFiles()
 
 

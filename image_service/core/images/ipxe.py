@@ -7,7 +7,9 @@ here.
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from image_service.core.errors import KernelArgumentInvalid, NotFound
 from image_service.core.families.coreos.family import LIVEISO, ROOTFS_URL
@@ -16,6 +18,7 @@ from image_service.core.families.coreos.kargs import KernelArgument, Operation, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from image_service.core.families.live.family import Netboot
     from image_service.core.images.base_image import BaseImage
 
 ARCHITECTURES = ("x86_64", "aarch64")
@@ -33,20 +36,54 @@ def check_architecture(architecture: str) -> None:
         raise NotFound(f"iPXE does not boot {architecture!r:.40}; there are scripts for {known}")
 
 
-def netboot_arguments(base: BaseImage, rootfs_url: str, arguments: Sequence[KernelArgument]) -> str:
+def netboot_of(base: BaseImage) -> Netboot | None:
+    """Return how a base image of another family than CoreOS boots without a medium; None: it is of CoreOS.
+
+    Raises:
+        NotFound: it does not; says why.
+    """
+    if base.family is None:
+        return None
+    netboot = base.family.netboot
+    if isinstance(netboot, str):
+        raise NotFound(f"{base.name} is of the family {base.family.name}, which {netboot}")
+    files = base.iso.files
+    if files.kernel is None or files.initrd is None:
+        raise NotFound(
+            f"{base.name} is of the family {base.family.name}, but lacks its files for a boot without the ISO"
+        )
+    return netboot
+
+
+def netboot_arguments(
+    base: BaseImage,
+    rootfs_url: str,
+    arguments: Sequence[KernelArgument],
+    *,
+    iso_url: str = "",
+    config: bytes = b"",
+) -> str:
     """Return the kernel arguments of a live system that fetches its root file system.
 
     They are those of the base image, of which the argument for the medium is replaced, edited as those of a
-    minimal ISO are.
+    minimal ISO are; of another family, those that the family needs.
+
+    Args:
+        iso_url: of the ISO with the config; only other families need both.
+        config: same.
 
     Raises:
+        NotFound: the base image does not boot without its ISO.
         KernelArgumentInvalid: one is invalid, or iPXE would read it as something else.
         KernelArgumentsTooLarge: they have too many characters.
     """
-    if base.family is not None:
-        if base.family.netboot is None:
-            raise NotFound(f"{base.name} is of the family {base.family.name}, which needs its ISO to boot")
-        return _check_words(edit_arguments(base.family.netboot.arguments, arguments))
+    if (netboot := netboot_of(base)) is not None:
+        rootfs = base.iso.files.rootfs
+        name = quote(posixpath.basename(rootfs.path), safe="") if rootfs else ""
+        words = netboot.arguments.format(iso=iso_url, rootfs=rootfs_url, name=name)
+        if config and netboot.config_arguments is not None:
+            words += netboot.config_arguments(config)
+        return _check_words(edit_arguments(words, arguments))
     kargs = base.coreos.kernel_arguments
     default = kargs.default if kargs else _DEFAULT_ARGUMENTS
     medium = [word for word in default.split() if word.startswith(LIVEISO)]

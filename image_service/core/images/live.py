@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import ConfigInvalid, IgnitionInvalid, NotFound, Unprocessable
+from image_service.core.errors import ConfigInvalid, IgnitionInvalid, Unprocessable
 from image_service.core.extents import Extent, ExtentMap, FileExtent, Literal, Overlay, Zeros
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import Operation
@@ -18,11 +18,12 @@ from image_service.core.families.live.medium import LiveMedium
 from image_service.core.families.live.others import IGNITION_CONFIG
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 from image_service.core.formats.initrd import store_archive
-from image_service.core.formats.newc import Member, write_archive
+from image_service.core.formats.newc import MAX_MEMBER, Member, frame_member, write_archive
 from image_service.core.images.boot_areas import edited_areas, find_boot_areas
 from image_service.core.images.boot_image import BootImage, last_modified, make_etag
 from image_service.core.images.compose import ALIGNMENT
 from image_service.core.images.config_medium import MEDIA, write_config_medium
+from image_service.core.images.ipxe import netboot_of
 from image_service.core.images.layouts import newest_layout
 
 CONFIG_DRIVE = ("config-2", "openstack/latest/user_data")
@@ -123,28 +124,37 @@ def compose_config_medium(
 def compose_live_initrd(
     base: BaseImage, customization: Customization, file_name: str, layout: ByteLayout
 ) -> BootImage:
-    """Return the initrd of an ISO of another family than CoreOS, with the config behind it.
+    """Return the initrd of an ISO of another family than CoreOS, with the config, or the ISO, behind it.
 
     Raises:
         NotFound: the family does not boot without its ISO.
-        Unprocessable: it has no place for the config.
+        Unprocessable: it has no place for the config, or the ISO is too large for an initrd.
     """
-    family, initrd = base.family, base.iso.files.initrd
-    if family is None or initrd is None:
-        raise NotFound(f"{base.name} does not boot without its ISO")
+    family, initrd, netboot = base.family, base.iso.files.initrd, netboot_of(base)
+    if family is None or initrd is None or netboot is None:
+        raise TypeError(f"{base.name} is of CoreOS")
     extents: list[Extent] = [FileExtent(base.file, initrd.offset, initrd.length)]
     overlays = []
+    identity = f"initrd {family.name} {base.sha256}"
     if customization.ignition:
         check_config(customization.ignition, family, base.name)
-        medium = LiveMedium(ExtentMap((FileExtent(base.file, 0, base.file.size),)))
-        files = family.place(medium, customization.ignition).initrd
-        members = [Member(path, content) for path, content in sorted(files.items())]
+        members = [] if netboot.config is None else [Member(netboot.config, customization.ignition)]
         config = Literal(store_archive(write_archive(members)) if members else b"")
         extents += [Zeros(-initrd.length % ALIGNMENT), config]
         overlays = [Overlay(initrd.length, config)]
+    if netboot.iso is not None:
+        iso = compose_live(base, customization, file_name, layout)
+        if iso.size > MAX_MEMBER:
+            raise Unprocessable(
+                f"{base.name} has {iso.size} bytes, and a file of an initrd at most {MAX_MEMBER}"
+            )
+        head, end = frame_member(netboot.iso, iso.size)
+        start = sum(extent.length for extent in extents)
+        extents += [Zeros(-start % ALIGNMENT), Literal(head), *iso.extents.extents, Literal(end)]
+        identity += f" {iso.etag}"
     return BootImage(
         extents=ExtentMap(tuple(extent for extent in extents if extent.length)),
-        etag=make_etag(f"initrd {family.name} {base.sha256}", overlays, layout.version),
+        etag=make_etag(identity, overlays, layout.version),
         modified=last_modified(base.iso.created, customization.modified),
         file_name=file_name,
         is_iso=False,

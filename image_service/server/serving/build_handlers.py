@@ -74,6 +74,10 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         withheld.add(Kind.PXE_INITRD)
     scripts = IpxeScripts(images, base_url, settings.base_path, uses_host=False)
     plain_scripts = IpxeScripts(
-        images, plain_url or base_url, settings.base_path, uses_host=plain_url is None
+        images,
+        plain_url or base_url,
+        settings.base_path,
+        uses_host=plain_url is None,
+        serves_isos=settings.http_serves_isos,
     )
     return make(scripts=scripts), make(scripts=plain_scripts, withheld=withheld)

@@ -9,12 +9,18 @@ import attrs
 
 from image_service.core.errors import NotFound
 from image_service.core.formats.hosts import is_authority
-from image_service.core.images.ipxe import check_architecture, netboot_arguments, render_ipxe_script
-from image_service.core.images.reference import Credentials, CredentialScheme, ImageRef
+from image_service.core.images.ipxe import (
+    check_architecture,
+    netboot_arguments,
+    netboot_of,
+    render_ipxe_script,
+)
+from image_service.core.images.reference import Credentials, CredentialScheme, ImageRef, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import Reader
     from image_service.server.snapshots.image_finder import ImageFinder
 
@@ -30,12 +36,14 @@ class IpxeScripts:
         base_url: by which clients reach the service, without a slash at its end.
         uses_host: `base_url` names another listener: the scheme is http, and the host is the one by which the
             client has reached it.
+        serves_isos: the listener has the ISOs of infra-envs.
     """
 
     _images: ImageFinder
     _base_url: str
     _base_path: str
     _uses_host: bool
+    _serves_isos: bool = True
 
     async def render(
         self, reader: Reader, headers: Mapping[str, str], request_id: str, link_code: str = ""
@@ -60,13 +68,36 @@ class IpxeScripts:
         base_url = self._reached_by(headers)
         version, architecture = quote(ref.version, safe=""), quote(ref.architecture, safe="")
         artifacts = f"{base_url}/boot-artifacts/{version}/{architecture}"
-        arguments = netboot_arguments(base, f"{artifacts}/rootfs.img", customization.kernel_arguments)
+        config = b""
+        if (netboot := netboot_of(base)) is not None:
+            if netboot.fetches_iso:
+                self._check_iso(base, link_code)
+            if netboot.config_arguments is not None:
+                initrd_ref = attrs.evolve(ref, kind=Kind.PXE_INITRD)
+                of_initrd = attrs.evolve(reader, ref=initrd_ref)
+                _, with_config = await self._images.get_customization(of_initrd, request_id)
+                config = with_config.ignition
+        arguments = netboot_arguments(
+            base,
+            f"{artifacts}/rootfs.img",
+            customization.kernel_arguments,
+            iso_url=f"{base_url}/byid/{ref.infra_env_id}/{version}/{architecture}/full.iso",
+            config=config,
+        )
         if link_code:
             link = f"{base_url}/s/{link_code}"
             return render_ipxe_script(f"{link}.vmlinuz", f"{link}.img", arguments)
         initrd = f"{base_url}/images/{ref.infra_env_id}/pxe-initrd?version={version}&arch={architecture}"
         initrd += _render_credentials(reader.credentials)
         return render_ipxe_script(f"{artifacts}/vmlinuz", initrd, arguments)
+
+    def _check_iso(self, base: BaseImage, link_code: str) -> None:
+        """Refuse a script whose kernel could not fetch the ISO."""
+        fetches = f"{base.name} is of {base.family_name}, whose initrd fetches the whole ISO"
+        if not self._serves_isos:
+            raise NotFound(f"{fetches}; this listener serves none: set HTTP_SERVES_ISOS")
+        if link_code:  # its URL would be in /proc/cmdline, without an end
+            raise NotFound(f"{fetches}: no short link stands for its iPXE script")
 
     def _reached_by(self, headers: Mapping[str, str]) -> str:
         host = headers.get("host", "")

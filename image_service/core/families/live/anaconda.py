@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from image_service.core.families.live.config_checks import check_kickstart
-from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
+from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, Netboot
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -44,5 +44,11 @@ ANACONDA = LiveFamily(
     check_kickstart,
     _place,
     ("OEMDRV", _KICKSTART),
+    Netboot(  # the packages are those that the kickstart file names
+        tuple((f"{name}/vmlinuz", f"{name}/initrd.img") for name in ("images/pxeboot", "isolinux")),
+        "ip=dhcp root=live:{rootfs}",
+        _KICKSTART,
+        lambda _: f" inst.ks=file:/{_KICKSTART}",
+    ),
     validator=("ksvalidator",),
 )

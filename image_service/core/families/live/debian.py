@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MENU_SECONDS = 5
 _UNATTENDED = ("auto=true", "priority=critical")
+_NOCLOUD = "ds=nocloud;s=/run/live/medium/nocloud/"
 _INSTALLERS = ("install.amd", "install.386", "install.a64", "install", "debian-installer")
 
 
@@ -39,8 +40,7 @@ def _preseed(medium: LiveMedium, config: bytes) -> MediumEdit:
 def _user_data(medium: LiveMedium, config: bytes) -> MediumEdit:
     del medium
     files = {"nocloud/user-data": config, "nocloud/meta-data": b"instance-id: image-service\n"}
-    source = "ds=nocloud;s=/run/live/medium/nocloud/"
-    return MediumEdit(files=files, boot=BootEdit(append=(source,), timeout_seconds=_MENU_SECONDS))
+    return MediumEdit(files=files, boot=BootEdit(append=(_NOCLOUD,), timeout_seconds=_MENU_SECONDS))
 
 
 DEBIAN_INSTALLER = LiveFamily(
@@ -56,6 +56,7 @@ DEBIAN_INSTALLER = LiveFamily(
     netboot=Netboot(
         (*((f"{name}/vmlinuz", f"{name}/initrd.gz") for name in _INSTALLERS), ("linux", "initrd.gz")),
         " ".join(_UNATTENDED),
+        "preseed.cfg",
     ),
     validator=("debconf-set-selections", "--checkonly"),
 )
@@ -67,5 +68,10 @@ DEBIAN_LIVE = LiveFamily(
     check_user_data,
     _user_data,
     CLOUD_INIT,
+    Netboot(  # live-boot mounts an ISO that it fetches where it mounts a medium
+        (("live/vmlinuz", "live/initrd.img"), ("live/vmlinuz*", "live/initrd*")),
+        "boot=live components fetch={iso}",
+        config_arguments=lambda _: f" {_NOCLOUD}",
+    ),
     validator=("cloud-init", "schema", "--config-file"),
 )

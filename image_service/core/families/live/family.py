@@ -33,15 +33,32 @@ class MediumEdit:
 
 @attrs.frozen
 class Netboot:
-    """How a family boots without its ISO: an initrd that has all it needs, and its config behind it.
+    """How a family boots without a medium: a kernel, and an initrd behind which its config lies.
 
     Args:
-        files: pairs of kernel and initrd on the ISO; the first pair that is there counts.
-        arguments: of the kernel.
+        files: pairs of kernel and initrd on the ISO, as patterns; the first pair that is there counts.
+        arguments: of the kernel. ``{iso}`` is the URL of the ISO with the config, ``{rootfs}`` that of the
+            root file system on it, which the initrd fetches; ``{name}`` is the name of its file.
+        config: where the initrd has the config; None: nowhere, for it is on the ISO, or on a second medium.
+        config_arguments: returns more arguments for a config; they begin with a blank.
+        iso: where the initrd has the ISO with the config; None: nowhere.
     """
 
     files: tuple[tuple[str, str], ...]
     arguments: str
+    config: str | None = None
+    config_arguments: Callable[[bytes], str] | None = None
+    iso: str | None = None
+
+    @property
+    def fetches_iso(self) -> bool:
+        """True if a machine fetches the whole ISO as well, by its own URL."""
+        return "{iso}" in self.arguments
+
+    @property
+    def fetches_rootfs(self) -> bool:
+        """True if a machine fetches the root file system as well."""
+        return "{rootfs}" in self.arguments
 
 
 @attrs.frozen
@@ -75,7 +92,7 @@ class LiveFamily:
         check: raises ConfigInvalid for a config that the family would not read.
         place: returns the edit that makes the installer or the live system use a config.
         medium: label and path by which it finds a config on a second medium; None: it looks for none.
-        netboot: None: it does not boot without its ISO.
+        netboot: how it boots without a medium, or why it does not, after "which".
         validator: the family's own program that checks a config, and its arguments before the path.
     """
 
@@ -86,7 +103,7 @@ class LiveFamily:
     check: Callable[[bytes], None]
     place: Callable[[LiveMedium, bytes], MediumEdit]
     medium: tuple[str, str] | None = None
-    netboot: Netboot | None = None
+    netboot: Netboot | str = "needs its ISO to boot"
     validator: tuple[str, ...] = ()
 
 

@@ -30,6 +30,7 @@ IGNITION_CONFIG = "Ignition config"
 """What families call the config that an infra-env without another has."""
 
 
+_APKOVL = "localhost.apkovl.tar.gz"
 _CREDENTIAL = "loader/credentials/image-service.cred"
 
 
@@ -40,7 +41,7 @@ def _is_alpine(medium: LiveMedium) -> bool:
 def _apkovl(medium: LiveMedium, config: bytes) -> MediumEdit:
     """Its initrd unpacks the first ``*.apkovl.tar.gz`` in the root of the boot medium."""
     del medium
-    return MediumEdit(files={"localhost.apkovl.tar.gz": config})
+    return MediumEdit(files={_APKOVL: config})
 
 
 def _is_kairos(medium: LiveMedium) -> bool:
@@ -149,6 +150,12 @@ ALPINE = LiveFamily(
     LiveFiles(("boot/vmlinuz-*",), ("boot/initramfs-*",), ("boot/modloop-*",)),
     check_apkovl,
     _apkovl,
+    netboot=Netboot(  # alpine_repo=URL is an argument of the infra-env; the signature of modloop has its name
+        (("boot/vmlinuz-*", "boot/initramfs-*"),),
+        "ip=dhcp modloop={rootfs}?/{name}",
+        _APKOVL,
+        lambda _: f" apkovl=/{_APKOVL}",
+    ),
 )
 KAIROS = LiveFamily(
     "kairos",
@@ -158,6 +165,7 @@ KAIROS = LiveFamily(
     check_yaml,
     _cloud_config,
     CLOUD_INIT,
+    "reads its config from its medium",
 )
 ESXI = LiveFamily(
     "esxi",
@@ -166,6 +174,7 @@ ESXI = LiveFamily(
     LiveFiles(("b.b00",), ("*.v??",)),  # the kernel and its modules
     check_esxi_kickstart,
     _kickstart_of_esxi,
+    netboot="boots over the network by mboot.efi, and by a boot.cfg with the URLs of its modules",
 )
 COREOS_GENERIC = LiveFamily(
     "coreos-generic",
@@ -185,6 +194,7 @@ FLATCAR = LiveFamily(
     netboot=Netboot(
         (("flatcar/vmlinuz-a", "flatcar/cpio.gz"), ("flatcar/vmlinuz", "flatcar/cpio.gz")),
         "flatcar.first_boot=1",
+        "usr/share/oem/config.ign",
     ),
 )
 TALOS = LiveFamily(
@@ -205,6 +215,10 @@ HARVESTER = LiveFamily(
     LiveFiles(("boot/kernel*",), ("boot/initrd*",), ("rootfs.squashfs",)),
     _NOT_OF_HARVESTER,
     _NOT_OF_HARVESTER,
+    netboot=Netboot(
+        (("boot/kernel*", "boot/initrd*"),),
+        "ip=dhcp net.ifnames=1 rd.cos.disable rd.noverifyssl root=live:{rootfs}",
+    ),
 )
 NIXOS = LiveFamily(
     "nixos",
@@ -213,6 +227,7 @@ NIXOS = LiveFamily(
     LiveFiles(("boot/bzImage",), ("boot/initrd*",), ("nix-store.squashfs",)),
     _NOT_OF_NIXOS,
     _NOT_OF_NIXOS,
+    netboot="finds its medium by the label: build the netboot files of the same configuration",
 )
 UNIFIED_KERNEL = LiveFamily(
     "unified-kernel",
@@ -221,6 +236,7 @@ UNIFIED_KERNEL = LiveFamily(
     LiveFiles(),
     _check_addon,
     _credentials,
+    netboot="has kernel, initrd and arguments in one signed program: boot its ISO by UEFI's HTTP",
 )
 GENERIC = LiveFamily(
     "generic",
@@ -229,4 +245,5 @@ GENERIC = LiveFamily(
     LiveFiles(),
     _NOT_OF_AN_UNKNOWN_FAMILY,
     _NOT_OF_AN_UNKNOWN_FAMILY,
+    netboot="has no known files for that",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.core.families.live.config_checks import check_answer_file
-from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit
+from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, Netboot
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
@@ -29,5 +29,11 @@ PROXMOX = LiveFamily(
     LiveFiles(("boot/linux26",), ("boot/initrd.img",), ("p??-*.squashfs",)),
     check_answer_file,
     _place,
+    netboot=Netboot(  # its initrd mounts an ISO that it has itself
+        (("boot/linux26", "boot/initrd.img"),),
+        "ro ramdisk_size=16777216 rw quiet splash=silent",
+        config_arguments=lambda _: " proxmox-start-auto-installer",
+        iso="proxmox.iso",
+    ),
     validator=("proxmox-auto-install-assistant", "validate-answer"),
 )

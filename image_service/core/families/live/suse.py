@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from image_service.core.errors import ConfigInvalid
 from image_service.core.families.live.anaconda import CHECKS
 from image_service.core.families.live.config_checks import check_xml
-from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, refuse
+from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, Netboot, refuse
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
 
 _LOADERS = ("x86_64/loader", "aarch64")
+_PAIRS = tuple((f"boot/{name}/linux", f"boot/{name}/initrd") for name in _LOADERS)
 _KERNELS = tuple(f"boot/{name}/linux" for name in _LOADERS)
 _INITRDS = tuple(f"boot/{name}/initrd" for name in _LOADERS)
 _LIVE = "/run/initramfs/live"
@@ -47,9 +48,12 @@ def _has_agama(medium: LiveMedium) -> bool:
 
 def _profile_of_agama(medium: LiveMedium, config: bytes) -> MediumEdit:
     del medium
-    name = _agama_name(config)
-    arguments = (f"inst.auto=file://{_LIVE}/{name}",)
-    return MediumEdit(files={name: config}, boot=BootEdit(append=arguments, delete=CHECKS))
+    boot = BootEdit(append=(_automatic(config),), delete=CHECKS)
+    return MediumEdit(files={_agama_name(config): config}, boot=boot)
+
+
+def _automatic(config: bytes) -> str:
+    return f"inst.auto=file://{_LIVE}/{_agama_name(config)}"
 
 
 def _agama_name(config: bytes) -> str:
@@ -92,6 +96,9 @@ YAST = LiveFamily(
     ),
     check_xml,
     _profile_of_yast,
+    netboot=Netboot(  # install=URL of a repository is an argument of the infra-env
+        _PAIRS, "ifcfg=*=dhcp", "autoinst.xml", lambda _: " autoyast=file:///autoinst.xml"
+    ),
 )
 AGAMA = LiveFamily(
     "agama",
@@ -104,6 +111,11 @@ AGAMA = LiveFamily(
     ),
     _check_profile,
     _profile_of_agama,
+    netboot=Netboot(
+        _PAIRS,
+        "ip=dhcp root=live:{iso}",
+        config_arguments=lambda config: f" {_automatic(config)}",
+    ),
 )
 COMBUSTION = LiveFamily(
     "combustion",
@@ -120,4 +132,5 @@ COMBUSTION = LiveFamily(
         " second CD"
     ),
     ("combustion", "combustion/script"),
+    "needs its ISO, or the files for PXE of the same release",
 )

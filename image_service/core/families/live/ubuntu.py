@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.core.families.live.config_checks import check_autoinstall
-from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, LiveFiles, MediumEdit
+from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, LiveFiles, MediumEdit, Netboot
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -29,4 +29,9 @@ UBUNTU = LiveFamily(
     check_autoinstall,
     _place,
     CLOUD_INIT,
+    Netboot(  # casper fetches what ends in .iso; cloud-init would fetch it, too, to look for a config in it
+        (("casper/vmlinuz", "casper/initrd*"), ("casper/*vmlinuz*", "casper/*initrd*")),
+        "ip=dhcp netboot=url url={iso} cloud-config-url=/dev/null",
+        config_arguments=lambda _: " autoinstall",
+    ),
 )
