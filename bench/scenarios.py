@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bench.base_images import drop_from_page_cache
 from bench.comparison import Comparison
+from bench.edits import study_edits
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
 from bench.mounts import study_mounts
@@ -61,6 +62,7 @@ def _studies(stage: Stage) -> Iterator[Study]:
             name = f"{scheme.upper()}, {readers:,} readers at 10 KiB/s"
             yield Study(name, partial(study_slow_readers, scheme, index))
     yield Study("16 MiB of Ignition config behind the end of the ISO", study_moved_configs)
+    yield Study("edits of ISOs", study_edits)
     yield Study("64 KiB ranges, more connections", study_connections)
     yield Study("64 KiB ranges, larger base image", study_base_size)
     yield Study("remote base, 64 KiB ranges", study_warm)

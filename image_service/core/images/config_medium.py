@@ -23,7 +23,7 @@ import attrs
 
 from image_service.core.errors import Unprocessable
 from image_service.core.extents import ExtentMap, Literal
-from image_service.core.formats.iso9660.path_table import Listed, render_path_tables
+from image_service.core.formats.iso9660.path_table import ROOT, PathTable
 from image_service.core.formats.iso9660.records import (
     DIRECTORY,
     PARENT,
@@ -193,7 +193,7 @@ def _empty_iso(label: str, created: datetime) -> bytes:
             for name, area in zip((SELF, PARENT), areas, strict=True)
         ]
         roots += render_records(records)
-        little, big = render_path_tables(Listed(SELF, block, None))
+        little, big = PathTable([SELF], [block], [ROOT]).render()
         tables += little.ljust(SECTOR, b"\0") + big.ljust(SECTOR, b"\0")
         descriptor = bytearray(SECTOR)
         _HEAD.pack_into(descriptor, 0, 2 if is_joliet else 1, b"CD001", 1)

@@ -8,87 +8,117 @@ then of parents, then of names. There are tables of both byte orders, L and M.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right
+from itertools import chain, repeat
+from operator import le
 
 import attrs
 
 from image_service.core.errors import FormatError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_HEADS = {"little": struct.Struct("<BBIH"), "big": struct.Struct(">BBIH")}
 MAX_DIRECTORIES = 65535
 MAX_TABLE_BYTES = 8 << 20
+ROOT = 1
+"""The number of the root, which is its own parent."""
+_HEAD_BYTES = 8
+_FORMATS = tuple(f"BBIH{length}s{'x' * (length % 2)}" for length in range(256))
+"""Of an entry, by the length of its name; all entries together are packed at once, which is much faster."""
 
 
 @attrs.define(eq=False)
-class Listed:
-    """A directory in the table.
+class PathTable:
+    """The directories of a tree, in the order of their numbers from 1 on.
 
     Args:
-        parent: the root is its own.
+        parents: their numbers; that of the root is `ROOT`.
     """
 
-    name: bytes
-    block: int
-    parent: Listed | None
-    children: list[Listed] = attrs.field(factory=list, repr=False)
+    names: list[bytes] = attrs.field(repr=False)
+    blocks: list[int] = attrs.field(repr=False)
+    parents: list[int] = attrs.field(repr=False)
 
+    @classmethod
+    def parse(cls, table: bytes) -> PathTable:
+        """Return the directories of a table in little-endian order.
 
-def parse_path_table(table: bytes) -> list[Listed]:
-    """Return the directories of a table in little-endian order, the root first.
-
-    Raises:
-        FormatError: it is damaged.
-    """
-    found: list[Listed] = []
-    position, head = 0, _HEADS["little"]
-    while position + head.size <= len(table):
-        length, _, block, number = head.unpack_from(table, position)
-        position += head.size
-        name = table[position : position + length]
-        position += length + length % 2
-        if not length or len(name) < length or not 1 <= number <= max(1, len(found)):
-            raise FormatError(f"the ISO's path table is damaged at entry {len(found) + 1}")
-        parent = found[number - 1] if found else None
-        directory = Listed(name, block, parent)
-        if parent is not None:
-            parent.children.append(directory)
-        found.append(directory)
-        if len(found) > MAX_DIRECTORIES:
+        Raises:
+            FormatError: it is damaged.
+        """
+        formats: list[str] = []
+        position = 0
+        while position + _HEAD_BYTES <= len(table):
+            length = table[position]
+            if not length:
+                raise _damaged(len(formats))
+            formats.append(_FORMATS[length])
+            position += _HEAD_BYTES + length + (length & 1)
+        if position > len(table):
+            raise _damaged(len(formats) - 1)
+        if len(formats) > MAX_DIRECTORIES:
             raise FormatError(f"the ISO's path table has more than {MAX_DIRECTORIES} directories")
-    if not found or position != len(table):
-        raise FormatError("the ISO's path table is damaged: it does not end with an entry")
-    return found
+        if not formats or position != len(table):
+            raise FormatError("the ISO's path table is damaged: it does not end with an entry")
+        values = struct.Struct("<" + "".join(formats)).unpack(table)
+        found = cls(list(values[4::5]), list(values[2::5]), list(values[3::5]))
+        precede = list(map(le, found.parents, chain((ROOT,), range(ROOT, len(formats)))))
+        if not all(precede) or min(found.parents) < ROOT:
+            raise _damaged(precede.index(False) if False in precede else found.parents.index(0))
+        return found if found.parents == sorted(found.parents) else found._sorted()
+
+    def _sorted(self) -> PathTable:
+        """Return it in the order of levels and parents, in which writers other than known ones may not be."""
+        children: dict[int, list[int]] = {}
+        for number, parent in enumerate(self.parents[1:], ROOT + 1):
+            children.setdefault(parent, []).append(number)
+        order = [ROOT]
+        for number in order:
+            order += children.get(number, ())
+        numbers = {old: new for new, old in enumerate(order, 1)}
+        return PathTable(
+            [self.names[number - 1] for number in order],
+            [self.blocks[number - 1] for number in order],
+            [numbers[self.parents[number - 1]] for number in order],
+        )
+
+    def find(self, parent: int, name: bytes) -> int:
+        """Return the number of a directory.
+
+        Raises:
+            FormatError: there is none with this name.
+        """
+        start, stop = self._children(parent)
+        try:
+            return self.names.index(name, start, stop) + 1
+        except ValueError:
+            raise FormatError(f"the ISO's path table lacks a directory: {name!r}") from None
+
+    def add(self, parent: int, name: bytes, block: int) -> None:
+        """Add a directory in the order of names; those behind it get other numbers."""
+        at = bisect_left(self.names, name, *self._children(parent))
+        self.names.insert(at, name)
+        self.blocks.insert(at, block)
+        self.parents.insert(at, parent)
+        behind = bisect_left(self.parents, at + 1, 1)
+        self.parents[behind:] = [number + 1 for number in self.parents[behind:]]
+
+    def _children(self, parent: int) -> tuple[int, int]:
+        """Return where the directories of a parent begin and end; the root is its own parent."""
+        return bisect_left(self.parents, parent, 1), bisect_right(self.parents, parent, 1)
+
+    def render(self) -> tuple[bytes, bytes]:
+        """Return the tables in little-endian and in big-endian order.
+
+        Raises:
+            FormatError: there are too many directories.
+        """
+        if len(self.names) > MAX_DIRECTORIES:
+            raise FormatError(f"the ISO has more than {MAX_DIRECTORIES} directories")
+        lengths = list(map(len, self.names))
+        formats = "".join(map(_FORMATS.__getitem__, lengths))
+        rows = zip(lengths, repeat(0), self.blocks, self.parents, self.names, strict=False)
+        values = tuple(chain.from_iterable(rows))
+        return struct.Struct("<" + formats).pack(*values), struct.Struct(">" + formats).pack(*values)
 
 
-def add_directory(parent: Listed, name: bytes, block: int) -> Listed:
-    """Add a directory in the order of names."""
-    directory = Listed(name, block, parent)
-    at = bisect_left(parent.children, name, key=lambda child: child.name)
-    parent.children.insert(at, directory)
-    return directory
-
-
-def render_path_tables(root: Listed) -> tuple[bytes, bytes]:
-    """Return the tables in little-endian and in big-endian order.
-
-    Raises:
-        FormatError: there are too many directories.
-    """
-    level: Sequence[Listed] = [root]
-    numbers: dict[int, int] = {}
-    tables = bytearray(), bytearray()
-    while level:
-        for directory in level:
-            numbers[id(directory)] = len(numbers) + 1
-            if len(numbers) > MAX_DIRECTORIES:
-                raise FormatError(f"the ISO has more than {MAX_DIRECTORIES} directories")
-            number = 1 if directory.parent is None else numbers[id(directory.parent)]
-            name = directory.name
-            for table, head in zip(tables, _HEADS.values(), strict=True):
-                table.extend(head.pack(len(name), 0, directory.block, number) + name + bytes(len(name) % 2))
-        level = [child for directory in level for child in directory.children]
-    return bytes(tables[0]), bytes(tables[1])
+def _damaged(index: int) -> FormatError:
+    return FormatError(f"the ISO's path table is damaged at entry {index + 1}")

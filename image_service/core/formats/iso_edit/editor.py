@@ -7,6 +7,7 @@ some bytes. The label, the dates and so the UUID of the volume stay. An HFS+ cat
 
 from __future__ import annotations
 
+import re
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,11 @@ MAX_FILE = (1 << 32) - SECTOR
 """Bytes: a larger file needs several sections, which GRUB 2.06 does not read."""
 
 _PADDING = 150 * SECTOR  # as mkisofs does: some readers ahead fail in the last sectors of an image
-_COMPARED = 32  # bytes of a block that is compared at once
+_COMPARED = 32  # bytes of a block: equal bytes between two differences count if they are fewer
+_CHANGED_BLOCKS = re.compile(
+    rb"(?:\0{%d})++|(?:(?!\0{%d}).{%d})++" % (_COMPARED, _COMPARED, _COMPARED), re.DOTALL
+)
+"""The runs of equal and of changed blocks in the exclusive or of two contents."""
 
 
 @attrs.frozen
@@ -290,21 +295,19 @@ def _new_offset(image: BootImageEntry, growth: Growth) -> int | None:
 
 
 def _differences(at: int, was: bytes, data: bytes) -> Iterator[Overlay]:
-    """Yield what differs; equal bytes between two differences count if they are few."""
-    size = len(data)
-    begin = None
-    for position in range(0, size + _COMPARED, _COMPARED):
-        stop = position + _COMPARED
-        if position < size and was[position:stop] != data[position:stop]:
-            begin = position if begin is None else begin
-        elif begin is not None:
-            end = min(position, size)
-            while was[begin] == data[begin]:
-                begin += 1
-            while was[end - 1] == data[end - 1]:
-                end -= 1
+    """Yield what differs: runs of blocks, without the equal bytes at both ends of each.
+
+    Args:
+        was: as many bytes as `data`.
+    """
+    size = len(data) + -len(data) % _COMPARED
+    changed = int.from_bytes(was, "little") ^ int.from_bytes(data, "little")
+    for blocks in _CHANGED_BLOCKS.finditer(changed.to_bytes(size, "little")):
+        run = blocks[0]
+        begin = blocks.start() + len(run) - len(run.lstrip(b"\0"))
+        end = blocks.start() + len(run.rstrip(b"\0"))
+        if begin < end:
             yield Overlay(at + begin, Literal(data[begin:end]))
-            begin = None
 
 
 def _sorted(overlays: Iterable[Overlay]) -> tuple[Overlay, ...]:

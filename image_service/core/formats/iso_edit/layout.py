@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import FormatError, FormatUnread
-from image_service.core.formats.iso9660.path_table import (
-    MAX_TABLE_BYTES,
-    Listed,
-    add_directory,
-    parse_path_table,
-    render_path_tables,
-)
+from image_service.core.errors import FormatUnread
+from image_service.core.formats.iso9660.path_table import MAX_TABLE_BYTES, ROOT, PathTable
 from image_service.core.formats.iso9660.records import SECTOR, Record, parse_records, render_records
 from image_service.core.formats.iso9660.rock_ridge import add_links
 from image_service.core.formats.reading import read_exactly
@@ -127,14 +121,14 @@ def _lay_out_tables(
         raise FormatUnread(f"a path table of the ISO has {size} bytes, more than {MAX_TABLE_BYTES}")
     room = size + -size % SECTOR
     was = {blocks[0]: read_exactly(tree.read_at, tree.start + blocks[0] * SECTOR, room)}
-    root, *_ = parse_path_table(was[blocks[0]][:size])
+    paths = PathTable.parse(was[blocks[0]][:size])
     for directory, place in places.items():
         block = (place - tree.start) // SECTOR
         if directory.at >= 0 or directory.parent is None:
-            _list_of(directory, root).block = block
+            paths.blocks[_number(directory, paths) - 1] = block
         else:
-            add_directory(_list_of(directory.parent, root), directory.identifier, block)
-    little, big = render_path_tables(root)
+            paths.add(_number(directory.parent, paths), directory.identifier, block)
+    little, big = paths.render()
     if len(little) <= room:
         for block, table in zip(blocks, (little, little, big, big), strict=True):
             if block:
@@ -150,10 +144,7 @@ def _lay_out_tables(
     tree.descriptors = [each.with_tables(len(little), blocks) for each in tree.descriptors]
 
 
-def _list_of(directory: Directory, root: Listed) -> Listed:
+def _number(directory: Directory, paths: PathTable) -> int:
     if directory.parent is None:
-        return root
-    for listed in _list_of(directory.parent, root).children:
-        if listed.name == directory.identifier:
-            return listed
-    raise FormatError(f"the ISO's path table lacks a directory: {directory.identifier!r}")
+        return ROOT
+    return paths.find(_number(directory.parent, paths), directory.identifier)
