@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import tracemalloc
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from tests.server.transport.reactor_turns import turns
 from tests.server.transport.server import SMALL_BUFFER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -178,6 +179,40 @@ class _RoomySocket:
         """See `socket.send`."""
         self.taken.append((len(data), bool(flags & socket.MSG_MORE)))
         return len(data)
+
+
+@pytest.mark.parametrize("accepted", [0, 2, 4, 5, 60_000, None])
+def test_range_of_a_literal_and_its_head_are_one_system_call(
+    reactor: EPollReactor, accepted: int | None
+) -> None:
+    """A config behind the end of an ISO is read in ranges of this size."""
+    data = random.Random(7).randbytes(65536)  # noqa: S311 - any bytes
+    sent: list[bytes] = []
+
+    class Socket(_RoomySocket):
+        def sendmsg(self, buffers: Sequence[bytes]) -> int:
+            sent.append(b"".join(buffers)[:accepted])
+            return len(sent[-1])
+
+        def send(self, data: bytes, flags: int) -> int:
+            sent.append(bytes(data))
+            return super().send(data, flags)
+
+    roomy = Socket()
+    transport = Mock(spec=tcp.Server, getHandle=lambda: roomy)
+    sender = SendfileSender(
+        transport,
+        Mock(spec=PageCache),
+        Mock(),
+        SentBytes(),
+        threads=Mock(spec=SendfileThreads),
+        clock=reactor,
+    )
+    sender.begin_turn()
+    assert sender.send(b"head", (Literal(data),))
+    assert b"".join(sent) == b"head" + data
+    assert sender.body_bytes == len(data)
+    assert accepted is not None or len(sent) == 1
 
 
 def test_zeros_beyond_one_buffer_are_sent_in_one_reactor_turn(reactor: EPollReactor) -> None:

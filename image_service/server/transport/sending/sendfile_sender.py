@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
 from image_service.common.files.local_file import ShortReadError
-from image_service.core.extents import FileExtent
+from image_service.core.extents import FileExtent, Literal
 from image_service.server.transport.sending.sender import NotResidentError, Sender, data_of
 from image_service.server.transport.sending.sendfile_threads import MAX_BYTES, MIN_BYTES
 from image_service.server.transport.sending.tcp import UNSENT_BYTES, is_connected, set_unsent_limit
@@ -121,8 +121,11 @@ class SendfileSender(Sender):
                 else:
                     data = data_of(extent)
                 self._send_bytes(head + data)
-            elif isinstance(extent, FileExtent) and self._send_bytes(head, socket.MSG_MORE) == len(head):
-                self._send_file(extent, self._resident_bytes(extent))
+            elif isinstance(extent, FileExtent):
+                if self._send_bytes(head, socket.MSG_MORE) == len(head):
+                    self._send_file(extent, self._resident_bytes(extent))
+            elif isinstance(extent, Literal):
+                self._send_with_head(head, extent.data)
         except (OSError, NotResidentError):
             return False
         return self.body_bytes == extent.length
@@ -219,6 +222,12 @@ class SendfileSender(Sender):
         self.body_bytes += count
         self._budget -= max(count, _MIN_CHARGE)
         return count
+
+    def _send_with_head(self, head: bytes, data: bytes) -> None:
+        count = self._socket.sendmsg((head, data))
+        self._sent.copy += count
+        self.body_bytes += count
+        self._budget -= max(count, _MIN_CHARGE)
 
     def _send_file(self, extent: FileExtent, count: int) -> int:
         count = os.sendfile(self._socket.fileno(), extent.file.descriptor, extent.offset, count)
