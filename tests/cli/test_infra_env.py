@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.defer import succeed
 from twisted.internet.threads import deferToThread
 
 from image_service.cli import main
@@ -35,6 +36,7 @@ async def ask(reactor: EPollReactor, tmp_path: Path, capfd: pytest.CaptureFixtur
     token_file = tmp_path / "token"
     token_file.write_text(TOKEN)
     async with running(reactor, tmp_path / "data", LOOPBACK, TOKEN) as standalone:
+        standalone.find_family = lambda version, _: succeed("debian-installer" if version == "12" else None)
         service = ["--api", standalone.api_url, "--token-file", str(token_file)]
 
         async def ask_here(verb: str, *arguments: object) -> tuple[int, str, str]:
@@ -128,6 +130,19 @@ async def test_refusals_name_the_fault_and_no_content(ask: Ask, tmp_path: Path) 
     for _ in range(2):
         assert (await ask(*create))[0] == 0
     assert "a is the name of 2 infra-envs: " in (await ask("show", "a"))[2]
+
+
+@ensure_deferred
+async def test_config_of_a_family_is_refused_with_line_and_column(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "preseed.cfg").write_text("d-i a/b string c\nd-i a/b strng s3cret\n")
+    config = ("--config", tmp_path / "preseed.cfg")
+    refused = await ask("create", "--name", "a", "--base", "12", *config)
+    assert refused[0] == 1
+    assert "line 2, column 9 of the preseed file has no type of debconf" in refused[2]
+    assert (await ask("create", "--name", "a", "--base", "4.20"))[0] == 0
+    changed = await ask("edit", "a", "--base", "12", *config)
+    assert (changed[0], "line 2, column 9" in changed[2]) == (1, True)
+    assert "s3cret" not in "".join((*refused[1:], *changed[1:]))
 
 
 @ensure_deferred

@@ -26,6 +26,7 @@ _COLUMNS = ("id", "name", "openshift_version", "cpu_architecture", "updated_at")
 _LABELS = {
     "iso": "ISO",
     "iso_sha256": "its SHA-256",
+    "config_iso": "config ISO",
     "minimal_iso": "minimal ISO",
     "minimal_iso_sha256": "its SHA-256",
     "ipxe_script": "iPXE script",

@@ -109,7 +109,7 @@ class InfraEnvOperations(InfraEnvApi):
         found = await self._in_thread(partial(_find_fault, document["config"].encode(), family))
         return json_response(found)
 
-    def _describe(self, infra_env: StandaloneInfraEnv) -> InfraEnvSummary:
+    def _describe(self, infra_env: StandaloneInfraEnv, family: LiveFamily | None) -> InfraEnvSummary:
         keys = infra_env.ssh_authorized_key
         return InfraEnvSummary(
             id=infra_env.id,
@@ -124,7 +124,7 @@ class InfraEnvOperations(InfraEnvApi):
             config_set=infra_env.ignition_config_override is not None or infra_env.family_config is not None,
             ssh_keys=keys.count("\n") + 1 if keys else 0,
             keyfiles=len(infra_env.network_keyfiles),
-            image_urls=self._image_urls(infra_env),
+            image_urls=self._image_urls(infra_env, family),
             updated_at=infra_env.updated_at.isoformat(),
         )
 

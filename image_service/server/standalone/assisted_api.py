@@ -232,18 +232,18 @@ class InfraEnvApi:
         fields = await self._parse_fields(request.body, registering=True)
         infra_env = StandaloneInfraEnv.register(fields, self._now())
         await self._check_config(infra_env, fields)
-        return self._created(await self._add(infra_env))
+        return await self._created(await self._add(infra_env))
 
     async def _copy(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         changes = await self._parse_fields(request.body, registering=False)
         original = await self._find_infra_env(infra_env_id)
         infra_env = original.copy(changes, self._now())
         await self._check_config(infra_env, changes)
-        return self._created(await self._add(infra_env))
+        return await self._created(await self._add(infra_env))
 
-    def _created(self, infra_env: StandaloneInfraEnv) -> ApiResponse:
+    async def _created(self, infra_env: StandaloneInfraEnv) -> ApiResponse:
         location = ("Location", f"{self.collection}/{infra_env.id}")
-        return json_response(self._describe(infra_env), 201, (location,))
+        return json_response(await self._describe_one(infra_env), 201, (location,))
 
     async def _list(self, request: ApiRequest) -> ApiResponse:
         del request  # not needed
@@ -251,11 +251,20 @@ class InfraEnvApi:
 
     async def _describe_all(self) -> Sequence[object]:
         infra_envs = await self._in_thread(self._store.list_infra_envs)
-        return [self._describe(infra_env) for infra_env in infra_envs]
+        bases = {(each.openshift_version, each.cpu_architecture) for each in infra_envs}
+        families = {base: live_family(await self._find_family(*base)) for base in sorted(bases)}
+        return [
+            self._describe(each, families[each.openshift_version, each.cpu_architecture])
+            for each in infra_envs
+        ]
+
+    async def _describe_one(self, infra_env: StandaloneInfraEnv) -> object:
+        name = await self._find_family(infra_env.openshift_version, infra_env.cpu_architecture)
+        return self._describe(infra_env, live_family(name))
 
     async def _show(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         del request  # same
-        return json_response(self._describe(await self._find_infra_env(infra_env_id)))
+        return json_response(await self._describe_one(await self._find_infra_env(infra_env_id)))
 
     async def _update(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         fields = await self._parse_fields(request.body, registering=False)
@@ -264,7 +273,7 @@ class InfraEnvApi:
         update = partial(self._store.update_infra_env, infra_env_id, fields, self._now())
         infra_env = await self._in_thread(update)
         self._log.info("updated infra-env {infra_env}", infra_env=infra_env_id, fields=sorted(fields))
-        return json_response(self._describe(infra_env), 201)
+        return json_response(await self._describe_one(infra_env), 201)
 
     async def _deregister(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         del request  # same
@@ -323,11 +332,11 @@ class InfraEnvApi:
         """Parse in a thread: a JSON tree of some MiB takes seconds."""
         return await self._in_thread(partial(parse_fields, body, registering=registering))
 
-    def _describe(self, infra_env: StandaloneInfraEnv) -> object:
-        return infra_env.describe(self.image_url(infra_env), self._image_urls(infra_env))
+    def _describe(self, infra_env: StandaloneInfraEnv, family: LiveFamily | None) -> object:
+        return infra_env.describe(self.image_url(infra_env), self._image_urls(infra_env, family))
 
-    def _image_urls(self, infra_env: StandaloneInfraEnv) -> Mapping[str, str]:
-        return image_urls(self._image_service_base_url(), infra_env)
+    def _image_urls(self, infra_env: StandaloneInfraEnv, family: LiveFamily | None) -> Mapping[str, str]:
+        return image_urls(self._image_service_base_url(), infra_env, family)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)

@@ -50,6 +50,17 @@ def problem(reply: Reply) -> tuple[int, str]:
     return reply.status, reply.document["code"]
 
 
+PRESEED = "d-i a/b string topsecretword\n"
+
+
+@pytest.fixture
+def families(standalone: Standalone) -> dict[str, str]:
+    """The families of base images by version."""
+    known = {"12": "debian-installer", "40": "anaconda", "other": "generic", "4.20": "coreos"}
+    standalone.find_family = lambda version, _: succeed(known.get(version))
+    return known
+
+
 @ensure_deferred
 async def test_infra_env_is_registered_changed_and_removed(api: ApiClient) -> None:
     created = await api("POST", INFRA_ENVS, {"name": "a", "openshift_version": "4.20"})
@@ -98,6 +109,32 @@ async def test_reply_has_the_urls_of_all_images(api: ApiClient, architecture: st
     refs = {name: parse_route(url.removeprefix(BASE_URL), {}) for name, url in urls.items()}
     assert all(isinstance(route, ImageRoute) for route in refs.values())
     assert all(route.ref.version == "4.20+a" for route in refs.values() if isinstance(route, ImageRoute))
+
+
+@ensure_deferred
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("12", {"kernel", "initrd", "ipxe_script"}),
+        ("40", {"kernel", "initrd", "ipxe_script", "rootfs", "config_iso"}),
+        ("other", set()),
+        ("4.20", {"kernel", "initrd", "ipxe_script", "rootfs", "minimal_iso", "minimal_iso_sha256"}),
+    ],
+)
+@pytest.mark.usefixtures("families")
+async def test_urls_are_those_of_images_that_the_family_has(
+    api: ApiClient, version: str, names: set[str]
+) -> None:
+    one = f"{INFRA_ENVS}/{await api.register(openshift_version=version)}"
+    replies = [
+        await api("GET", one),
+        await api("PATCH", one, {"name": "b"}),
+        await api("POST", f"{one}/copies", {}),
+    ]
+    documents = [*(reply.document for reply in replies), *(await api("GET", INFRA_ENVS)).document]
+    assert len(documents) == 5
+    for document in documents:
+        assert document["image_urls"].keys() == names | {"iso", "iso_sha256"}
 
 
 @ensure_deferred
@@ -190,17 +227,6 @@ async def test_image_url_has_the_current_base_url(
     standalone.image_service_base_url = "https://other.test"
     reply = await api("GET", f"{INFRA_ENVS}/{infra_env_id}/downloads/image-url")
     assert reply.document["url"].startswith("https://other.test/byid/")
-
-
-PRESEED = "d-i a/b string topsecretword\n"
-
-
-@pytest.fixture
-def families(standalone: Standalone) -> dict[str, str]:
-    """The families of base images by version."""
-    known = {"12": "debian-installer", "40": "anaconda", "other": "generic", "4.20": "coreos"}
-    standalone.find_family = lambda version, _: succeed(known.get(version))
-    return known
 
 
 @ensure_deferred

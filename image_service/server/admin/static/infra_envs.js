@@ -16,6 +16,7 @@ const LINKED = new Set(["iso", "minimal_iso", "ipxe_script", "initrd"]);
 const LABELS = {
   iso: "ISO",
   iso_sha256: "SHA-256 of the ISO",
+  config_iso: "Config ISO",
   minimal_iso: "Minimal ISO",
   minimal_iso_sha256: "SHA-256 of the minimal ISO",
   ipxe_script: "iPXE script",
