@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.core.formats.newc import Member, write_archive
+from tests.acceptance.clients import run_client
 from tests.core.formats.filesystems.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
@@ -182,3 +183,22 @@ def test_iso_of_another_system_is_described_as_one_of_no_family(run: Run, base: 
     document = json.loads(run("inspect", base, "--json").output)
     assert document["boot_configurations"][0]["loader"] == "grub"
     assert "no family of this ISO" in document["no_config"]
+    assert document["config_iso"] is None
+    assert "has no known files for that" in document["no_network_boot"]
+
+
+def test_iso_of_a_family_says_how_it_boots_and_what_does_not_see_an_edit(run: Run, base: Path) -> None:
+    tree = base.parent / "tree"
+    for path in (".treeinfo", "images/pxeboot/vmlinuz", "images/pxeboot/initrd.img", "images/install.img"):
+        file = tree / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    run_client("grub-mkrescue", "-o", base, tree)
+    lines = dict(line.split("  ", 1) for line in run("inspect", base).output.decode().splitlines())
+    assert lines["config ISO"].strip() == "with the label OEMDRV"
+    assert lines["network boot"].strip() == "yes"
+    document = json.loads(run("inspect", base, "--json").output)
+    (unchanged,) = document["unchanged"]
+    at = int(unchanged.split()[3].rstrip(","))
+    assert unchanged.startswith("HFS+ at offset ")
+    assert base.read_bytes()[at + 1024 :].startswith(b"H+")

@@ -103,6 +103,9 @@ def _lines_of_other(description: OtherDescription) -> Iterator[tuple[str, str]]:
     yield "volume", description.volume_id
     yield "family", description.family
     yield "config", description.no_config or description.config
+    if description.config_iso:
+        yield "config ISO", f"with the label {description.config_iso}"
+    yield "network boot", f"none: {description.no_network_boot}" if description.no_network_boot else "yes"
     for file in description.boot_configurations:
         where = "" if file.fat_offset is None else f" in the FAT at offset {file.fat_offset}"
         yield "boot", f"{file.path}{where} ({file.loader})"
@@ -110,3 +113,5 @@ def _lines_of_other(description: OtherDescription) -> Iterator[tuple[str, str]]:
         yield "boot", "no configuration is found, so kernel arguments cannot be changed"
     for text in description.not_found:
         yield "not found", text
+    for text in description.unchanged:
+        yield "not changed", text

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.errors import FormatError, Unprocessable
+from image_service.core.errors import FormatError, NotFound, Unprocessable
 from image_service.core.extents import ExtentMap, FileExtent
 from image_service.core.families.live.editing import FatMedium
 from image_service.core.families.live.medium import LiveMedium
 from image_service.core.formats.boot_configuration.finding import Medium, find_configs
+from image_service.core.formats.disk.partitions import read_partitions
+from image_service.core.images.ipxe import netboot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from image_service.core.base_file import BaseFile
     from image_service.core.families.live.family import LiveFamily
     from image_service.core.images.base_image import BaseImage
+
+_HFS_AT, _HFS = 1024, (b"H+", b"HX")  # the signature of a volume header
 
 
 @attrs.frozen
@@ -43,6 +51,9 @@ class OtherDescription:
         no_config: why the ISO has no place for a config, and what would work; None: it has one.
         boot_configurations: whose kernel arguments are edited.
         not_found: configurations that others include by variables, or why none can be read.
+        config_iso: the label of a second medium with the config; None: the family looks for none.
+        no_network_boot: why it does not boot without a medium; None: it does.
+        unchanged: what else has the files, and does not see an edit.
     """
 
     volume_id: str
@@ -53,6 +64,9 @@ class OtherDescription:
     no_config: str | None
     boot_configurations: tuple[DescribedBootConfiguration, ...]
     not_found: tuple[str, ...]
+    config_iso: str | None
+    no_network_boot: str | None
+    unchanged: tuple[str, ...]
 
 
 def describe_other(base: BaseImage, family: LiveFamily) -> OtherDescription:
@@ -92,4 +106,27 @@ def describe_other(base: BaseImage, family: LiveFamily) -> OtherDescription:
         no_config=no_config,
         boot_configurations=tuple(found),
         not_found=tuple(absent),
+        config_iso=family.medium and family.medium[0],
+        no_network_boot=_why_no_network_boot(base),
+        unchanged=tuple(
+            f"HFS+ at offset {offset}, which old Macs read: an edit does not change it"
+            for offset in _find_hfs(base.file)
+        ),
     )
+
+
+def _why_no_network_boot(base: BaseImage) -> str | None:
+    try:
+        netboot_of(base)
+    except NotFound as error:
+        return error.detail
+    return None
+
+
+def _find_hfs(file: BaseFile) -> Iterator[int]:
+    table = None
+    with suppress(FormatError):
+        table = read_partitions(file.read_at, file.size)
+    for partition in table.partitions if table else ():
+        if file.read_at(partition.offset + _HFS_AT, 2) in _HFS:
+            yield partition.offset
