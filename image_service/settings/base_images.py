@@ -58,7 +58,8 @@ class CatalogSettings:
     family of an ISO that is not CoreOS's, if it is not recognized: see `docs/families.md`. With `"remote":
     true` the image stays at its `url` (`http://…`, `https://…`, `s3://bucket/key`, or `oci://…` of an
     artifact) and is read by ranges; `digests` is then the URL of a list of its block digests, if there is
-    one, and `digests_sha256` the digest of that list: see `docs/remote.md`. Versions are made of letters,
+    one, and `digests_sha256` the digest of that list; `"verify": true` has a layer of a registry read as a
+    whole, once: see `docs/remote.md`. Versions are made of letters,
     digits and `. _ -`, the first a letter or digit. An architecture is one of `x86_64`, `aarch64`, `ppc64le`,
     `s390x` and `riscv64`; `amd64` and `arm64` are other names of the first two.
     Entries of one version, architecture and type are one image and must have one URL. Several images may have

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 FULL_ISO = "full-iso"
-_REMOTE_MEMBERS = ("remote", "digests", "digests_sha256")
+_REMOTE_MEMBERS = ("remote", "digests", "digests_sha256", "verify")
 METAL_DISK = "metal-disk"
 ISO_TYPES = (FULL_ISO, "disconnected-iso")
 TYPES = (*ISO_TYPES, METAL_DISK)
@@ -58,6 +58,7 @@ class OsImage:
     remote: bool = False  # it stays at its origin, and is read by ranges
     digests_url: str | None = attrs.field(default=None, repr=False)  # of the list of block digests
     digests_sha256: str | None = None  # of that list, lower-case hex; None: there is none
+    verify: bool = False  # it is a layer in a registry, which is read once and compared with its digest
     family: str | None = None  # of the live ISO; None: the one that recognizes it
     unknown_members: tuple[str, ...] = ()  # of its entries, which have no effect
 
@@ -111,6 +112,7 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
             remote=bool(first["remote"]),
             digests_url=first["digests"],
             digests_sha256=first["digests_sha256"],
+            verify=bool(first["verify"]),
             family=first["family"],
             unknown_members=tuple(sorted({name for entry in same for name in entry} - _KNOWN)),
         )
@@ -126,8 +128,8 @@ def parse_os_images(value: str) -> tuple[OsImage, ...]:
 
 
 def _distinct(entries: Iterable[Mapping[str, Any]], member: str) -> list[Any]:
-    """Return the different values of a member, digests in lower case; ``remote`` is false where absent."""
-    values = [entry.get(member, False if member == "remote" else None) for entry in entries]
+    """Return the different values of a member, digests in lower case; booleans are false where absent."""
+    values = [entry.get(member, False if member in {"remote", "verify"} else None) for entry in entries]
     values = [value.lower() if "sha256" in member and value else value for value in values]
     return list(dict.fromkeys(value for value in values if value is not None))
 
@@ -187,8 +189,19 @@ def _remote_faults(entry: Mapping[str, object]) -> Iterable[str]:
         yield "digests and digests_sha256 must be there both, or neither"
     if "digests" in entry and remote is False:
         yield 'digests need "remote": true; the digest of an image that is downloaded is sha256'
+    yield from _verify_faults(entry)
     if remote is True and entry.get("type") == METAL_DISK:
         yield f"remote must be false, or absent, for type {METAL_DISK}: disk images are fetched whole"
+
+
+def _verify_faults(entry: Mapping[str, object]) -> Iterable[str]:
+    verify = entry.get("verify", False)
+    if not isinstance(verify, bool):
+        yield "verify must be true or false, without quotes, or absent"
+    elif verify and not (entry.get("remote") is True and str(entry.get("url")).startswith("oci://")):
+        yield 'verify needs "remote": true and an oci:// url, whose registry names the digest'
+    elif verify and "digests" in entry:
+        yield "verify must be absent with digests: each block is compared with them"
 
 
 def is_remote_url(value: str) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from image_service.common.files.certificates import describe_end, read_not_after
 from image_service.common.files.exposure import describe_exposure
+from image_service.common.registry.references import is_registry_url
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _image_warnings(catalog: CatalogSettings, *, has_streams: bool) -> Iterator[
         if image.unknown_members:
             names = ", ".join(image.unknown_members)
             yield f"OS_IMAGES: unknown members of {image.file_name} have no effect: {names}"
-        if image.remote and image.sha256 and not image.digests_sha256:
+        if image.remote and image.sha256 and not (image.digests_sha256 or is_registry_url(image.url)):
             yield f"OS_IMAGES: sha256 of {image.file_name} is not verified: it is remote, and has no digests"
 
 

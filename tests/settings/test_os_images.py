@@ -220,3 +220,23 @@ def test_metal_disk_cannot_be_remote() -> None:
     assert faults(json.dumps([{**ENTRY, "type": "metal-disk", "remote": True}])) == [
         "entry 0: remote must be false, or absent, for type metal-disk: disk images are fetched whole"
     ]
+
+
+REGISTRY_ENTRY = {**ENTRY, "url": "oci://registry.example/coreos/iso:1", "remote": True, "verify": True}
+DIGESTS = {"digests": "https://mirror.example/digests", "digests_sha256": "0" * 64}
+
+
+def test_layer_of_a_registry_can_be_verified_as_a_whole() -> None:
+    (image,) = parse_os_images(json.dumps([REGISTRY_ENTRY]))
+    assert image.verify
+    (image,) = parse_os_images(json.dumps([{**REGISTRY_ENTRY, "verify": False}]))
+    assert not image.verify
+    fault = 'verify needs "remote": true and an oci:// url, whose registry names the digest'
+    for members in ({"remote": False}, {"url": ENTRY["url"]}):
+        assert faults(json.dumps([{**REGISTRY_ENTRY, **members}])) == [f"entry 0: {fault}"]
+    assert faults(json.dumps([{**REGISTRY_ENTRY, "verify": "yes"}])) == [
+        "entry 0: verify must be true or false, without quotes, or absent"
+    ]
+    assert faults(json.dumps([{**REGISTRY_ENTRY, **DIGESTS}])) == [
+        "entry 0: verify must be absent with digests: each block is compared with them"
+    ]

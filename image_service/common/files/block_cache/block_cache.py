@@ -29,10 +29,10 @@ from image_service.common.files.local_file import LocalFile
 from image_service.common.files.modes import make_private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from image_service.common.files.block_cache.source import CacheIdentity, GranuleDigests, RangeSource
+    from image_service.common.files.block_cache.source import CacheIdentity, GranuleCheck, RangeSource
     from image_service.core.base_file import BaseFile
 
 EPOCH_SECONDS = 0.02
@@ -88,11 +88,11 @@ class BlockCache:
         self._state.close()
 
     def open(
-        self, identity: CacheIdentity, source: RangeSource, digests: GranuleDigests | None = None
+        self, identity: CacheIdentity, source: RangeSource, check: GranuleCheck | None = None
     ) -> BaseFile:
         """Return the file of a version, whose `residency` fetches absent bytes. Blocks for the disk.
 
-        The caller closes its descriptor (`OpenFiles`). The version is open, with the source that it was
+        The caller closes its descriptor (`OpenFiles`). The version is open, with source and check that it was
         first opened with, until nothing refers to the file or a duplicate.
 
         Raises:
@@ -102,7 +102,7 @@ class BlockCache:
             version = self._versions.get(identity)
             if version is None:
                 files = self._open_files(identity)
-                fetcher = Fetcher(files, source, digests, self._budget, self.counters)
+                fetcher = Fetcher(files, source, check, self._budget, self.counters)
                 version = CachedVersion(identity.digest, files, fetcher, self.counters, self._reactor)
                 self._versions[identity] = version
                 weakref.finalize(version, fetcher.close)
@@ -153,6 +153,18 @@ class BlockCache:
             OSError: they cannot be fetched.
         """
         self._versions[identity].fetch(granules_of(offset, length))
+
+    def compare(self, identity: CacheIdentity, interrupt: Callable[[], None]) -> int:
+        """Check what is present of an open version, and make wrong granules absent; return how many. Blocks.
+
+        Args:
+            interrupt: called for each granule; what it raises ends this.
+        """
+        fetcher, differing = self._versions[identity].fetcher, 0
+        for granule in range(identity.granules):
+            interrupt()
+            differing += not fetcher.compare(granule)
+        return differing
 
     def remove_others(self, named: Collection[CacheIdentity]) -> None:
         """Remove the directories of versions that are neither named nor open in any process. Blocks."""

@@ -1,6 +1,6 @@
 """Fetches granules of one version: in spans, each once, in a few threads.
 
-    queued ── claimed ── fetched into memory ── checked ── space reserved ── written ── waiters go on
+    queued ── claimed ── fetched into memory ── space reserved ── checked ── written ── waiters go on
 
 Queues are those of this process, claims exclude other processes.
 
@@ -24,6 +24,7 @@ import attrs
 from image_service.common.files.block_cache.read_ahead import MAX_SPAN
 from image_service.common.files.block_cache.source import GRANULE_BYTES, DigestMismatch, OriginChanged
 from image_service.common.files.block_cache.version_files import (
+    ABSENT,
     AHEAD,
     CLAIM,
     EVICTED,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from image_service.common.files.block_cache.budget import Budget
     from image_service.common.files.block_cache.counters import CacheCounters
-    from image_service.common.files.block_cache.source import GranuleDigests, RangeSource
+    from image_service.common.files.block_cache.source import GranuleCheck, RangeSource
     from image_service.common.files.block_cache.version_files import VersionFiles
 
 THREADS = 8
@@ -79,20 +80,20 @@ class Fetcher:
     """Fetches absent granules.
 
     Args:
-        digests: of its granules, if there are any.
+        check: of its granules, if there is one.
     """
 
     def __init__(
         self,
         files: VersionFiles,
         source: RangeSource,
-        digests: GranuleDigests | None,
+        check: GranuleCheck | None,
         budget: Budget,
         counters: CacheCounters,
     ) -> None:
         self._files = files
         self._source = source
-        self._digests = digests
+        self._check = check
         self._budget = budget
         self._counters = counters
         self._changed = threading.Condition()
@@ -259,42 +260,76 @@ class Fetcher:
             lock = self._lock_for_writing(granules.start, len(granules))
             try:
                 for granule in granules:
-                    files.verify(granule)
+                    if files.present[granule] == UNVERIFIED:
+                        self._compare(granule)
             finally:
                 os.close(lock)
 
+    def compare(self, granule: int) -> bool:
+        """Return False if a granule was on disk and wrong; it is absent now. Blocks for the disk."""
+        if self._files.present[granule] == ABSENT:
+            return True
+        lock = self._lock_for_writing(granule, 1)
+        try:
+            return self._compare(granule)
+        finally:
+            os.close(lock)
+
+    def _compare(self, granule: int) -> bool:
+        """Compare a granule on disk; one that a crash has damaged is absent, not wrong."""
+        files = self._files
+        files.verify(granule)
+        if self._check is None or files.present[granule] == ABSENT:
+            return True
+        try:
+            self._check.check(granule, memoryview(files.read(granule)))
+        except DigestMismatch:
+            files.present[granule] = ABSENT
+            self._counters.digest_faults += 1
+            return False
+        return True
+
     def _fetch_span(self, start: int, stop: int, used: int) -> None:
-        """Fetch absent granules from `start` up to `stop`, check them and write them."""
+        """Fetch absent granules from `start` up to `stop`, and write them."""
         files, counters, began = self._files, self._counters, time.monotonic()
         length = min(stop * GRANULE_BYTES, files.size) - start * GRANULE_BYTES
         content = memoryview(bytearray(length))
         try:
             self._source.fetch(start * GRANULE_BYTES, content)
-            pieces = [content[at : at + GRANULE_BYTES] for at in range(0, length, GRANULE_BYTES)]
-            if self._digests is not None:
-                for granule, piece in enumerate(pieces, start):
-                    self._digests.check(granule, piece)
         except OSError as error:
             counters.failed_fetches += 1
             counters.changed_origins += isinstance(error, OriginChanged)
-            counters.digest_faults += isinstance(error, DigestMismatch)
             raise
-        counters.fetches += 1
-        counters.fetched_bytes += length
-        counters.fetch_seconds += time.monotonic() - began
+        seconds = time.monotonic() - began
+        pieces = [content[at : at + GRANULE_BYTES] for at in range(0, length, GRANULE_BYTES)]
         try:
             self._write(start, pieces, used)
+        except DigestMismatch:
+            counters.failed_fetches += 1
+            counters.digest_faults += 1
+            raise
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             self._budget.evict(length, disk_is_full=True)
             self._write(start, pieces, used)
+        counters.fetches += 1
+        counters.fetched_bytes += length
+        counters.fetch_seconds += seconds
 
     def _write(self, start: int, pieces: list[memoryview], used: int) -> None:
+        """Check granules and write them, or none of them.
+
+        They are checked under the lock: what is fetched when digests become known is checked here, or found
+        by who compares what is on disk.
+        """
         files = self._files
         with self._budget.reserve(sum(map(len, pieces))):
             lock = self._lock_for_writing(start, len(pieces))
             try:
+                if self._check is not None:
+                    for granule, piece in enumerate(pieces, start):
+                        self._check.check(granule, piece)
                 for granule, piece in enumerate(pieces, start):
                     if files.present[granule] != PRESENT:  # else another process was faster
                         self._counters.refetched_granules += files.used[granule] == EVICTED

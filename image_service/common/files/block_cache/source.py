@@ -10,7 +10,7 @@ import attrs
 
 GRANULE_BYTES = 1024 * 1024
 """The unit that is present or absent, fetched, evicted and verified as a whole."""
-_SHA256_BYTES = 32
+SHA256_BYTES = 32
 
 
 class OriginFailed(OSError):
@@ -44,6 +44,13 @@ class RangeSource(Protocol):
             OriginChanged: the origin has another version.
             OriginFailed: these bytes cannot be fetched now.
         """
+
+
+class GranuleCheck(Protocol):
+    """Says whether the content of a granule is right. Called in several threads at once."""
+
+    def check(self, granule: int, data: memoryview) -> None:
+        """Raise `DigestMismatch` if it is wrong."""
 
 
 @attrs.frozen
@@ -80,6 +87,6 @@ class GranuleDigests:
 
     def check(self, granule: int, data: memoryview) -> None:
         """Raise `DigestMismatch` unless the content of a granule has its digest."""
-        start = granule * _SHA256_BYTES
-        if hashlib.sha256(data).digest() != self.digests[start : start + _SHA256_BYTES]:
+        start = granule * SHA256_BYTES
+        if hashlib.sha256(data).digest() != self.digests[start : start + SHA256_BYTES]:
             raise DigestMismatch(f"the MiB at offset {granule * GRANULE_BYTES} does not have its digest")

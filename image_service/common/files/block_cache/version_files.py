@@ -144,8 +144,12 @@ class VersionFiles:
     def verify(self, granule: int) -> None:
         """Decide whether an unverified granule is present. The caller has its WRITE lock."""
         if self.present[granule] == UNVERIFIED:
-            content = os.pread(self.data, self.length_of(granule), granule * GRANULE_BYTES)
-            self.present[granule] = PRESENT if crc32(content) == self.checksums[granule] else ABSENT
+            is_right = crc32(self.read(granule)) == self.checksums[granule]
+            self.present[granule] = PRESENT if is_right else ABSENT
+
+    def read(self, granule: int) -> bytes:
+        """Return the content of a granule on disk."""
+        return os.pread(self.data, self.length_of(granule), granule * GRANULE_BYTES)
 
     def punch(self, first: int, count: int) -> None:
         """Free the disk space of granules, which are absent and no sender is about to read."""

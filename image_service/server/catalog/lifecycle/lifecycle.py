@@ -243,13 +243,17 @@ class BaseImageLifecycle:
                 reason=describe_os_error(error),
             )
         except BaseImageError as error:
-            await self.attempt  # to derive from it again
-            if self._retry:
-                self._retry.cancel()
-                self._retry = None
-            self._release_image()
-            self._refuse(error.detail, retry_after_seconds=None)
-            self._shared.options.on_change()
+            await self._withdraw(error.detail)
+
+    async def _withdraw(self, reason: str) -> None:
+        """Serve an image no longer that was served."""
+        await self.attempt  # to derive from it again
+        if self._retry:
+            self._retry.cancel()
+            self._retry = None
+        self._release_image()
+        self._refuse(reason, retry_after_seconds=None)
+        self._shared.options.on_change()
 
     def _release_image(self) -> None:
         if self.base is not None:

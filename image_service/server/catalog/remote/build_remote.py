@@ -42,7 +42,7 @@ def build_remote_images(  # noqa: PLR0913 - two groups of settings
         downloads: has the other credentials, and authorities.
         data_dir: the cache is in it unless it has a directory of its own.
         keys: a digest list must be signed by one of them; None: signatures are not verified.
-        is_leader: fetches whole images; the other processes of the host share the cache.
+        is_leader: fetches and verifies whole images; the other processes of the host share the cache.
     """
     interruption = Interruption()
     directory = settings.cache_dir or data_dir / "remote"
@@ -59,4 +59,5 @@ def build_remote_images(  # noqa: PLR0913 - two groups of settings
         prefetch="boot" if whole and not is_leader else settings.prefetch,
         check_seconds=settings.check_seconds,
         max_bytes=settings.cache_max_bytes,
+        verifies=is_leader,
     )

@@ -15,11 +15,15 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from image_service.common.concurrency.interruption import Interrupted
+from image_service.common.files.block_cache.source import OriginFailed
 from image_service.core.errors import BaseImageError, Unavailable, describe_os_error
 from image_service.server.catalog.lifecycle.lifecycle import BaseImageLifecycle
 from image_service.server.catalog.lifecycle.status import BaseImageState
+from image_service.server.catalog.remote.whole_digest import WholeRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.interfaces import IDelayedCall
 
     from image_service.common.files.block_cache.source import CacheIdentity
@@ -35,8 +39,8 @@ CHANGE_RETRY_SECONDS = 10.0
 MIN_CHECK_SECONDS = 5.0
 """Between checks: an origin that lies about its version is not asked all the time."""
 
-PREFETCH_RETRY_SECONDS = 60.0
-"""Until the next try to fetch the rest of an image."""
+BACKGROUND_RETRY_SECONDS = 60.0
+"""Until the next try to verify or fetch an image as a whole."""
 
 
 WATCH_SECONDS = 2.0
@@ -58,8 +62,8 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         super().__init__(entry, shared)
         self._remote = remote
         self._opened: OpenedImage | None = None
-        self._prefetches: list[Deferred[None]] = []
-        self._prefetch_retry: IDelayedCall | None = None
+        self._background: list[Deferred[None]] = []
+        self._background_retry: IDelayedCall | None = None
         self._checked_at = -math.inf
         self._latest_change = 0
         self._watch = LoopingCall(self._look_for_change)
@@ -70,8 +74,8 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         self._interruption.interrupt()
         if self._watch.running:
             self._watch.stop()
-        self._cancel_prefetch_retry()
-        await gatherResults(self._prefetches)
+        self._cancel_background_retry()
+        await gatherResults(self._background)
         await super().stop()
 
     @property
@@ -113,42 +117,55 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         if not self._watch.running:
             self._latest_change = self._remote.latest_change()
             self._watch.start(WATCH_SECONDS, now=False)
-        if self._remote.prefetch == "all" and self._opened is not None:
-            self._cancel_prefetch_retry()
-            self._start_prefetch(self._opened)
+        if self._opened is not None:
+            self._cancel_background_retry()
+            self._start_background(self._opened)
 
-    def _start_prefetch(self, opened: OpenedImage) -> None:
-        self._prefetch_retry = None
-        self._prefetches = [each for each in self._prefetches if not each.called]
-        self._prefetches.append(Deferred.fromCoroutine(self._fetch_all(opened)))
+    def _start_background(self, opened: OpenedImage) -> None:
+        self._background_retry = None
+        self._background = [each for each in self._background if not each.called]
+        self._background.append(Deferred.fromCoroutine(self._complete(opened)))
 
-    def _cancel_prefetch_retry(self) -> None:
-        if self._prefetch_retry is not None:
-            self._prefetch_retry.cancel()
-            self._prefetch_retry = None
+    def _cancel_background_retry(self) -> None:
+        if self._background_retry is not None:
+            self._background_retry.cancel()
+            self._background_retry = None
 
-    async def _fetch_all(self, opened: OpenedImage) -> None:
-        """Tries again later if it fails, unless another version is served by then. Raises nothing."""
-        work = partial(self._remote.fetch_all, opened, self._interruption)
+    async def _complete(self, opened: OpenedImage) -> None:
+        """Verify the whole, then fetch it, as far as that is asked for. Raises nothing.
+
+        Tries again later if that fails, unless another version is served by then.
+        """
+        action = "verified"
         try:
-            await self._shared.rechecks.run(self._shared.run_in_thread, work)
+            if self._remote.must_verify(opened):
+                await self._run_in_background(partial(self._remote.verify, opened, self._interruption))
+                self._look_for_change()
+            action = "fetched"
+            if self._remote.prefetch == "all":
+                await self._run_in_background(partial(self._remote.fetch_all, opened, self._interruption))
         except Interrupted:
             pass
         except OSError as error:
             self._log.warn(
-                "base image {image} was not fetched as a whole: {reason}",
+                "base image {image} was not {action} as a whole: {reason}",
                 image=self.entry.file_name,
+                action=action,
                 reason=describe_os_error(error),
             )
             if opened is self._opened and not self._interruption.is_set:
-                self._prefetch_retry = self._shared.clock.callLater(
-                    PREFETCH_RETRY_SECONDS, self._start_prefetch, opened
+                asked = error.retry_after_seconds if isinstance(error, OriginFailed) else 0
+                self._background_retry = self._shared.clock.callLater(
+                    max(BACKGROUND_RETRY_SECONDS, asked), self._start_background, opened
                 )
 
+    def _run_in_background(self, work: Callable[[], None]) -> Deferred[None]:
+        return self._shared.rechecks.run(self._shared.run_in_thread, work)
+
     def _look_for_change(self) -> None:
-        """Check the origin if another process, which shares the cache, has found a change."""
-        latest = self._remote.latest_change()
-        if latest != self._latest_change and self._opened is not None:
+        """Check the origin if a process on the cache has found a change, or has verified an image."""
+        latest, is_checked = self._remote.latest_change(), self._recheck_call is None
+        if latest != self._latest_change and self._opened is not None and not is_checked:
             self._latest_change = latest
             self._check_soon(self._opened.identity)
 
@@ -189,6 +206,9 @@ class RemoteImageLifecycle(BaseImageLifecycle):
             seconds = self._remote.check_seconds
         except Interrupted:
             return
+        except WholeRefused as error:
+            await self._withdraw(error.detail)
+            return
         except (BaseImageError, Unavailable) as error:
             self._degrade(f"its origin cannot be checked: {error.detail}")
         except OSError as error:
@@ -211,7 +231,13 @@ class RemoteImageLifecycle(BaseImageLifecycle):
         if self._interruption.is_set:
             opened.base.file.close()
             raise Interrupted
-        self._log.info("base image {image} has another version at its origin", image=self.entry.file_name)
+        is_new = before is None or before.identity != opened.identity
+        self._log.info(
+            "base image {image} has another version at its origin"
+            if is_new
+            else "base image {image} is opened again: bytes of it in the cache were wrong",
+            image=self.entry.file_name,
+        )
         await self.attempt
         if self._retry:
             self._retry.cancel()

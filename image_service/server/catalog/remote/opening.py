@@ -5,6 +5,7 @@ All of it runs in threads.
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from hashlib import sha256
 from itertools import chain
@@ -28,6 +29,7 @@ from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.catalog.remote.origin import Origin
 from image_service.server.catalog.remote.registry_origin import RegistryLayer
 from image_service.server.catalog.remote.source import LoggedDigests, PinnedSource
+from image_service.server.catalog.remote.whole_digest import WholeDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -63,14 +65,22 @@ class OpenedImage:
         base: the caller closes its file.
         identity: of its version in the cache.
         origin: where it is.
-        verified: what says that the bytes are right: ``digest`` or ``origin``.
+        whole: what is known of its digest; None: its granules have digests, or it is not to be verified.
+        is_right: when it was opened, all that was in the cache, and all that was to come, had its digest.
     """
 
     base: BaseImage
     identity: CacheIdentity
     pin: Pin
     origin: RangeOrigin
-    verified: str
+    whole: WholeDigest | None
+    is_right: bool
+
+    @property
+    def verified(self) -> str:
+        """What says that the bytes are right: ``digest`` or ``origin``."""
+        is_right = self.is_right or (self.whole is not None and self.whole.differing is not None)
+        return "digest" if is_right else "origin"
 
 
 @attrs.define(eq=False)
@@ -88,6 +98,7 @@ class RemoteImages:
         prefetch: ``boot``, ``all`` or ``none``.
         check_seconds: interval of asking origins whether they have another version.
         max_bytes: of the cache.
+        verifies: reads layers as a whole that are to be verified; another process on the cache may do so.
     """
 
     make_cache: Callable[[], BlockCache]
@@ -101,6 +112,7 @@ class RemoteImages:
     prefetch: str
     check_seconds: float
     max_bytes: int
+    verifies: bool
     _cache: BlockCache | None = attrs.field(default=None, init=False)
 
     @property
@@ -184,6 +196,9 @@ class RemoteImages:
     ) -> OpenedImage:
         origin = self._origin_of(entry)
         pin = origin.find_version()
+        stated = f"sha256:{entry.sha256}"
+        if entry.sha256 and (pin.version or "").startswith("sha256:") and pin.version != stated:
+            raise BaseImageError(f"its registry has {pin.version} there; it must be {stated}")
         digests = self._fetch_digests(entry, interruption)
         if digests is not None:
             if digests.size != pin.size:
@@ -196,9 +211,13 @@ class RemoteImages:
             )
         validator = pin.etag or f"digests {entry.digests_sha256}"
         identity = CacheIdentity(public_url(entry.url), validator, pin.size)
+        whole = WholeDigest(self.directory, identity, entry.file_name) if entry.verify else None
+        if whole is not None:
+            whole.raise_if_refused()
         source = PinnedSource(origin, pin, entry.file_name, partial(on_changed, identity))
-        checks = LoggedDigests(digests.digests, entry.file_name) if digests else None
-        file = self.cache.open(identity, source, checks)
+        check = LoggedDigests(digests.digests, entry.file_name) if digests else whole
+        file = self.cache.open(identity, source, check)
+        is_right = digests is not None or (whole is not None and whole.differing is not None)
         try:
             base = self._examine(entry, file, identity, interruption)
         except BaseException:
@@ -211,10 +230,17 @@ class RemoteImages:
             validator=validator,
             size=pin.size,
         )
-        return OpenedImage(base, identity, pin, origin, "digest" if digests else "origin")
+        return OpenedImage(base, identity, pin, origin, whole, is_right)
 
     def is_changed(self, opened: OpenedImage) -> bool:
-        """Ask the origin whether it has another version than the open one; raises like `open`."""
+        """Return True if an image must be opened again; raises like `open`.
+
+        That is if its origin has another version, or if it was opened with granules that may be wrong.
+        """
+        if opened.whole is not None:
+            opened.whole.raise_if_refused()
+            if not opened.is_right and opened.whole.differing:
+                return True
         try:
             found = opened.origin.find_version()
         except OriginFailed as error:
@@ -230,6 +256,22 @@ class RemoteImages:
         if is_changed:
             self.announce_change()
         return is_changed
+
+    def must_verify(self, opened: OpenedImage) -> bool:
+        """Return True if this process is to read an image as a whole, and has not done it."""
+        return self.verifies and opened.whole is not None and opened.whole.differing is None
+
+    def verify(self, opened: OpenedImage, interruption: Interruption) -> None:
+        """Read an image as a whole and compare it with its digest; `is_changed` has the outcome.
+
+        Raises:
+            OSError: it cannot be read, or the cache cannot.
+            Interrupted: the service stops, or the image is not configured any more.
+        """
+        if opened.whole is not None and isinstance(opened.origin, RegistryLayer):
+            with closing(opened.origin.read_whole(opened.pin)) as blocks:
+                opened.whole.verify(self.cache, blocks, interruption.raise_if_interrupted)
+            self.announce_change()
 
     def local_bytes(self, opened: OpenedImage) -> int:
         """Return how many bytes of an image are on local disk."""

@@ -14,14 +14,16 @@ from image_service.common.http.errors import HttpError
 from image_service.common.registry.client import check_part, describe_failure
 from image_service.common.registry.connections import RegistryCall
 from image_service.common.registry.errors import RegistryFailed
+from image_service.common.registry.manifests import BlobDescriptor
 from image_service.core.errors import BaseImageError, FormatError
 from image_service.server.catalog.remote.origin import MAX_RETRY_AFTER, Pin, range_limits
 from image_service.server.http.retry_after import parse_retry_after
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from image_service.common.concurrency.interruption import Interruption
     from image_service.common.registry.client import RegistryClient
-    from image_service.common.registry.manifests import BlobDescriptor
     from image_service.common.registry.references import RegistryFile
 
 
@@ -85,6 +87,16 @@ class RegistryLayer:
         except RegistryFailed as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 raise OriginChanged(error.reason) from None
+            raise _failed(error) from None
+
+    def read_whole(self, pin: Pin) -> Generator[bytes]:
+        """Yield the bytes of a version, which are not compared with its digest; raises OriginFailed."""
+        digest = pin.version or ""
+        try:
+            yield from self._client.read_blob(
+                self._file.reference.with_digest(digest), BlobDescriptor("", digest, pin.size), self._call
+            )
+        except RegistryFailed as error:
             raise _failed(error) from None
 
     def _resolve(self) -> BlobDescriptor:

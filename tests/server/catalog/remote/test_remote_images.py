@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import attrs
 import pytest
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import deferLater
 
 from image_service.common.files.block_cache.fetcher import THREADS
 from image_service.common.files.block_cache.source import OriginFailed
-from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import BaseImageError
 from image_service.core.formats.digest_list import render_digest_list
-from image_service.core.images.reference import Kind
-from image_service.server.catalog.catalog import Catalog
-from image_service.server.catalog.download.downloader import download_file
-from image_service.server.catalog.download.origin_client import OriginClient
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.server.catalog.lifecycle.options import CatalogOptions
 from image_service.server.catalog.lifecycle.signature import KeyRing
-from image_service.server.catalog.lifecycle.status import BaseImageState, render_statuses
-from image_service.server.catalog.remote.build_remote import build_remote_images
+from image_service.server.catalog.lifecycle.status import BaseImageState
 from image_service.server.catalog.remote.opening import RemoteImages
-from image_service.server.catalog.storage.data_dir import DataDir
-from image_service.settings.base_images import DownloadSettings
-from image_service.settings.os_images import OsImage
-from image_service.settings.remote import RemoteSettings
 from tests.origin_faults import FaultyResource, corrupt
-from tests.pytwisted import async_fixture, ensure_deferred
+from tests.pytwisted import ensure_deferred
 from tests.remote_base import dense_base
 from tests.server.catalog.origin import Origin, Reply, Resource
+from tests.server.catalog.remote.remotes import CHECK_SECONDS, RemoteCatalogs, found, remote_entry, rendered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
@@ -47,7 +35,6 @@ if TYPE_CHECKING:
     from tests.server.catalog.lines import Lines
 
 ISO, OTHER = dense_base(12), dense_base(12, seed=1)
-CHECK_SECONDS = 3600.0
 
 
 def digest_list(content: bytes) -> bytes:
@@ -60,60 +47,11 @@ def digest_list(content: bytes) -> bytes:
     return "".join(render_digest_list(read, len(content))).encode()
 
 
-def remote_entry(url: str, **members: Any) -> OsImage:
-    return OsImage("9.6.1-0", "x86_64", "full-iso", ("4.19",), url, remote=True, **members)
-
-
-@attrs.frozen
-class RemoteCatalogs:
-    """Starts catalogs of remote images over one cache, and stops them after the test."""
-
-    reactor: EPollReactor
-    directory: Path
-    clock: Clock = attrs.field(factory=Clock)
-    started: list[Catalog] = attrs.field(factory=list)
-
-    def start(
-        self,
-        *entries: OsImage,
-        keys: KeyRing | None = None,
-        prefetch: str = "boot",
-        options: CatalogOptions | None = None,
-    ) -> Catalog:
-        client = OriginClient.from_settings(DownloadSettings())
-        settings = RemoteSettings(prefetch=prefetch, check_seconds=CHECK_SECONDS)
-        remote = build_remote_images(
-            self.reactor, settings, S3Options(), client, data_dir=self.directory, keys=keys, is_leader=True
-        )
-        fetcher = ImageFetcher(DataDir(self.directory), partial(download_file, client))
-        catalog = Catalog(self.reactor, self.clock, entries, fetcher, options or CatalogOptions(), remote)
-        self.started.append(catalog)
-        catalog.start()
-        return catalog
-
-
-@async_fixture
-async def remotes(reactor: EPollReactor, tmp_path: Path) -> AsyncIterator[RemoteCatalogs]:
-    catalogs = RemoteCatalogs(reactor, tmp_path / "data")
-    yield catalogs
-    for catalog in catalogs.started:
-        await catalog.stop()
-
-
 def failing_with(error: Exception) -> Callable[..., None]:
     def fail(*_: object) -> None:
         raise error
 
     return fail
-
-
-def found(catalog: Catalog) -> BaseImage:
-    return catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
-
-
-def rendered(catalog: Catalog) -> dict[str, object]:
-    (image,) = json.loads(render_statuses(catalog.statuses()))["images"]
-    return dict(image)
 
 
 @ensure_deferred
@@ -170,7 +108,7 @@ async def test_all_of_an_image_is_prefetched(remotes: RemoteCatalogs, origin: Or
     catalog = remotes.start(image, prefetch="all")
     await lines.until(image.file_name, BaseImageState.READY)
     (lifecycle,) = catalog._lifecycles
-    for prefetch in lifecycle._prefetches:  # type: ignore[attr-defined]
+    for prefetch in lifecycle._background:  # type: ignore[attr-defined]
         await prefetch
     assert rendered(catalog)["bytes_done"] == len(ISO)
 
