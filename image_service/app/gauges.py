@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from image_service.common.registry.references import is_registry_url, parse_registry_url
 from image_service.core.errors import describe_os_error
 from image_service.server.transport.tls.certificate import CHECK_SECONDS, ExpiryWarnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.common.concurrency.process_parts import InThread, PartsStack
     from image_service.common.files.disk_quota import DiskQuota, DiskUsage
     from image_service.server.catalog.catalog import Catalog
+    from image_service.server.catalog.lifecycle.status import ImageStatus
     from image_service.server.observability.metrics import Metrics
     from image_service.server.serving.request_handler import ImageRequestHandler
     from image_service.server.snapshots.image_finder import ImageFinder
@@ -42,6 +45,7 @@ def add_gauges(  # noqa: PLR0913 - one for each part that has gauges
     handlers: Iterable[ImageRequestHandler],
 ) -> None:
     """Have the metrics page show the state of these parts."""
+    metrics.read_gauges("registry_base_images", lambda: _count_registry_images(catalog.statuses()))
     metrics.count_states("base_images", lambda: [status.state.value for status in catalog.statuses()])
     metrics.read_gauge("snapshot_held_bytes", lambda: images.cache.held_bytes)
     metrics.read_gauges(
@@ -55,6 +59,17 @@ def add_gauges(  # noqa: PLR0913 - one for each part that has gauges
     metrics.read_gauge("slots_queue_length", lambda: slots.waiting)
     metrics.read_gauge("connections", lambda: listeners.connections)
     metrics.count_states("http_requests_inflight", listeners.handlers)
+
+
+def _count_registry_images(statuses: Iterable[ImageStatus]) -> Mapping[tuple[str, ...], float]:
+    """Return how many base images are served of each digest in a registry."""
+    served: Counter[tuple[str, ...]] = Counter()
+    for status in statuses:
+        if is_registry_url(status.entry.url):
+            image = parse_registry_url(status.entry.url).reference
+            digest = status.layer or image.digest
+            served[image.registry, image.repository, digest] += status.size is not None
+    return served
 
 
 def add_leader_gauges(  # noqa: PLR0913 - one for each thing that is measured

@@ -169,6 +169,7 @@ class ImageService(ProcessService):
             listeners=self._listeners,
             handlers=(main, plain),
         )
+        self.metrics.read_counts("registry_requests_total", http.registry_options.counts.read)
         if catalog.remote is not None:
             add_remote_gauges(self.metrics, self._parts, catalog.remote, is_leader=shared.is_leader)
         if shared.is_leader:

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.image_states import until
 from tests.acceptance.remote import CONFIG, get_ready, image_path, local_entry, remote_entry
 from tests.acceptance.service import run_service
-from tests.registry_origin import PASSWORD, auth_entry
+from tests.registry_origin import PASSWORD, auth_entry, digest_of
 from tests.registry_server import TOKEN_SECONDS, running_docker_registry
 from tests.remote_base import MIB, dense_base
 
@@ -31,6 +31,18 @@ def check_no_secret(service: Service) -> None:
     stored = b"".join(path.read_bytes() for path in files if path.stat().st_size < MIB)
     for secret in (PASSWORD, auth_entry()["auth"], "Bearer "):
         assert secret.encode() not in reported + stored
+
+
+def check_metrics(service: Service, host: str, layer: str) -> None:
+    """One is read by the layer's digest, one was named by the image's, and one has no credentials."""
+    ours = f'registry="{host}",repository="{REPOSITORY}"'
+    answered = service.total(rf'registry_requests_total\{{outcome="answered",{ours}\}}')
+    assert answered > 0
+    other = f'registry="{host}",repository="other/iso"'
+    assert service.total(rf'registry_requests_total\{{outcome="unauthorized",{other}\}}') > 0
+    assert service.total(rf'registry_base_images\{{digest="{layer}",{ours}\}}') == 1
+    assert service.total(rf'registry_base_images\{{digest="sha256:.*",{ours}\}}') == 2
+    assert service.total(rf'registry_base_images\{{digest="",{other}\}}') == 0
 
 
 def test_images_of_a_registry_are_those_of_a_file(tmp_path: Path) -> None:
@@ -73,4 +85,5 @@ def test_images_of_a_registry_are_those_of_a_file(tmp_path: Path) -> None:
             reason = str(until(service, "refused", "failed")["reason"])
             assert f"{registry.host}/other/iso" in reason
             assert "401" in reason
+            check_metrics(service, registry.host, digest_of(content))
             check_no_secret(service)

@@ -202,13 +202,11 @@ class RegistryClient:
         for endpoint in sorted(endpoints, key=lambda each: self._down_until.get(each, 0.0) > now):
             try:
                 found = ask(endpoint)
-            except RegistryFailed as error:
-                failures.append(error)
-            except HttpError as error:
-                failures.append(RegistryFailed(f"{endpoint}: {describe_failure(error)}"))
-            except ConfigurationError as error:
-                failures.append(RegistryFailed(f"{endpoint}: {error.detail}"))
+            except (RegistryFailed, HttpError, ConfigurationError) as error:
+                self._options.counts.add(endpoint, error)
+                failures.append(_as_failure(endpoint, error))
             else:
+                self._options.counts.add(endpoint)
                 self._down_until.pop(endpoint, None)
                 return found
             if not failures[-1].status:
@@ -292,6 +290,13 @@ class RegistryClient:
             if origin_of(url) != origin_of(base):
                 error.args = (f"redirected to {public_url(origin_of(url))}: {error}",)
             raise
+
+
+def _as_failure(endpoint: Endpoint, error: RegistryFailed | HttpError | ConfigurationError) -> RegistryFailed:
+    if isinstance(error, RegistryFailed):
+        return error
+    reason = error.detail if isinstance(error, ConfigurationError) else describe_failure(error)
+    return RegistryFailed(f"{endpoint}: {reason}")
 
 
 def digest_of(content: bytes, algorithm: str = "sha256") -> str:

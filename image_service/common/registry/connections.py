@@ -13,6 +13,7 @@ from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import HttpError, UntrustedCertificate
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
+from image_service.common.registry.counts import RegistryCounts
 from image_service.core.errors import ConfigurationError
 from image_service.core.formats.hosts import is_authority
 
@@ -63,6 +64,7 @@ class RegistryOptions:
         ca_file: authorities for all registries, beside those of the system.
         insecure: registries whose certificates are not verified, and which may speak plain HTTP.
         find_proxy: returns the proxy for a URL, if there is one.
+        counts: of all requests that are made with these options.
         make_current: ``Reloaded`` where certificates change meanwhile, else `read_once`.
     """
 
@@ -73,6 +75,7 @@ class RegistryOptions:
     ca_file: Path | None = None
     insecure: frozenset[str] = frozenset()
     find_proxy: Callable[[str], Proxy | None] = lambda _: None
+    counts: RegistryCounts = attrs.field(factory=RegistryCounts)
 
 
 @attrs.frozen

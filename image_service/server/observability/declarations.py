@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import attrs
 
+from image_service.common.registry.counts import RequestOutcome
 from image_service.server.assisted.call_slots import CallClass
 from image_service.server.assisted.calls import CallKind, CallOutcome
 from image_service.server.boot_progress.stages import READ_AS_FILE, Stage
@@ -340,6 +341,26 @@ class Declarations:
     )
     remote_cache_limit = _declare(
         Gauge, "remote_cache_limit_bytes", "Disk space that it may take: `REMOTE_CACHE_MAX_BYTES`."
+    )
+
+    registry_requests = _declare(
+        ReadCounters,
+        "registry_requests_total",
+        "Requests to OCI registries for manifests, and for blobs or ranges of them: `answered`;"
+        " `unauthorized` (401, 403), `absent` (404), `busy` (429) and `failed`, by status; `wrong`: an answer"
+        " that does not fit the request, or a manifest with another digest; `unreachable`: no answer."
+        " Repositories beyond the first 100 are `other`.",
+        registry=(),
+        repository=(),
+        outcome=tuple(RequestOutcome),
+    )
+    registry_base_images = _declare(
+        GaugeByLabel,
+        "registry_base_images",
+        "Base images of OCI registries that are served: 0 for one that is not.",
+        registry=(),
+        repository=(),
+        digest=(),
     )
 
     mounts = _declare(

@@ -120,36 +120,39 @@ class Gauge(Family):
 
 
 class GaugeByLabel(Family):
-    """A number for each value of one label: read when Prometheus asks, absent as long as `read` is None."""
+    """A number for each value of one label, or for the values of several.
+
+    It is read when Prometheus asks, and absent as long as `read` is None.
+    """
 
     kind = "gauge"
     fallback = ()
-    read: Callable[[], Mapping[str, float]] | None = None
+    read: Callable[[], Mapping[str, float] | Mapping[tuple[str, ...], float]] | None = None
 
     def collect(self) -> Iterable[Metric]:
         """Read the counts from their owner."""
         family = GaugeMetricFamily(self.name, self.description, labels=tuple(self.labels))
         for value, number in (self.read() if self.read else {}).items():
-            family.add_metric((value,), number)
+            family.add_metric((value,) if isinstance(value, str) else value, number)
         yield family
 
 
 class ReadCounters(Family):
     """Counts that another object keeps: read when Prometheus asks, absent as long as `read` is None.
 
-    There is one count, or one for each value of the only label.
+    There is one count, or one for each value of the only label, or for the values of several.
     """
 
     kind = "counter"
     fallback = ()
-    read: Callable[[], Mapping[str, float]] | None = None
-    """Returns the counts by the value of the label; without a label, by an empty one."""
+    read: Callable[[], Mapping[str, float] | Mapping[tuple[str, ...], float]] | None = None
+    """Returns the counts by the values of the labels; without a label, by an empty one."""
 
     def collect(self) -> Iterable[Metric]:
         """Read the counts from their owner."""
         family = CounterMetricFamily(self.name, self.description, labels=tuple(self.labels))
         for value, number in (self.read() if self.read else {}).items():
-            family.add_metric((value,) if self.labels else (), number)
+            family.add_metric(value if isinstance(value, tuple) else (value,) if self.labels else (), number)
         yield family
 
 

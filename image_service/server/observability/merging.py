@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     """Of each metric its name, description and kind, and of each of its samples name, labels and value."""
 
 SHARED = frozenset(
-    {f"{PREFIX}slots_limit", f"{PREFIX}base_images", f"{PREFIX}build", "process_start_time_seconds"}
+    {
+        f"{PREFIX}slots_limit",
+        f"{PREFIX}base_images",
+        f"{PREFIX}registry_base_images",
+        f"{PREFIX}build",
+        "process_start_time_seconds",
+    }
 )
 """Metrics with one value for all processes: shown as the first process has them, not summed."""
 CUMULATIVE = frozenset({"counter", "histogram"})

@@ -164,25 +164,30 @@ class Metrics:
         """
         self._find(name, Gauge).read = read
 
-    def read_gauges(self, name: str, read: Callable[[], Mapping[str, float]]) -> None:
-        """Read a gauge with one label by a function from now on.
+    def read_gauges(
+        self, name: str, read: Callable[[], Mapping[str, float] | Mapping[tuple[str, ...], float]]
+    ) -> None:
+        """Read a gauge with labels by a function from now on.
 
         Args:
             name: without the prefix.
-            read: returns the number for each value of the label; called whenever the page is rendered.
+            read: returns the number for each value of the label, or for the values of several; called
+                whenever the page is rendered.
 
         Raises:
             KeyError: there is no such gauge.
         """
         self._find(name, GaugeByLabel).read = read
 
-    def read_counts(self, name: str, read: Callable[[], Mapping[str, float]]) -> None:
+    def read_counts(
+        self, name: str, read: Callable[[], Mapping[str, float] | Mapping[tuple[str, ...], float]]
+    ) -> None:
         """Read counts that another object keeps by a function from now on.
 
         Args:
             name: without the prefix.
-            read: returns the count for each value of the label, or for an empty one if there is no label;
-                called whenever the page is rendered.
+            read: returns the count for each value of the label, or for the values of several, or for an
+                empty one if there is no label; called whenever the page is rendered.
 
         Raises:
             KeyError: there is no such counter.
@@ -249,6 +254,8 @@ def _details(family: Family) -> Iterator[str]:
             yield "Label `code`: the status."
         elif label == "stream":
             yield "Label `stream`: the names in `COREOS_STREAMS`."
+        elif label in _OF_REGISTRIES:
+            yield f"Label `{label}`: {_OF_REGISTRIES[label]}."
         else:
             yield f"Label `{label}`: {', '.join(f'`{value}`' for value in (*values, *family.fallback))}."
     if isinstance(family, Histograms):
@@ -258,6 +265,12 @@ def _details(family: Family) -> Iterator[str]:
 def _filled(text: str) -> str:
     return textwrap.fill(text, 110, break_on_hyphens=False, break_long_words=False)
 
+
+_OF_REGISTRIES = {
+    "registry": "host and port of a registry or mirror",
+    "repository": "a repository in it",
+    "digest": "of the layer that is read, or of the URL; empty: the URL has a tag",
+}
 
 _INTRODUCTION = f"""# Metrics
 
@@ -280,8 +293,8 @@ scrape_configs:
 
 The file has the token of `ADMIN_TOKEN_FILE`.
 
-Labels have the listed values and no others, whatever clients send. No identifier, address or credential is
-among them.
+Labels have the listed values and no others, whatever clients send. No credential is among them, and no
+identifier or address but those of registries.
 
 [conf/prometheus-rules.yaml](../conf/prometheus-rules.yaml) has rules for alerts, which [alerts.md](alerts.md)
 explains. On Kubernetes its `groups`

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,9 +12,10 @@ from image_service.common.files.reloaded import Reloaded
 from image_service.common.http.watch import RequestLimits
 from image_service.common.registry.client import RegistryClient
 from image_service.common.registry.connections import RegistryCall, RegistryOptions
+from image_service.common.registry.counts import MAX_REPOSITORIES, RegistryCounts
 from image_service.common.registry.credentials import CredentialStore, parse_auth_file
 from image_service.common.registry.errors import RegistryFailed
-from image_service.common.registry.mirrors import parse_registries_conf
+from image_service.common.registry.mirrors import Endpoint, parse_registries_conf
 from image_service.common.registry.references import parse_registry_url
 from image_service.core.errors import FormatError
 from tests.registry_origin import PASSWORD, RAW, RegistryOrigin, auth_entry, digest_of
@@ -415,3 +417,34 @@ def test_blocked_registry_is_not_asked(registry: RegistryOrigin) -> None:
     with pytest.raises(RegistryFailed, match=r"registries\.conf blocks"):
         reader.resolve(registry.url())
     assert targets(registry.origin) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (None, "answered"),
+        (Reply(status=403), "unauthorized"),
+        (Reply(status=404), "absent"),
+        (Reply(status=429, headers={"Retry-After": "9"}), "busy"),
+        (Reply(status=500), "failed"),
+        (Reply(b"{}", headers={"Docker-Content-Digest": digest_of(CONTENT)}), "wrong"),
+        (Reply(b"{}", promised=5), "unreachable"),
+    ],
+)
+def test_requests_are_counted_by_outcome(registry: RegistryOrigin, reply: Reply | None, outcome: str) -> None:
+    registry.manifest([(CONTENT, RAW)])
+    if reply is not None:
+        registry.origin.replies[f"/v2/{registry.repository}/manifests/latest"] = [reply]
+    reader = Reader.of(registry.host)
+    with suppress(RegistryFailed):
+        reader.resolve(registry.url())
+    assert reader.client._options.counts.read() == {(registry.host, registry.repository, outcome): 1}
+
+
+def test_repositories_that_are_counted_are_limited() -> None:
+    counts = RegistryCounts()
+    for number in range(3 * MAX_REPOSITORIES):
+        counts.add(Endpoint("registry.example", f"image{number}"))
+    found = counts.read()
+    assert len(found) == MAX_REPOSITORIES + 1
+    assert found["other", "other", "answered"] == 2 * MAX_REPOSITORIES

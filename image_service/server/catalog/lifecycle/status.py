@@ -55,6 +55,7 @@ class ImageStatus:
         family: the name of the family of live ISOs; None: it is not known yet, or this is not a live ISO.
         verified: what says that the bytes are right: ``digest``, ``origin`` (its validator) or None.
         retry_seconds: until the next attempt; None: no retry is scheduled.
+        layer: digest of the layer of a registry that is read by ranges; None: none is.
     """
 
     entry: OsImage
@@ -67,6 +68,7 @@ class ImageStatus:
     verified: str | None = None
     family: str | None = None
     retry_seconds: float | None = None
+    layer: str | None = None
 
     @property
     def image(self) -> str:

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from image_service.common.concurrency.interruption import Interrupted
 from image_service.common.files.block_cache.source import OriginFailed
+from image_service.common.registry.references import is_registry_url
 from image_service.core.errors import BaseImageError, Unavailable, describe_os_error
 from image_service.server.catalog.lifecycle.lifecycle import BaseImageLifecycle
 from image_service.server.catalog.lifecycle.status import BaseImageState
@@ -90,6 +91,7 @@ class RemoteImageLifecycle(BaseImageLifecycle):
             bytes_done=self._remote.local_bytes(opened),
             sha256=self.entry.sha256,
             verified=opened.verified,
+            layer=opened.pin.version if is_registry_url(self.entry.url) else None,
         )
 
     @property

@@ -104,11 +104,13 @@ class RegistryLayer:
             image = self._client.resolve(self._file.reference, self._architecture, self._call)
             layer = image.manifest.find_file(self._file.path)
         except FormatError as error:
-            raise BaseImageError(error.detail) from None
+            raise BaseImageError(f"{self._file}: {error.detail}") from None
         except RegistryFailed as error:
             raise _failed(error) from None
         if layer is None:
-            raise BaseImageError("a file in a container image is packed; have it downloaded, without remote")
+            raise BaseImageError(
+                f"{self._file}: a file in a container image is packed; have it downloaded, without remote"
+            )
         return layer
 
 

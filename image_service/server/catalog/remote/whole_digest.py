@@ -83,7 +83,7 @@ class WholeDigest:
         if self._find_digests() is None:
             found, digests = _digest(blocks, self.identity.validator.partition(":")[0], interrupt)
             if found != self.identity.validator:
-                reason = f"the digest of blob {self.identity.validator} as a whole is {found}"
+                reason = f"{self.identity.url}: the digest of {self.identity.validator} as a whole is {found}"
                 _publish(self._refused, reason.encode())
                 return
             _publish(self._digests, digests)
