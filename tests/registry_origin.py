@@ -169,3 +169,50 @@ class RegistryOrigin:
 def auth_entry(user: str = USER, password: str = PASSWORD) -> Mapping[str, str]:
     """Return an entry of a file of credentials."""
     return {"auth": base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+GO = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Architectures in the names of Go."""
+
+
+def references(**images: str) -> bytes:
+    """Return the images of a release payload, by name."""
+    tags = [{"name": name, "from": {"kind": "DockerImage", "name": image}} for name, image in images.items()]
+    return json.dumps(
+        {"kind": "ImageStream", "apiVersion": "image.openshift.io/v1", "spec": {"tags": tags}}
+    ).encode()
+
+
+def publish_payload(
+    payload: RegistryOrigin,
+    images: RegistryOrigin,
+    files: Mapping[str, Mapping[str, bytes]],
+    config_map: bytes | None = None,
+    tag: str = "5.0",
+) -> str:
+    """Publish a release payload of the form of a real one; return the digest of its index.
+
+    Args:
+        payload: its repository.
+        images: the repository of its images.
+        files: of machine-os-images, by architecture.
+        config_map: ``coreos-bootimages``; None: it has none.
+    """
+    payloads = {}
+    for architecture, content in files.items():
+        image = images.manifest(
+            [
+                layer_of({"etc/os-release": b"RHEL"}),
+                layer_of({f"coreos/{name}": each for name, each in content.items()}),
+                layer_of({"bin/copy-iso": b"#!"}),
+            ],
+            tag=f"machine-os-images-{architecture}",
+        )
+        name = f"{images.host}/{images.repository}@{image}"
+        named = references(**{"machine-os-images": name, "cli": name.replace("machine", "cli")})
+        manifests = {"release-manifests/image-references": named}
+        if config_map is not None:
+            manifests["release-manifests/0000_50_installer_coreos-bootimages.yaml"] = config_map
+        layers = [layer_of({"bin/cvo": b"x"}), layer_of({**manifests})]
+        payloads[GO[architecture]] = payload.manifest(layers, tag=architecture)
+    return payload.index(payloads, tag=tag)

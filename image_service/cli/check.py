@@ -69,7 +69,8 @@ def _warnings(settings: Settings, *, standalone: bool, offline: bool) -> Iterato
     urls = settings.source_urls
     client = OriginClient.from_settings(settings.download, urls, settings.proxies, settings.registries)
     tried = (url for url in urls if url.startswith("http") or is_registry_url(url))
-    architectures = {image.url: image.cpu_architecture for image in settings.catalog.images}
+    architectures = {source.url: source.architectures[0] for source in settings.streams.sources}
+    architectures |= {image.url: image.cpu_architecture for image in settings.catalog.images}
     yield from check_origins(client, tried, _TIMEOUT_SECONDS, architectures)
 
 

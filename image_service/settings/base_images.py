@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.registry.references import is_registry_url
 from image_service.settings import parsers
 from image_service.settings.os_images import OsImage, parse_os_images
 from image_service.settings.stream_sources import StreamSource, parse_coreos_streams
@@ -116,7 +117,8 @@ class StreamSettings:
     )
     """Streams to take base images from, with or without `OS_IMAGES`: a JSON list of objects. `stream` (its
     name here), `url` (`http://…`, `https://…` or `file:///…`, of its metadata or of a ConfigMap such as
-    OpenShift's `coreos-bootimages`, in JSON or YAML) and `architectures` (a list) are required. `keep` is the
+    OpenShift's `coreos-bootimages`, in JSON or YAML; or `release://…`, of a release payload, which has both
+    the ConfigMap and the ISOs) and `architectures` (a list) are required. `keep` is the
     number of releases to keep that became ready (2 by default), beside one that is not ready yet.
     `config_map_stream` is the stream's name in the ConfigMap, if it is not `stream`. `openshift_version` is
     the version that the releases are for; alone, it means the default stream of its ConfigMap. `mirror` is a
@@ -125,6 +127,15 @@ class StreamSettings:
     version, the stream's name is the newest release that is ready. See `docs/streams.md`."""
     refresh_seconds: float = setting("STREAM_REFRESH", parse=parsers.seconds, default="3600")
     """Interval at which a stream's metadata is fetched, in seconds, with 10 % jitter."""
+
+    def contradictions_with(self, catalog: CatalogSettings) -> Iterator[str]:
+        """Variables that are valid, but not together."""
+        unsigned = [source.stream for source in self.sources if is_registry_url(source.url)]
+        if catalog.signing_keys and unsigned:
+            yield (
+                f"SIGNING_KEYS: {', '.join(unsigned)} of COREOS_STREAMS come from release payloads, which"
+                " have no OpenPGP signatures"
+            )
 
 
 @attrs.frozen(kw_only=True)

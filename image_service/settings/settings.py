@@ -105,6 +105,7 @@ class Settings:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
         for group in (self.tls, self.catalog, self.download, self.admin, self.database):
             yield from group.contradictions(environ)
+        yield from self.streams.contradictions_with(self.catalog)
         if standalone and environ.get("ASSISTED_SERVICE_HOST"):
             yield (
                 "--standalone and ASSISTED_SERVICE_HOST: both are given; standalone mode would serve "

@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
+from image_service.common.registry.references import is_registry_url, parse_registry_url
+from image_service.core.errors import FormatError
 from image_service.core.families.coreos.build_names import (
     ARCHITECTURE_FAULT,
     VERSION,
@@ -37,7 +39,8 @@ class StreamSource:
     """A stream and its source."""
 
     stream: str  # its name here
-    # of its metadata or of a ConfigMap: ``file``, ``http``, ``https``; its query may hold a credential
+    # of its metadata or of a ConfigMap: ``file``, ``http``, ``https``, whose query may hold a credential; or
+    # of a release payload: ``release``
     url: str = attrs.field(repr=False)
     architectures: tuple[str, ...]  # RPM architecture names; never empty
     keep: int = KEEP  # how many of the newest releases are kept, for each architecture
@@ -91,8 +94,11 @@ def _faults(entry: object) -> Iterable[str]:
         elif not VERSION.fullmatch(entry[name]):
             yield f"{name} {VERSION_FAULT}"
     url = entry.get("url")
-    if not isinstance(url, str) or not is_url(url):
-        yield f"url {host_fault(str(url)) or f'must be a file:///path, {parsers.WEB_URL}'}"
+    if isinstance(url, str) and is_registry_url(url):
+        yield from _payload_faults(url)
+    elif not isinstance(url, str) or not is_url(url):
+        more = "or release://HOST/REPOSITORY, then :TAG or @DIGEST"
+        yield f"url {host_fault(str(url)) or f'must be a file:///path, {parsers.WEB_URL}, {more}'}"
     yield from _architecture_faults(entry.get("architectures"))
     keep = entry.get("keep", KEEP)
     if type(keep) is not int or not 1 <= keep <= MAX_KEEP:
@@ -102,6 +108,19 @@ def _faults(entry: object) -> Iterable[str]:
         isinstance(each, str) and _ARTIFACT.fullmatch(each) for each in mirror
     ):
         yield "mirror must be a list of artifacts such as metal/raw.xz, not metal/iso or metal/pxe; or absent"
+
+
+def _payload_faults(url: str) -> Iterable[str]:
+    try:
+        file = parse_registry_url(url)
+    except FormatError as error:
+        yield f"url {error.detail}"
+        return
+    if not file.is_release or file.path:
+        yield (
+            "url in a registry must be that of a release payload, such as release://quay.example/release:5.0;"
+            " the stream in it is config_map_stream, or stream"
+        )
 
 
 def _architecture_faults(architectures: object) -> Iterable[str]:

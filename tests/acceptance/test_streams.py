@@ -19,6 +19,7 @@ from tests.acceptance.clients import run_client
 from tests.acceptance.releases import LEAST_BYTES, Release, serve, tell
 from tests.acceptance.service import Service, run_service
 from tests.core.families.coreos.streams import config_map, fixture, metal, stream
+from tests.registry_origin import RegistryOrigin, publish_payload
 from tests.server.catalog.origin import Origin, Reply, running
 
 if TYPE_CHECKING:
@@ -239,3 +240,35 @@ def test_two_rhel_generations_stand_under_one_openshift_version(tmp_path: Path, 
             found = download(service, tmp_path / name, "raw.xz", name)
             assert found == {"rhcos-metal.x86_64.raw.xz": raw}
         assert service.get(urlsplit(raw_location(service, "rhel-9")).path).body == raw
+
+
+def test_release_payload_is_a_source_of_streams(tmp_path: Path, origin: Origin) -> None:
+    """Only the registry is there: no location of the stream metadata answers."""
+    payload, images = (RegistryOrigin(origin, f"ocp/{name}") for name in ("release", "art-dev"))
+    releases = {"rhel-9": Release.make("9.8.20260715-0"), "rhel-10": Release.make("10.2.20260715-0")}
+    streams = {}
+    for name, release in releases.items():
+        streams[name] = stream(release.version, origin="https://nowhere.invalid")
+        told = streams[name]["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]["iso"]["disk"]
+        told["sha256"], told["signature"] = hashlib.sha256(release.iso).hexdigest(), ""
+    isos = {"coreos-x86_64.iso": releases["rhel-9"].iso, "coreos10-x86_64.iso": releases["rhel-10"].iso}
+    publish_payload(payload, images, {"x86_64": isos}, config_map(streams, "rhel-9", as_yaml=True))
+    source = {
+        "url": f"release://{payload.host}/{payload.repository}:5.0",
+        "architectures": ["x86_64"],
+        "openshift_version": "5.0",
+    }
+    environment = {
+        "COREOS_STREAMS": json.dumps([{**source, "stream": name} for name in releases]),
+        "INSECURE_REGISTRIES": payload.host,
+    }
+    with run_service(tmp_path, [], environment=environment) as service:
+        infra_env_id = service.register("5.0", {"ignition": {"version": "3.2.0"}})
+        for name, release in releases.items():
+            assert offered(document(service, name, release.version)) == release.version
+            image = service.get_image(f"/byid/{infra_env_id}/{release.version}/x86_64/full.iso")
+            assert image.body[-LEAST_BYTES:] == release.iso[-LEAST_BYTES:]
+        data = yaml.safe_load(service.get("/streams/5.0/configmap.yaml").body)["data"]
+        assert offered(json.loads(data["stream"])) == releases["rhel-9"].version
+        assert set(json.loads(data["streams"])) == set(releases)
+        assert b"image-service.payload" not in service.get("/streams/rhel-9.json").body

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from image_service.settings.base_images import CatalogSettings, StreamSettings
 from image_service.settings.stream_sources import StreamSource, parse_coreos_streams
 
 ENTRY = {
@@ -108,3 +109,23 @@ def test_all_faults_are_reported_at_once() -> None:
 
 def test_duplicate_stream_is_refused() -> None:
     assert faults(ENTRY, ENTRY) == ["2 entries have the stream stable"]
+
+
+def test_release_payload_is_a_source() -> None:
+    entry = {**ENTRY, "url": "release://quay.example/ocp/release:5.0", "config_map_stream": "rhel-10"}
+    (source,) = parse_coreos_streams(json.dumps([entry]))
+    assert (source.url, source.key, source.local_path) == (entry["url"], "rhel-10", None)
+    named = "entry 0: url in a registry must be that of a release payload"
+    for url in ("release://quay.example/ocp/release:5.0#rhel-9", "oci://quay.example/ocp/release:5.0"):
+        (fault,) = faults({**entry, "url": url})
+        assert fault.startswith(named)
+    assert faults({**entry, "url": "release://quay.example/Upper"})[0].startswith("entry 0: url must have")
+
+
+def test_release_payload_has_no_signatures() -> None:
+    sources = parse_coreos_streams(json.dumps([{**ENTRY, "url": "release://quay.example/release:5.0"}]))
+    catalog = CatalogSettings(signing_keys=Path("keys"))
+    assert list(StreamSettings(sources=sources).contradictions_with(catalog)) == [
+        "SIGNING_KEYS: stable of COREOS_STREAMS come from release payloads, which have no OpenPGP signatures"
+    ]
+    assert not list(StreamSettings(sources=sources).contradictions_with(CatalogSettings()))

@@ -94,6 +94,10 @@ class RegistryClient:
             reference = reference.with_digest(manifest.select(architecture).digest)
         raise FormatError("the index names another index for this architecture")
 
+    def find_digest(self, reference: ImageReference, call: RegistryCall) -> str:
+        """Return the digest that a name stands for now: of an index, if it is one; raises as `resolve`."""
+        return reference.digest or self._fetch_manifest(reference, call)[0]
+
     def _fetch_manifest(self, reference: ImageReference, call: RegistryCall) -> tuple[str, bytes, str]:
         """Return digest, content and media type of a manifest."""
 

@@ -18,13 +18,31 @@ from image_service.common.registry.references import parse_reference
 from image_service.core.errors import FormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.common.registry.references import ImageReference
 
 IMAGE_REFERENCES = "release-manifests/image-references"
+BOOT_IMAGES = "release-manifests/0000_50_installer_coreos-bootimages.yaml"
+"""The ConfigMap ``coreos-bootimages``: stream metadata of the ISOs in ``machine-os-images``."""
 MACHINE_OS_IMAGES = "machine-os-images"
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 _OLDEST = 9  # whose files have no number in their names
 _GENERATIONS = (9, 10)
+
+
+@attrs.frozen
+class ReleaseDocuments:
+    """Small files of images in memory, by their paths."""
+
+    contents: dict[str, bytearray] = attrs.field(factory=dict)
+
+    def write(self, path: str, size: int) -> Callable[[bytes], object]:
+        """Keep a file (see `WriteFile`); FormatError if it is too large."""
+        if size > MAX_DOCUMENT_BYTES:
+            raise FormatError(f"{path} has {size} bytes, more than {MAX_DOCUMENT_BYTES}")
+        content = self.contents[path] = bytearray()
+        return content.extend
 
 
 @attrs.frozen

@@ -45,7 +45,7 @@ class StreamRelease:
             cpu_architecture=release.architecture,
             image_type=FULL_ISO,
             openshift_versions=tuple(filter(None, (self.openshift_version, self.stream))),
-            url=release.iso.location,
+            url=release.payload or release.iso.location,
             sha256=release.iso.sha256,
             signature_url=release.iso.signature,
         )

@@ -7,7 +7,8 @@ It is stored as ``rhcos-stream-NAME.json``, so that a restart needs no network::
 
     source         SHA-256 of the URL, whose query may hold a credential; empty: nothing was fetched
     etag, last_modified
-                   validators of the newest document; null: it had none. The etag of a file is its SHA-256
+                   validators of the newest document; null: it had none. The etag of a file is its SHA-256,
+                   that of a release payload its digest
     is_default     whether an OpenShift version alone means this stream
     documents      stream metadata, the newest first: that as it was published, older ones only for the
                    architectures whose release is kept
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from image_service.common.files.atomic import atomic_write
+from image_service.common.registry.references import is_registry_url
 from image_service.core.errors import StreamMetadataInvalid, Unavailable, describe_os_error
 from image_service.core.families.coreos.stream_metadata import (
     MAX_DOCUMENT_BYTES,
@@ -34,6 +36,7 @@ from image_service.core.families.coreos.stream_metadata import (
     restrict_architectures,
     select_releases,
 )
+from image_service.server.streams.payload import fetch_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -149,14 +152,19 @@ def fetch_document(
         Interrupted: the service stops.
     """
     preconditions, path = state.preconditions(source), source.local_path
+    payload = None
     if path is not None:
         fetched = _read_file(path, preconditions)
+    elif is_registry_url(source.url):
+        payload = fetch_payload(source, preconditions.get("If-None-Match"), client, interruption)
+        fetched = (payload.config_map, (payload.digest, None)) if payload else None
     else:
         fetched = _fetch(source.url, preconditions, client, interruption)
     if fetched is None:
         return None
     text, validators = fetched
     offer = parse_offer(text, source.key)
+    offer = offer.located(payload.url_of(offer.name) if payload else None)
     if not select_releases(offer.document, source.architectures):
         raise StreamMetadataInvalid(
             f"$.architectures: has no metal ISO for {', '.join(source.architectures)}"

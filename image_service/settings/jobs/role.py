@@ -96,6 +96,7 @@ class JobsRoleSettings:
             self.database,
         ):
             yield from group.contradictions(environ)
+        yield from self.streams.contradictions_with(self.catalog)
         needs_tokens = self.jobs.apis != {"ec2"}  # its requests are signed
         if self.jobs.public_addresses and needs_tokens and not self.tenants.is_enabled:
             yield "JOBS_LISTEN is not on loopback; JWT_KEYS_URL or JWT_KEYS_FILE must be set then"

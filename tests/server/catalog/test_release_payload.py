@@ -15,14 +15,13 @@ from image_service.core.errors import BaseImageError, FormatError, Unavailable
 from image_service.server.catalog.download.downloader import download_file
 from image_service.server.catalog.download.origin_client import OriginClient
 from image_service.settings.settings import Settings
-from tests.registry_origin import RegistryOrigin, layer_of
+from tests.registry_origin import GO, RegistryOrigin, layer_of, publish_payload, references
 from tests.server.catalog.origin import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-GO = {"x86_64": "amd64", "aarch64": "arm64"}
 PREFIXES = {"rhel-9": "coreos", "rhel-10": "coreos10"}
 
 
@@ -53,13 +52,6 @@ def metadata(stream: str, **sha256: str) -> bytes:
     return json.dumps({"stream": stream, "architectures": architectures}).encode()
 
 
-def references(**images: str) -> bytes:
-    tags = [{"name": name, "from": {"kind": "DockerImage", "name": image}} for name, image in images.items()]
-    return json.dumps(
-        {"kind": "ImageStream", "apiVersion": "image.openshift.io/v1", "spec": {"tags": tags}}
-    ).encode()
-
-
 @attrs.frozen
 class Release:
     """A registry with the repositories of a release."""
@@ -69,27 +61,14 @@ class Release:
     partial: Path
     client: OriginClient
 
-    def publish(self, files: Mapping[str, Mapping[str, bytes]]) -> str:
+    def publish(self, files: Mapping[str, Mapping[str, bytes]], config_map: bytes | None = None) -> str:
         """Publish a payload for several architectures; return its digest.
 
         Args:
             files: of machine-os-images, by architecture.
+            config_map: ``coreos-bootimages``; None: it has none.
         """
-        payloads = {}
-        for architecture, content in files.items():
-            image = self.images.manifest(
-                [
-                    layer_of({"etc/os-release": b"RHEL"}),
-                    layer_of({f"coreos/{name}": each for name, each in content.items()}),
-                    layer_of({"bin/copy-iso": b"#!"}),
-                ],
-                tag=f"machine-os-images-{architecture}",
-            )
-            name = f"{self.images.host}/{self.images.repository}@{image}"
-            named = references(**{"machine-os-images": name, "cli": name.replace("machine", "cli")})
-            layers = [layer_of({"bin/cvo": b"x"}), layer_of({"release-manifests/image-references": named})]
-            payloads[GO[architecture]] = self.payload.manifest(layers, tag=architecture)
-        return self.payload.index(payloads, tag="5.0")
+        return publish_payload(self.payload, self.images, files, config_map)
 
     def fetch(self, name: str, architecture: str = "x86_64") -> bytes:
         url = f"release://{self.payload.host}/{self.payload.repository}{name}"

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     Document: TypeAlias = Mapping[str, object]
 
+PAYLOAD = "image-service.payload"
+"""A member of documents that come from a release payload: the URL of the ISO in it. Only we write it."""
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 """Far more than real documents have: some ten to some hundred KiB."""
 
@@ -118,6 +120,7 @@ class Release:
     disks: tuple[StreamDisk, ...] = ()
     # all that the stream says about the architecture; a release is the same if it says more
     original: Document = attrs.field(factory=dict, eq=False, repr=False)
+    payload: str | None = None  # URL of the ISO in a release payload, which has the bytes of its location
 
 
 @attrs.frozen
@@ -127,10 +130,17 @@ class OfferedStream:
     Args:
         document: its metadata.
         is_default: True if it is the one that an OpenShift version alone means.
+        name: in the ConfigMap; empty: it has none.
     """
 
     document: Document = attrs.field(repr=False)
     is_default: bool = True
+    name: str = ""
+
+    def located(self, payload: str | None) -> OfferedStream:
+        """Return the stream with its ISO in a release payload; None: at its location."""
+        document = {name: value for name, value in self.document.items() if name != PAYLOAD}
+        return attrs.evolve(self, document=document if payload is None else {**document, PAYLOAD: payload})
 
 
 def parse_offer(text: bytes, name: str) -> OfferedStream:
@@ -146,7 +156,9 @@ def parse_offer(text: bytes, name: str) -> OfferedStream:
         return OfferedStream(_parse_member(data, "stream"))
     streams = _Node("data.streams", _load(data["streams"], "data.streams")).members()
     # Where there is one stream, as in OKD, it may have no name.
-    document = streams.get(name, streams.get("") if len(streams) == 1 else None)
+    if name not in streams and len(streams) == 1:
+        name = "" if "" in streams else name
+    document = streams.get(name)
     if document is None:
         named = ", ".join(json.dumps(each)[:100] for each in streams) or "none"
         raise StreamMetadataInvalid(f"data.streams: has no stream {name}; there are {named}")
@@ -154,7 +166,7 @@ def parse_offer(text: bytes, name: str) -> OfferedStream:
     is_default = len(streams) == 1
     if "stream" in data:
         is_default = offered_members(_parse_member(data, "stream")) == offered_members(found)
-    return OfferedStream(found, is_default)
+    return OfferedStream(found, is_default, name)
 
 
 def parse_stream(text: bytes) -> Document:
@@ -198,11 +210,13 @@ def select_releases(document: Document, architectures: Iterable[str]) -> tuple[R
     """
     stream = _Node("$", document)
     published = stream.member("metadata").member("last-modified").date()
+    node = stream.find(PAYLOAD)
+    payload = node.text() if node else None
     releases: list[Release | None] = []
     faults: list[str] = []
     for architecture in architectures:
         try:
-            releases.append(_read_release(stream.member("architectures"), architecture, published))
+            releases.append(_read_release(stream.member("architectures"), architecture, published, payload))
         except StreamMetadataInvalid as error:
             faults.append(error.detail)
     if faults:
@@ -227,7 +241,9 @@ def restrict_architectures(document: Document, architectures: Collection[str]) -
     return {**document, "architectures": kept}
 
 
-def _read_release(architectures: _Node, architecture: str, published: datetime) -> Release | None:
+def _read_release(
+    architectures: _Node, architecture: str, published: datetime, payload: str | None
+) -> Release | None:
     metal = architectures.find(architecture, *_METAL)
     formats = metal.find("formats") if metal else None
     iso = formats.find("iso") if formats else None
@@ -242,6 +258,7 @@ def _read_release(architectures: _Node, architecture: str, published: datetime) 
         **{name: _read_artifact(node) for name in _PXE if (node := formats.find("pxe", name))},
         disks=tuple(_read_disks(architectures.member(architecture).member("artifacts"), version)),
         original=architectures.member(architecture).members(),
+        payload=payload,
     )
 
 

@@ -16,7 +16,7 @@ from image_service.common.registry.errors import RegistryFailed
 from image_service.common.registry.layers import read_files
 from image_service.common.registry.release import (
     IMAGE_REFERENCES,
-    MAX_DOCUMENT_BYTES,
+    ReleaseDocuments,
     candidates,
     find_machine_os_images,
     iso_sha256,
@@ -141,7 +141,7 @@ class RegistryDownload:
                 self.report(output.length, output.length)
                 return
             output.restart(OriginFile())
-            documents = _Documents()
+            documents = ReleaseDocuments()
             read_files(self.client, payload, [IMAGE_REFERENCES], documents.write, self.call)
             if IMAGE_REFERENCES not in documents.contents:
                 raise FormatError(f"the image is not a release payload: it has no {IMAGE_REFERENCES}")
@@ -163,20 +163,6 @@ class RegistryDownload:
             if wanted not in {None, digest}:
                 raise FormatError(f"the SHA-256 of {place.iso} is {digest}; {place.metadata} says {wanted}")
             output.mark_complete()
-
-
-@attrs.frozen
-class _Documents:
-    """Small files in memory, by their paths."""
-
-    contents: dict[str, bytearray] = attrs.field(factory=dict)
-
-    def write(self, path: str, size: int) -> Callable[[bytes], object]:
-        """Keep a file; FormatError if it is too large."""
-        if size > MAX_DOCUMENT_BYTES:
-            raise FormatError(f"{path} has {size} bytes, more than {MAX_DOCUMENT_BYTES}")
-        content = self.contents[path] = bytearray()
-        return content.extend
 
 
 @attrs.define
