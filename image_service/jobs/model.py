@@ -138,7 +138,7 @@ class UploadTarget:
     """The destination of a finished image.
 
     Args:
-        type: ``local``, ``aws.s3`` or ``oci``.
+        type: ``local``, ``aws.s3``, ``oci`` or ``container``.
         public: readable by everyone.
         region: of S3; None: as configured.
         name: of the repository, below the one of the server.
@@ -374,12 +374,14 @@ class UploadResult:
 
     Args:
         status: ``pending``, ``running``, ``success`` or ``failure``.
-        location: ``s3://BUCKET/KEY``; "" before it is there, and of ``local``.
+        location: ``s3://BUCKET/KEY``, ``oci://HOST/REPOSITORY:TAG``; "" before it is there, and of ``local``.
+        digest: of the manifest in a registry, as the worker says; "" where there is none.
     """
 
     target: UploadTarget
     status: str
     location: str = ""
+    digest: str = ""
 
 
 @attrs.frozen(kw_only=True)

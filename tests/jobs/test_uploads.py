@@ -76,6 +76,19 @@ def test_disk_is_pushed_to_a_registry_for_kubevirt(
         assert hashlib.sha256(disk.read()).digest() == hashlib.sha256(downloaded).digest()
 
 
+def test_container_of_osbuild_composer_has_the_digest_of_its_manifest(
+    role: RunningRole, registry: RegistryServer
+) -> None:
+    target = {"type": "container", "upload_options": {"name": "team/disk"}}
+    compose_id = role.start("guest-image", config=CONFIG, target=target)
+    status: dict[str, Any] = role.wait_until_ended(compose_id)
+    assert status["status"] == "success", status
+    url = f"{registry.host}/made/team/disk:{compose_id}"
+    found = run_client("skopeo", "inspect", "--tls-verify=false", f"docker://{url}")
+    options = {"url": url, "digest": json.loads(found)["Digest"]}
+    assert upload_of(status) == {"status": "success", "type": "container", "options": options}
+
+
 @pytest.mark.parametrize("image_type", ["live-installer", "guest-image"])
 def test_uploaded_image_is_the_one_that_is_downloaded(role: RunningRole, image_type: str) -> None:
     compose_id = role.start(image_type, config=CONFIG, target=TARGET)

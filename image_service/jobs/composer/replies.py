@@ -9,7 +9,7 @@ import attrs
 from image_service.jobs.artifacts.provenance import make_provenance, make_sbom
 from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.model import ComposeState, JobError, JobErrorId, JobState
-from image_service.jobs.plans.plan import FILE_NAMES, OCI, S3
+from image_service.jobs.plans.plan import CONTAINER, FILE_NAMES, OCI, S3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,6 +97,8 @@ def _describe_upload(
         options = {"url": sign(upload) if upload.location else ""}
     elif upload.target.type == OCI:
         options = {"url": upload.location}
+    elif upload.target.type == CONTAINER:
+        options = {"url": upload.location.removeprefix("oci://"), "digest": upload.digest}
     else:
         options = {"artifact_path": f"{BASE_PATH}/composes/{compose.id}/download"}
     return {"status": upload.status, "type": upload.target.type, "options": options}

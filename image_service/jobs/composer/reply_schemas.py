@@ -79,11 +79,15 @@ REPLY_SCHEMAS: Schemas = {
     "UploadStatus": _object(
         {
             "status": {"enum": ["success", "failure", "pending", "running"]},
-            "type": {"enum": ["local", "aws.s3", "oci"]},
+            "type": {"enum": ["local", "aws.s3", "oci", "container"]},
             "options": {
                 "type": "object",
                 "properties": {
-                    "url": {**TEXT, "description": "of aws.s3 and oci; empty before it is there"},
+                    "url": {
+                        **TEXT,
+                        "description": "of aws.s3, oci and container; empty before it is there",
+                    },
+                    "digest": {**TEXT, "description": "of container: that of the manifest; same"},
                     "artifact_path": {**TEXT, "description": "of local: the path of the download"},
                 },
             },

@@ -8,7 +8,7 @@ import attrs
 
 from image_service.common.openapi.bodies import Json, Keywords, body, reference, schemas_of
 from image_service.jobs.model import ImageType
-from image_service.jobs.plans.plan import LOCAL, OCI, S3
+from image_service.jobs.plans.plan import CONTAINER, LOCAL, OCI, S3
 
 REFUSED: Final = "refused by error 35, unless it is empty"
 """The description of members that osbuild-composer knows and this service does not support."""
@@ -112,7 +112,9 @@ class UploadOptions:
     region: Annotated[str | None, f"of {S3}, which requires it", _SHORT] = None
     public: Annotated[bool, f"of {S3}: readable by everyone"] = False
     name: Annotated[
-        str | None, f"of {OCI}, which requires it: the repository, below UPLOAD_REGISTRY", _SHORT
+        str | None,
+        f"of {OCI}, which requires it, and {CONTAINER}: the repository, below UPLOAD_REGISTRY",
+        _SHORT,
     ] = None
     form: Annotated[str | None, f"of {OCI}: artifact (if absent) or container-disk", _SHORT] = None
 
@@ -125,7 +127,7 @@ _Options: TypeAlias = Annotated[Json, Keywords(**reference("UploadOptions"))]
 class UploadTargetBody:
     """The destination of an image."""
 
-    type: Annotated[str, f"{LOCAL}, {S3} or {OCI}", _SHORT]
+    type: Annotated[str, f"{LOCAL}, {S3}, {OCI} or {CONTAINER}", _SHORT]
     upload_options: _Options
 
 

@@ -27,7 +27,7 @@ from image_service.jobs.composer.request_bodies import (
     UploadOptions,
 )
 from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
-from image_service.jobs.plans.plan import FILE_NAMES, LOCAL, OCI, S3
+from image_service.jobs.plans.plan import CONTAINER, FILE_NAMES, LOCAL, OCI, S3
 from image_service.server.web_api.messages import parse_json_object
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ _INSTEAD = {
     "azure": f"use {LOCAL}, download the image, then az storage blob upload and az image create",
     "gcp": f"use {LOCAL}, download the image, then gcloud compute images import",
     "oci.objectstorage": f"use {LOCAL}, download the image, then oci compute image import",
-    "container": f"use {OCI} with the form container-disk",
     "pulp.ostree": "no image type of this service is an OSTree commit",
 }
 """Where to go for the targets that only osbuild's service has."""
-_OPTIONS = {LOCAL: set[str](), S3: {"region", "public"}, OCI: {"name", "form"}}
+_OPTIONS = {LOCAL: set[str](), S3: {"region", "public"}, OCI: {"name", "form"}, CONTAINER: {"name"}}
 _FORMS = ("artifact", "container-disk")
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z0-9]+)*)*")
 _CONTAINER_DISKS = (".raw", ".qcow2")
@@ -80,13 +79,16 @@ def parse_request(
     if unsupported:
         raise ApiError(f"not supported: {', '.join(unsupported)}", number=errors.UNSUPPORTED_CUSTOMIZATION)
     image_type = _parse_image_type(place, image.image_type)
+    distribution = _find_distribution(request)
     return ComposeRequest(
-        distribution=_find_distribution(request),
+        distribution=distribution,
         architecture=rpm_architecture(image.architecture),
         image_type=image_type,
         customization=parse_customizations(*_find_customizations(request)),
         size=_parse_size(f"{place}.size", image.size, image_type, max_disk_bytes),
-        uploads=tuple(_parse_uploads(place, image, image_type, can_upload=can_upload, can_push=can_push))
+        uploads=tuple(
+            _parse_uploads(place, image, image_type, distribution, can_upload=can_upload, can_push=can_push)
+        )
         or (UploadTarget(LOCAL),),
         document=kept,
     )
@@ -217,10 +219,20 @@ def _parse_size(path: str, size: int, image_type: ImageType, max_bytes: int) -> 
     return size
 
 
-def _parse_uploads(
-    place: str, image: ImageRequestBody, image_type: ImageType, *, can_upload: bool, can_push: bool
+def _parse_uploads(  # noqa: PLR0913 - two of them are of the server
+    place: str,
+    image: ImageRequestBody,
+    image_type: ImageType,
+    distribution: str,
+    *,
+    can_upload: bool,
+    can_push: bool,
 ) -> Iterator[UploadTarget]:
-    """Yield the targets; ``upload_options`` alone are those of S3."""
+    """Yield the targets; ``upload_options`` alone are those of S3.
+
+    Args:
+        distribution: the repository of a container that has no name, as in osbuild-composer.
+    """
     targets = [
         (f"{place}.upload_targets[{number}]", target.type, target.upload_options)
         for number, target in enumerate(image.upload_targets)
@@ -232,16 +244,24 @@ def _parse_uploads(
         if fault is not None:
             raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
         options = parse_body(UploadOptions, sent)
-        if type_ == OCI and (fault := _find_registry_fault(options, image_type, can_push=can_push)):
-            raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
-        yield UploadTarget(type_, options.public, options.region, options.name, options.form)
+        name, form = options.name, options.form
+        if type_ == CONTAINER:
+            name, form = name or distribution, _FORMS[1]
+        target = UploadTarget(type_, options.public, options.region, name, form)
+        if type_ in {OCI, CONTAINER}:
+            fault = _find_registry_fault(target, image_type, can_push=can_push)
+            if fault is not None:
+                raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
+        yield target
 
 
 def _find_upload_fault(type_: str, options: Json, *, can_upload: bool) -> str | None:
     if type_ not in _OPTIONS:
         instead = _INSTEAD.get(type_)
-        return f".type must be {LOCAL}, {S3} or {OCI}" + (f"; {instead}" if instead else "")
+        return f".type must be {LOCAL}, {S3}, {OCI} or {CONTAINER}" + (f"; {instead}" if instead else "")
     unknown = options.keys() - _OPTIONS[type_]
+    if type_ == CONTAINER and "tag" in unknown:
+        return ".upload_options.tag must be absent: the tag is the id of the compose, and replaces no other"
     if unknown:
         return f".upload_options of {type_} must not have {', '.join(sorted(unknown))}"
     if type_ == S3 and not options.get("region"):
@@ -251,15 +271,16 @@ def _find_upload_fault(type_: str, options: Json, *, can_upload: bool) -> str | 
     return None
 
 
-def _find_registry_fault(options: UploadOptions, image_type: ImageType, *, can_push: bool) -> str | None:
+def _find_registry_fault(target: UploadTarget, image_type: ImageType, *, can_push: bool) -> str | None:
     if not can_push:
-        return f": this server has no place for {OCI}, because UPLOAD_REGISTRY is not set"
-    if not options.name or not _REPOSITORY.fullmatch(options.name):
+        return f": this server has no place for {target.type}, because UPLOAD_REGISTRY is not set"
+    if not target.name or not _REPOSITORY.fullmatch(target.name):
         return (
             ".upload_options.name must be a repository: lower-case letters, digits, and . _ - / between them"
         )
-    if options.form not in {None, *_FORMS}:
+    if target.form not in {None, *_FORMS}:
         return f".upload_options.form must be {' or '.join(_FORMS)}"
-    if options.form == _FORMS[1] and not FILE_NAMES[image_type].endswith(_CONTAINER_DISKS):
-        return f".upload_options.form: {image_type} is not a raw or qcow2 disk, as a container disk is"
+    if target.form == _FORMS[1] and not FILE_NAMES[image_type].endswith(_CONTAINER_DISKS):
+        of_what = ".upload_options.form" if target.type == OCI else ".type"
+        return f"{of_what}: {image_type} is not a raw or qcow2 disk, as a container disk is"
     return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
+from image_service.common.registry.references import DIGEST
 from image_service.core.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
 from image_service.jobs.model import (
     ComposeState,
@@ -65,9 +66,8 @@ class JobPlanActions:
             self._wake()  # the tenant may have been at its limit
         if job.type is JobType.UPLOAD:
             # Not the location that its worker names: the URL of this one is signed with our credentials.
-            location = _location_of(job.arguments) if error is None else ""
-            status = "success" if error is None else "failure"
-            await self._set_upload(compose_id, step, status, location)
+            upload = ("success", _location_of(job.arguments), _digest_of(job.result))
+            await self._set_upload(compose_id, step, *(upload if error is None else ("failure",)))
 
     async def act(self, compose_id: str, step: str) -> JobError | None:
         """Carry out a step of this service."""
@@ -123,19 +123,27 @@ class JobPlanActions:
         if not await self._rows.call(self._rows.composes.set_state, compose_id, state):
             raise _gone(compose_id)
 
-    async def _set_upload(self, compose_id: str, step: str, status: str, location: str = "") -> None:
+    async def _set_upload(
+        self, compose_id: str, step: str, status: str, location: str = "", digest: str = ""
+    ) -> None:
         """Set the state of the upload of a step: the steps are in the order of their targets."""
         compose = await self._find_compose(compose_id)
         steps = [each.name for each in compose.plan.steps if each.action == JobType.UPLOAD]
         numbers = [number for number, each in enumerate(compose.uploads) if each.target.type != LOCAL]
         number = numbers[steps.index(step)]
-        upload = UploadResult(compose.uploads[number].target, status, location)
+        upload = UploadResult(compose.uploads[number].target, status, location, digest)
         await self._rows.call(self._rows.composes.set_upload, compose_id, number, upload)
 
 
 def _location_of(arguments: Mapping[str, object]) -> str:
     """Return where an upload puts its image."""
     return str(arguments.get("reference") or "s3://{bucket}/{key}".format_map(arguments))
+
+
+def _digest_of(result: Mapping[str, object]) -> str:
+    """Return the digest at the end of the location that a worker names; "" if it has none."""
+    found = DIGEST.fullmatch(str(result.get("location", "")).rpartition("@")[2])
+    return found[0] if found else ""
 
 
 def _gone(compose_id: str) -> NotFound:

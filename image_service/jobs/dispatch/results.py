@@ -26,7 +26,7 @@ _MAX_ERROR_TEXT = 4000
 """Characters of the reason of an error, and of the JSON of its details: lists show them."""
 
 _JSON_NAMES: dict[type, str] = {dict: "an object", str: "a string"}
-_FACTS: dict[str, type] = {"provenance": dict, "log": str}
+_FACTS: dict[str, type] = {"provenance": dict, "log": str, "location": str}
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class WorkerResult:
     """The result of a job, as its worker reports it.
 
     Args:
-        facts: further members: ``provenance``, ``log``.
+        facts: further members: ``provenance``, ``log``, and the ``location`` of an upload.
         error: the reason of its failure; None: it succeeded.
     """
 

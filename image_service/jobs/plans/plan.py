@@ -35,6 +35,8 @@ CATALOG_IMAGE = "image:"
 
 S3 = "aws.s3"
 OCI = "oci"
+CONTAINER = "container"
+"""Of osbuild-composer: in a registry, too, as a container disk."""
 LOCAL = "local"
 """The types of upload targets."""
 

@@ -125,9 +125,9 @@ class JobsSettings:
     """`s3://BUCKET/PREFIX` for upload targets `aws.s3`. Workers need AWS credentials for it. When not set:
     such a target is refused."""
     upload_registry: str | None = setting("UPLOAD_REGISTRY", parse=_parse_registry)
-    """`oci://HOST/REPOSITORY` for upload targets `oci`: images go to repositories below it, each with the id
-    of its compose as the tag. Workers need credentials for it (`REGISTRY_AUTH_FILE`). When not set: such a
-    target is refused."""
+    """`oci://HOST/REPOSITORY` for upload targets `oci` and `container`: images go to repositories below it,
+    each with the id of its compose as the tag. Workers need credentials for it (`REGISTRY_AUTH_FILE`). When
+    not set: such a target is refused."""
     distribution_aliases: Mapping[str, str] = setting(
         "DISTRIBUTION_ALIASES", parse=_parse_aliases, absent=MappingProxyType({})
     )

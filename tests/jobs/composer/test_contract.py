@@ -43,7 +43,11 @@ THEIRS = {
 }
 BARE_ARRAY = {("/composes/", "get")}  # composer-cli reads one, unlike the document
 THREE_LEVELS = {("/distributions", "get")}  # same
-UPLOAD_SCHEMAS = {"local": "LocalUploadStatus", "aws.s3": "AWSS3UploadStatus"}
+UPLOAD_SCHEMAS = {
+    "local": "LocalUploadStatus",
+    "aws.s3": "AWSS3UploadStatus",
+    "container": "ContainerUploadStatus",
+}
 S3 = {"region": "eu-west-1"}
 IMAGE = Artifact("disk.vmdk", 7, "ab" * 32, "jobs/a/1/disk.vmdk")
 
@@ -68,7 +72,10 @@ def many(composer: Composer) -> Composer:
     target = UploadTarget("aws.s3", region="eu-west-1")
     composes.set_upload(succeeded, 0, UploadResult(target, "success", "s3://images/made/disk.vmdk"))
     composes.finish(succeeded, ComposeState.SUCCESS, image=IMAGE)
-    composer.compose(ImageType.GUEST_IMAGE)
+    pushed = composer.compose(ImageType.GUEST_IMAGE)
+    container = UploadTarget("container", name="team/disk", form="container-disk")
+    digest = f"sha256:{'0' * 64}"
+    composes.set_upload(pushed, 0, UploadResult(container, "success", "oci://host/team/disk:1", digest))
     return composer
 
 

@@ -196,7 +196,30 @@ def test_live_iso_is_not_a_container_disk() -> None:
 
 
 def test_without_a_registry_its_targets_are_refused() -> None:
-    assert "UPLOAD_REGISTRY is not set" in refusal(oci(name="a"), can_push=False)[1]
+    for document in (oci(name="a"), container(name="a")):
+        assert "UPLOAD_REGISTRY is not set" in refusal(document, can_push=False)[1]
+
+
+def container(*, image_type: str = "guest-image", **options: str) -> dict[str, Any]:
+    target = {"type": "container", "upload_options": options}
+    return compose(image_requests=[image(image_type=image_type, upload_targets=[target])])
+
+
+@pytest.mark.parametrize(("options", "name"), [({"name": "team/rhcos"}, "team/rhcos"), ({}, "rhcos-4.19")])
+def test_container_is_a_container_disk(options: dict[str, str], name: str) -> None:
+    document = {**container(**options), "distribution": "rhcos-4.19"}
+    assert parse(document).uploads == (UploadTarget("container", name=name, form="container-disk"),)
+
+
+def test_wrong_containers_are_refused() -> None:
+    number, detail = refusal(container(name="a", tag="latest"))
+    assert (number, "the tag is the id of the compose" in detail) == (38, True)
+    assert "must not have form" in refusal(container(form="artifact"))[1]
+    assert "name must be a repository" in refusal(container(name="Team"))[1]
+    assert (
+        ".type: live-installer is not a raw or qcow2 disk"
+        in refusal(container(image_type="live-installer"))[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,14 +327,13 @@ def test_without_a_registry_its_targets_are_refused() -> None:
             (
                 compose(image_requests=[image(upload_targets=[{"type": type_, "upload_options": {}}])]),
                 38,
-                f"image_requests[0].upload_targets[0].type must be local, aws.s3 or oci{instead}",
+                f"image_requests[0].upload_targets[0].type must be local, aws.s3, oci or container{instead}",
             )
             for type_, instead in (
                 ("aws", "; for an AMI use aws.s3, then import-snapshot and register-image of aws ec2"),
                 ("azure", "; use local, download the image, then az storage blob upload and az image create"),
                 ("oci.objectstorage", "; use local, download the image, then oci compute image import"),
                 ("gcp", "; use local, download the image, then gcloud compute images import"),
-                ("container", "; use oci with the form container-disk"),
                 ("pulp.ostree", "; no image type of this service is an OSTree commit"),
                 ("s3cr3t", ""),
             )

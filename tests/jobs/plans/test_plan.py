@@ -150,8 +150,9 @@ def test_each_s3_target_is_an_upload_of_its_own() -> None:
     assert second.arguments["public"] is True
 
 
-def test_target_in_a_registry_has_the_compose_as_its_tag() -> None:
-    target = UploadTarget("oci", name="team/rhcos", form="container-disk")
+@pytest.mark.parametrize("type_", ["oci", "container"])
+def test_target_in_a_registry_has_the_compose_as_its_tag(type_: str) -> None:
+    target = UploadTarget(type_, name="team/rhcos", form="container-disk")
     asked = request(ImageType.GUEST_IMAGE, uploads=(target,))
     made = make_plan("c0ffee", asked, disk_base("metal"), None, "oci://host/made")
     assert named(made, "upload").arguments == {
