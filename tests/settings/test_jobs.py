@@ -74,7 +74,7 @@ def test_slots_of_the_own_worker(tmp_path: Path, variables: Mapping[str, str], s
 @pytest.mark.parametrize(
     ("variables", "fault"),
     [
-        ({"JOBS_APIS": "composer,koji"}, "'koji' must be one of composer, worker, ec2"),
+        ({"JOBS_APIS": "composer,koji"}, "'koji' must be one of composer, worker, ec2, registry"),
         ({"JOBS_LISTEN": "unix:jobs.sock"}, "absolute path after unix:"),
         ({"JOBS_LISTEN": "host:80"}, "'host:80' must be an IP address and a port"),
         ({"JOBS_LISTEN": f"unix:/{'a' * 120}"}, "at most 107 bytes"),

@@ -13,6 +13,7 @@ from image_service.jobs.composer.compose_routes import ComposeRoutes
 from image_service.jobs.composer.composer_api import ComposerApi
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
+from image_service.jobs.composer.registry_api import RegistryApi
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
 from image_service.jobs.dispatch.actions import JobPlanActions
 from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
@@ -22,7 +23,7 @@ from image_service.jobs.dispatch.handout import JobHandout
 from image_service.jobs.dispatch.rows import DispatchRows
 from image_service.jobs.dispatch.tokens import JobTokens
 from image_service.jobs.dispatch.upload_slots import UploadSlots
-from image_service.jobs.metrics.jobs_metrics import COMPOSER, WORKER
+from image_service.jobs.metrics.jobs_metrics import COMPOSER, REGISTRY, WORKER
 from image_service.jobs.metrics.measured_api import MeasuredApi
 from image_service.jobs.plans.plan import UploadPlace
 from image_service.jobs.worker_api.worker_api import WorkerApi
@@ -80,9 +81,10 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     uploads = ArtifactUploads(store, in_upload_thread, slots)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
     plans = ComposePlans(engine)
-    served: dict[str, ComposerApi | WorkerApi] = {
+    served: dict[str, ComposerApi | WorkerApi | RegistryApi] = {
         COMPOSER: _build_composer_api(settings, rows, artifacts, plans),
         WORKER: WorkerApi(dispatch_rows, dispatcher, attempts, artifacts.contents),
+        REGISTRY: RegistryApi(rows.composes, artifacts.contents, rows.in_thread),
     }
     apis = [
         MeasuredApi(name, api, api.operations, metrics)

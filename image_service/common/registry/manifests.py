@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -41,6 +42,13 @@ _TAR = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,40}")
 # The names of Go's ports, by the names of RPM's architectures.
 GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
+
+
+DISK_TYPE = "application/vnd.kubevirt.disk."
+"""Of the layer with a disk, before its format."""
+DISK_FORMATS = ("raw", "qcow2")
+"""Those that KubeVirt and ironic know."""
+FILE_TYPE = "application/octet-stream"
 
 
 @attrs.frozen
@@ -224,3 +232,30 @@ def _platform(member: object) -> ImagePlatform | None:
 
 def _titles(layers: list[BlobDescriptor]) -> str:
     return ", ".join(repr(layer.title) for layer in layers if layer.title)[:300] or "none with a title"
+
+
+EMPTY_CONFIG = BlobDescriptor(EMPTY_TYPE, f"sha256:{hashlib.sha256(b'{}').hexdigest()}", 2)
+
+
+def artifact_layer_type(file_name: str) -> tuple[str, Mapping[str, str]]:
+    """Return media type and annotations of the layer with a file, by its name."""
+    suffix = file_name.rpartition(".")[2]
+    if suffix in DISK_FORMATS:
+        return f"{DISK_TYPE}{suffix}", {TITLE: file_name, "disktype": suffix}
+    return FILE_TYPE, {TITLE: file_name}
+
+
+def render_artifact(artifact_type: str, layer: BlobDescriptor) -> bytes:
+    """Return the manifest of an artifact with one layer, the same for the same arguments."""
+
+    def members(blob: BlobDescriptor) -> dict[str, object]:
+        return {"mediaType": blob.media_type, "digest": blob.digest, "size": blob.size}
+
+    document = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "artifactType": artifact_type,
+        "config": members(EMPTY_CONFIG),
+        "layers": [{**members(layer), "annotations": dict(layer.annotations)}],
+    }
+    return json.dumps(document, indent=2).encode()

@@ -47,6 +47,9 @@ class ServedApi(Protocol):
     def is_streamed(self, method: str, path: str) -> bool:
         """Return True if the content of such a request is streamed."""
 
+    def authorization_of(self, request: ApiRequest) -> str | None:
+        """Return the value of Authorization by which a request is authenticated; None: it has none."""
+
 
 class SignedApi(Protocol):
     """An API that authenticates its requests itself, by their signatures."""
@@ -98,7 +101,7 @@ class ApiFront:
             raise NotFound("no such resource")
         if request.method == "GET" and _PUBLIC.fullmatch(request.path, len(base_path)):
             return await api.respond(request)
-        request = attrs.evolve(request, principal=await self._authenticate(request))
+        request = attrs.evolve(request, principal=await self._authenticate(request, api))
         if len(request.body) <= UNCHECKED_BYTES:
             return await api.respond(request)
         await self._carrying_out.acquire()  # it takes several times the memory of its content
@@ -116,13 +119,13 @@ class ApiFront:
         api, _ = self._find(request.path)
         if api is None:
             raise NotFound("no such resource")
-        principal = await self._authenticate(request)
+        principal = await self._authenticate(request, api)
         slots, tenant = self._large_requests, principal.tenant
         async with slots.slot(tenant, tenant, content) if slots else nullcontext():
             yield api.max_body_bytes
 
-    async def _authenticate(self, request: ApiRequest) -> Principal:
-        authorization = request.headers.get("authorization")
+    async def _authenticate(self, request: ApiRequest, api: ServedApi) -> Principal:
+        authorization = api.authorization_of(request)
         principal = await self._authenticator.authenticate(authorization, is_local=request.is_local)
         request.record_authenticated()
         return principal

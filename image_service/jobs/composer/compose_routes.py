@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
-_UUID = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+COMPOSE_ID = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _ONE = "/composes/{compose_id}"
 
 
@@ -210,7 +210,7 @@ class ComposeRoutes:
 
     def _find(self, request: ApiRequest, compose_id: str) -> Compose:
         """Return a compose of the request's tenant; raises ApiError."""
-        if not _UUID.fullmatch(compose_id.lower()):
+        if not COMPOSE_ID.fullmatch(compose_id.lower()):
             raise ApiError(number=errors.MALFORMED_ID)
         compose = self._composes.find(compose_id.lower(), request.principal.tenant)
         if compose is None or compose.origin is not ComposeOrigin.COMPOSER:

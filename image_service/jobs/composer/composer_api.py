@@ -76,6 +76,10 @@ class ComposerApi:
         del method, path
         return False
 
+    def authorization_of(self, request: ApiRequest) -> str | None:
+        """Return the field of a request."""
+        return request.headers.get("authorization")
+
     async def _show_openapi(self, request: ApiRequest) -> ApiResponse:
         del request  # not needed
         return json_response(self.document)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COMPOSER = "composer"
 WORKER = "worker"
+REGISTRY = "registry"
 EC2 = "ec2"
 """The APIs whose requests are counted."""
 
@@ -83,7 +84,7 @@ class JobsMetrics:
         of_request = ("method", "path", "code", "subsystem", "tenant")
         self._request_counts = {
             api: count(f"{api}_request_count", "Requests by route and status.", *of_request)
-            for api in (COMPOSER, WORKER, EC2)
+            for api in (COMPOSER, WORKER, EC2, REGISTRY)
         }
         self._request_seconds = {
             api: histogram(
@@ -93,7 +94,7 @@ class JobsMetrics:
                 "path",
                 "tenant",
             )
-            for api in (COMPOSER, WORKER, EC2)
+            for api in (COMPOSER, WORKER, EC2, REGISTRY)
         }
         self.pending_jobs = gauge("worker_pending_jobs", "Jobs that wait for a worker.", "type", "tenant")
         self.running_jobs = gauge("worker_running_jobs", "Jobs that a worker has.", "type", "tenant")
@@ -136,7 +137,7 @@ class JobsMetrics:
         self._engine.set_function(lambda: float(is_available()))
 
     def record_request(self, api: str, request: MeasuredRequest) -> None:
-        """Record a request to `COMPOSER`, `WORKER` or `EC2`."""
+        """Record a request to `COMPOSER`, `WORKER`, `EC2` or `REGISTRY`."""
         labels = request.method, request.path, str(request.status), api, request.tenant
         self._request_counts[api].increment(*labels)
         self._request_seconds[api].labels(request.path, request.tenant).observe(request.seconds)

@@ -46,6 +46,7 @@ class MeasuredApi:
         self.max_body_bytes = api.max_body_bytes
         self.render_error = api.render_error
         self.is_streamed = api.is_streamed
+        self.authorization_of = api.authorization_of
         self._name = name
         self._api = api
         paths = dict.fromkeys(operation.path for operation in operations)

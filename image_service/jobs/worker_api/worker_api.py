@@ -94,6 +94,10 @@ class WorkerApi:
         """Return True for the upload of an artifact."""
         return method == "PUT" and _ARTIFACT.fullmatch(path) is not None
 
+    def authorization_of(self, request: ApiRequest) -> str | None:
+        """Return the field of a request."""
+        return request.headers.get("authorization")
+
     def _operations(self) -> list[ApiOperation]:
         return [
             ApiOperation(

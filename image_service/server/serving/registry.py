@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.internet.defer import Deferred
 
-from image_service.common.registry.manifests import EMPTY_TYPE, MANIFEST_TYPE, TITLE
+from image_service.common.registry.manifests import (
+    EMPTY_TYPE,
+    MANIFEST_TYPE,
+    TITLE,
+    BlobDescriptor,
+    render_artifact,
+)
 from image_service.core.errors import NotFound, Unauthorized
 from image_service.server.http.response import render_fields
 from image_service.server.serving.pages import prepare_page
@@ -100,21 +106,8 @@ class Registry:
 
 def render_manifest(image: BootImage, digest: bytes) -> bytes:
     """Return the manifest of an image, the same for the same bytes and name."""
-    empty = {"mediaType": EMPTY_TYPE, "digest": _name(_EMPTY_DIGEST), "size": len(EMPTY)}
-    layer = {
-        "mediaType": LAYER_TYPE,
-        "digest": _name(digest),
-        "size": image.size,
-        "annotations": {TITLE: image.file_name},
-    }
-    document = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST_TYPE,
-        "artifactType": ARTIFACT_TYPE,
-        "config": empty,
-        "layers": [layer],
-    }
-    return json.dumps(document, indent=2).encode()
+    layer = BlobDescriptor(LAYER_TYPE, _name(digest), image.size, {TITLE: image.file_name})
+    return render_artifact(ARTIFACT_TYPE, layer)
 
 
 def _page(request: Request, subject: Subject, content: bytes, media_type: str) -> PreparedResponse:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeAlias
 
-APIS = ("composer", "worker", "ec2")
+APIS = ("composer", "worker", "ec2", "registry")
+"""The last one only if it is named."""
 DATA_DIR = "{DATA_DIR}"
 """Stands for that directory in paths."""
 
@@ -96,10 +97,13 @@ def _parse_aliases(value: str) -> Mapping[str, str]:
 class JobsSettings:
     """Jobs: APIs, listeners, limits."""
 
-    apis: frozenset[str] = setting("JOBS_APIS", parse=_parse_apis, absent=frozenset(), default=",".join(APIS))
-    """The APIs that this process serves, separated by commas: `composer`, `worker` and `ec2`, which is
-    served if there is an `EC2_CREDENTIALS_FILE`. Without `worker`, the process only queues and lists
-    composes; without `composer`, it only hands out queued jobs."""
+    apis: frozenset[str] = setting(
+        "JOBS_APIS", parse=_parse_apis, absent=frozenset(), default=",".join(APIS[:-1])
+    )
+    """The APIs that this process serves, separated by commas: `composer`, `worker`, `ec2`, which is served
+    if there is an `EC2_CREDENTIALS_FILE`, and `registry`, an OCI registry of finished composes. Without
+    `worker`, the process only queues and lists composes; without `composer`, it only hands out queued
+    jobs."""
     listen: tuple[JobsAddress, ...] = setting(
         "JOBS_LISTEN",
         parse=parsers.separated(_parse_address),

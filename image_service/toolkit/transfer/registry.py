@@ -24,7 +24,15 @@ from image_service.common.registry.connections import (
 )
 from image_service.common.registry.credentials import CredentialStore, parse_auth_file
 from image_service.common.registry.errors import RegistryFailed
-from image_service.common.registry.manifests import EMPTY_TYPE, GO_ARCHITECTURES, MANIFEST_TYPE, TITLE
+from image_service.common.registry.manifests import (
+    DISK_FORMATS,
+    DISK_TYPE,
+    EMPTY_TYPE,
+    FILE_TYPE,
+    GO_ARCHITECTURES,
+    MANIFEST_TYPE,
+    TITLE,
+)
 from image_service.common.registry.mirrors import RegistryRules
 from image_service.common.registry.pusher import BlobSource, RegistryPusher
 from image_service.core.errors import ConfigurationError, InvalidArguments, TransferFailed
@@ -43,11 +51,8 @@ FORMS = (ARTIFACT, CONTAINER_DISK)
 
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
-_DISK = "application/vnd.kubevirt.disk."
-_RAW = "application/octet-stream"
 _BLOCK = 1 << 20
 _QEMU = 107  # user and group of QEMU in KubeVirt's pods
-_DISK_FORMATS = ("raw", "qcow2")  # those that KubeVirt and ironic know
 
 
 _Part: TypeAlias = "tuple[Callable[[int, int], bytes], int]"
@@ -154,16 +159,16 @@ def _make_layer(
     def read_at(offset: int, length: int) -> bytes:
         return os.pread(file.descriptor, length, offset)
 
-    is_disk = publication.content in _DISK_FORMATS
+    is_disk = publication.content in DISK_FORMATS
     if publication.form == ARTIFACT:
         digest = _digest([(read_at, file.size)], workspace)
         layer = BlobSource(digest, file.size, partial(read_exactly, read_at))
         annotations = {TITLE: publication.name, **({"disktype": publication.content} if is_disk else {})}
-        media_type = f"{_DISK}{publication.content}" if is_disk else _RAW
+        media_type = f"{DISK_TYPE}{publication.content}" if is_disk else FILE_TYPE
         return layer, {"mediaType": media_type, "annotations": annotations}
     if not is_disk:
         raise InvalidArguments(
-            f"a container disk is {' or '.join(_DISK_FORMATS)}, not {publication.content or 'any file'}:"
+            f"a container disk is {' or '.join(DISK_FORMATS)}, not {publication.content or 'any file'}:"
             " convert the image first"
         )
     head = _tar_head(publication.name, file.size)

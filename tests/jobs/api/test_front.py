@@ -39,6 +39,9 @@ class NamedApi:
     def is_streamed(self, method: str, path: str) -> bool:
         return (method, path) == ("PUT", f"{self.base_paths[0]}/file")
 
+    def authorization_of(self, request: ApiRequest) -> str | None:
+        return request.headers.get("authorization")
+
 
 class SigningApi(NamedApi):
     paths = frozenset({"/", "/services/compute"})

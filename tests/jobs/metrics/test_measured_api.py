@@ -38,6 +38,9 @@ class Api:
     def is_streamed(self, method: str, path: str) -> bool:
         return (method, path) == ("PUT", "/content")
 
+    def authorization_of(self, request: ApiRequest) -> str | None:
+        return request.headers.get("authorization")
+
 
 async def nothing(_: ApiRequest) -> ApiResponse:
     return ApiResponse()
