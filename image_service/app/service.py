@@ -153,6 +153,8 @@ class ImageService(ProcessService):
             metrics=None if has_admin else partial(shared.metrics_page, self.metrics),
             base_images=None if has_admin else lambda: state.images,
             mirror=sync.mirror.find_boot_image,
+            signing=settings.signing,
+            find_origin=base_images.find_origin,
         )
         transport = build_transport(
             self._parts,

@@ -29,6 +29,7 @@ from image_service.settings.network import (
 from image_service.settings.proxies import ProxySettings
 from image_service.settings.registries import RegistrySettings
 from image_service.settings.remote import RemoteSettings, S3Settings
+from image_service.settings.signing import SigningSettings
 from image_service.settings.upstream import SnapshotSettings, StandaloneSettings, UpstreamSettings
 from image_service.settings.variables import groups_of, read_group, variables_of
 
@@ -61,6 +62,7 @@ class Settings:
     registries: RegistrySettings = attrs.field(factory=RegistrySettings)
     admin: AdminSettings = attrs.field(factory=AdminSettings)
     links: LinkSettings = attrs.field(factory=LinkSettings)
+    signing: SigningSettings = attrs.field(factory=SigningSettings)
     log: LogSettings = attrs.field(factory=LogSettings)
     standalone: StandaloneSettings = attrs.field(factory=StandaloneSettings)
 
@@ -103,7 +105,7 @@ class Settings:
                 yield f"{' or '.join(variable.names)}: is not set, but required"
         if self.listen.http_port and self.listen.http_port == self.listen.port:
             yield f"HTTP_LISTEN_PORT={self.listen.http_port}: LISTEN_PORT is the same; they must differ"
-        for group in (self.tls, self.catalog, self.download, self.admin, self.database):
+        for group in (self.tls, self.catalog, self.download, self.admin, self.database, self.signing):
             yield from group.contradictions(environ)
         yield from self.streams.contradictions_with(self.catalog)
         if standalone and environ.get("ASSISTED_SERVICE_HOST"):

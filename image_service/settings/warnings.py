@@ -92,7 +92,7 @@ def _file_warnings(settings: Settings) -> Iterator[str]:
     if certificate and (end := describe_end(certificate, read_not_after(certificate), datetime.now(UTC))):
         yield end
     files = (settings.tls.key_file, settings.admin.token_file, settings.database.secret_file)
-    for secret in (*files, *settings.registries.auth_files):
+    for secret in (*files, settings.signing.key_file, *settings.registries.auth_files):
         if secret:
             yield from describe_exposure(secret)
 

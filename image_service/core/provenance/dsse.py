@@ -37,6 +37,7 @@ IN_TOTO = "application/vnd.in-toto+json"
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 """The type of a bundle."""
 
+_PEM_END = b"-----END PUBLIC KEY-----"
 _KINDS = "an ECDSA P-256 or an Ed25519 key in PEM"
 
 PublicKey: TypeAlias = EcPublicKey | Ed25519PublicKey
@@ -101,6 +102,14 @@ def load_signing_key(pem: bytes) -> BundleSigner:
             " (3.2 or later); use Ed25519"
         ) from None
     return signer
+
+
+def load_verifying_keys(pem: bytes) -> tuple[BundleVerifier, ...]:
+    """Return the public keys, at least one, of a file; ConfigurationError if one does not verify here."""
+    keys = tuple(load_verifying_key(each + _PEM_END) for each in pem.split(_PEM_END)[:-1])
+    if not keys:
+        raise ConfigurationError(f"the file has no public key: it must have {_KINDS}")
+    return keys
 
 
 def load_verifying_key(pem: bytes) -> BundleVerifier:

@@ -39,16 +39,22 @@ PREDICATE = "https://image-service.invalid/boot-image/v1"
 MAX_BENEATH = 1 << 20
 """Bytes of the base beneath all overlays, without those that are zero as a whole."""
 
+EXCERPT_BYTES = 1 << 20
+"""The longest part of an excerpt."""
+
 _CHUNK = 1 << 20
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Purpose(enum.Enum):
-    """What bytes that are not the base's are for."""
+    """What bytes are for. In an excerpt `BASE` are the base's, and `DERIVED` those of a file made from it."""
 
     IGNITION = "ignition"
     KERNEL_ARGUMENTS = "kernel-arguments"
     RAMDISK = "ramdisk"
     BOOT_RECORDS = "boot-records"
+    BASE = "base-image"
+    DERIVED = "derived"
 
 
 @attrs.frozen
@@ -70,7 +76,7 @@ class StatedOverlay(StatedPart):
 
 @attrs.frozen
 class StatedTail(StatedPart):
-    """Bytes behind the base."""
+    """Bytes behind the base, or of an excerpt."""
 
     source: int | None = None  # the offset in the base of the same bytes; None: they are not the base's
 
@@ -91,6 +97,7 @@ class StatedBase:
         origin: the URL that it came from, stripped by `strip_origin`; None: it is not known.
         block_length: bytes of a block; the last may be shorter. None: there is one block, the whole.
         blocks: the SHA-256 of each block, if there are several.
+        signature: its vendor's, a detached OpenPGP one; None: none was verified.
     """
 
     sha256: str
@@ -100,6 +107,7 @@ class StatedBase:
     origin: str | None = attrs.field(default=None, converter=attrs.converters.optional(strip_origin))
     block_length: int | None = None
     blocks: tuple[str, ...] = ()
+    signature: bytes | None = None
 
 
 @attrs.frozen
@@ -109,10 +117,13 @@ class Statement:
     Args:
         length: bytes of the image.
         config_sha256: of the Ignition config as received; None: there is none.
-        time: when the snapshot was made that the image is of, UTC, whole seconds.
+        time: when the snapshot that the image is of was made, or its base if there is none; UTC, whole
+            seconds; None: it is not known.
         layout: the version of the byte layout.
         overlays: by offset, disjoint, within the base.
         tail: from the end of the base to that of the image, without a gap.
+        excerpt: all parts of an image that does not contain the whole of its base, without a gap; such an
+            image has neither overlays nor tail.
     """
 
     file_name: str
@@ -120,10 +131,11 @@ class Statement:
     length: int
     base: StatedBase
     config_sha256: str | None
-    time: datetime
+    time: datetime | None
     layout: int
-    overlays: tuple[StatedOverlay, ...]
-    tail: tuple[StatedTail, ...]
+    overlays: tuple[StatedOverlay, ...] = ()
+    tail: tuple[StatedTail, ...] = ()
+    excerpt: tuple[StatedTail, ...] = ()
 
 
 def state_image(  # noqa: PLR0913 - each is a member of the statement
@@ -133,28 +145,32 @@ def state_image(  # noqa: PLR0913 - each is a member of the statement
     *,
     digest: str,
     config: bytes,
-    time: datetime,
+    time: datetime | None,
     layout: int,
+    own: Purpose = Purpose.BOOT_RECORDS,
 ) -> Statement:
-    """Return the statement of an image that `compose` has laid over the whole of a base.
+    """Return the statement of an image that was made from a base.
 
     It reads the base beneath the overlays, and its directories, which blocks.
 
     Args:
         digest: the SHA-256 of the image.
         config: empty: there is none.
+        own: the purpose of bytes that are neither the base's nor in an area with a purpose.
 
     Raises:
-        Unprocessable: the image consists of parts of the base, or the bytes beneath are too many.
+        Unprocessable: the bytes beneath are too many.
     """
-    _check_is_whole(image, stated.length)
     regions = tuple(_regions(image, base))
     overlays: list[StatedOverlay] = []
     tail: list[StatedTail] = []
+    is_whole = contains_whole(image, base)
     position, left = 0, MAX_BENEATH
-    for extent in image.extents.extents:
-        purpose = _purpose(regions, position, extent.length)
-        if position >= stated.length:
+    for extent in image.extents.extents if is_whole else _split(image.extents.extents):
+        purpose = _purpose(regions, position, extent.length, own)
+        if not is_whole:
+            tail.append(_state_excerpt(extent, position, purpose, base))
+        elif position >= stated.length:
             source = extent.offset if isinstance(extent, FileExtent) else None
             tail.append(StatedTail(position, extent.length, _digest(extent), purpose, source))
         elif not isinstance(extent, FileExtent):
@@ -168,31 +184,46 @@ def state_image(  # noqa: PLR0913 - each is a member of the statement
         length=image.size,
         base=stated,
         config_sha256=sha256(config).hexdigest() if config else None,
-        time=time.astimezone(UTC).replace(microsecond=0),
+        time=time.astimezone(UTC).replace(microsecond=0) if time else None,
         layout=layout,
         overlays=tuple(overlays),
-        tail=tuple(tail),
+        tail=tuple(tail) if is_whole else (),
+        excerpt=() if is_whole else tuple(tail),
     )
 
 
-def _check_is_whole(image: BootImage, length: int) -> None:
-    """Raise Unprocessable if the base's bytes are at other offsets or of another file, or some are absent."""
+def contains_whole(image: BootImage, base: BaseImage) -> bool:
+    """Return True if all bytes of the base are in their places or replaced, and no other file's are there."""
     position = 0
     for extent in image.extents.extents:
-        if position < length < position + extent.length:
-            break
+        if position < base.file.size < position + extent.length:
+            return False
         if isinstance(extent, FileExtent) and (
-            extent.file.size != length or extent.offset != position < length
+            extent.file is not base.file or extent.offset != position < base.file.size
         ):
-            break
+            return False
         position += extent.length
-    if position != image.size or position < length:
-        raise Unprocessable("a statement is of an image that contains the whole of its base")
+    return position >= base.file.size
+
+
+def _split(extents: Iterable[Extent]) -> Iterator[Extent]:
+    """Yield extents in pieces, each with a digest of its own, by which a wrong byte is located."""
+    for extent in extents:
+        for start in range(0, extent.length, EXCERPT_BYTES):
+            yield extent.slice(start, min(start + EXCERPT_BYTES, extent.length))
+
+
+def _state_excerpt(extent: Extent, position: int, purpose: Purpose, base: BaseImage) -> StatedTail:
+    source = None
+    if isinstance(extent, FileExtent):
+        is_base = extent.file is base.file
+        source, purpose = (extent.offset, Purpose.BASE) if is_base else (None, Purpose.DERIVED)
+    return StatedTail(position, extent.length, _digest(extent), purpose, source)
 
 
 def _regions(image: BootImage, base: BaseImage) -> Iterator[tuple[Purpose, int, int]]:
     """Yield the areas with a purpose of their own, from a start up to a stop."""
-    if isinstance(base.iso, LiveIso):
+    if isinstance(base.iso, LiveIso) and image.areas:  # else it is not such an ISO
         found = read_live_iso(image.extents.read_at, image.size)
         spans = [(Purpose.IGNITION, found.ignition), (Purpose.RAMDISK, found.ramdisk)]
         if found.kernel_arguments:
@@ -203,11 +234,13 @@ def _regions(image: BootImage, base: BaseImage) -> Iterator[tuple[Purpose, int, 
         yield from ((Purpose.IGNITION, area.start, area.stop) for area in parts)
 
 
-def _purpose(regions: Iterable[tuple[Purpose, int, int]], offset: int, length: int) -> Purpose:
+def _purpose(
+    regions: Iterable[tuple[Purpose, int, int]], offset: int, length: int, otherwise: Purpose
+) -> Purpose:
     for purpose, start, stop in regions:
         if start < offset + length and offset < stop:
             return purpose
-    return Purpose.BOOT_RECORDS
+    return otherwise
 
 
 def _digest(extent: Extent) -> str:
@@ -239,21 +272,26 @@ def render_statement(statement: Statement) -> bytes:
     predicate: dict[str, Any] = {
         "layout": statement.layout,
         "length": statement.length,
-        "time": statement.time.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "base": {
             "digest": {"sha256": base.sha256},
             "length": base.length,
             "version": base.version,
             "architecture": base.architecture,
         },
-        "overlays": [{**_render(each), "beneath": _pack(each.beneath)} for each in statement.overlays],
-        "tail": [
-            {**_render(each), **({} if each.source is None else {"source": each.source})}
-            for each in statement.tail
-        ],
     }
+    if statement.excerpt:
+        predicate["excerpt"] = [_render_tail(each) for each in statement.excerpt]
+    else:
+        predicate["overlays"] = [
+            {**_render(each), "beneath": _pack(each.beneath)} for each in statement.overlays
+        ]
+        predicate["tail"] = [_render_tail(each) for each in statement.tail]
+    if statement.time is not None:
+        predicate["time"] = statement.time.strftime(_TIME)
     if base.origin is not None:
         predicate["base"]["origin"] = base.origin
+    if base.signature is not None:
+        predicate["base"]["signature"] = {"openpgp": base64.b64encode(base.signature).decode()}
     if base.block_length is not None:
         predicate["base"]["blocks"] = {"length": base.block_length, "sha256": list(base.blocks)}
     if statement.config_sha256 is not None:
@@ -274,6 +312,10 @@ def _render(part: StatedPart) -> dict[str, Any]:
         "digest": {"sha256": part.sha256},
         "purpose": part.purpose.value,
     }
+
+
+def _render_tail(part: StatedTail) -> dict[str, Any]:
+    return {**_render(part), **({} if part.source is None else {"source": part.source})}
 
 
 def _pack(beneath: Literal | Zeros) -> dict[str, str]:
@@ -303,8 +345,10 @@ def _read(members: dict[str, Any]) -> Statement:
     (subject,), predicate = members["subject"], members["predicate"]
     base, blocks = predicate["base"], predicate["base"].get("blocks", {})
     config = predicate.get("ignition")
+    signature = base.get("signature")
     overlays, left = [], MAX_BENEATH
-    for each in predicate["overlays"]:
+    is_excerpt = "excerpt" in predicate
+    for each in () if is_excerpt else predicate["overlays"]:
         part = _read_part(each)
         beneath = _unpack(each["beneath"], part.length, left)
         left -= beneath.length if isinstance(beneath, Literal) else 0
@@ -321,12 +365,14 @@ def _read(members: dict[str, Any]) -> Statement:
             origin=_text(base["origin"]) if "origin" in base else None,
             block_length=_count(blocks["length"]) if blocks else None,
             blocks=tuple(_hex(each) for each in blocks["sha256"]) if blocks else (),
+            signature=base64.b64decode(signature["openpgp"], validate=True) if signature else None,
         ),
         config_sha256=_sha256(config) if config is not None else None,
-        time=datetime.strptime(predicate["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC),
+        time=datetime.strptime(predicate["time"], _TIME).replace(tzinfo=UTC) if "time" in predicate else None,
         layout=_count(predicate["layout"]),
         overlays=tuple(overlays),
-        tail=tuple(map(_read_part, predicate["tail"])),
+        tail=() if is_excerpt else tuple(map(_read_part, predicate["tail"])),
+        excerpt=tuple(map(_read_part, predicate["excerpt"])) if is_excerpt else (),
     )
 
 
@@ -371,18 +417,18 @@ def _hex(value: str) -> str:
 
 
 def _check(statement: Statement) -> None:
-    """Raise FormatError if parts overlap, leave the base or the image, or leave a gap behind the base."""
+    """Raise FormatError if parts overlap, leave the base or the image, or leave a gap."""
     base = statement.base
     position = 0
     for each in statement.overlays:
         if each.offset < position or each.offset + each.length > base.length:
             raise FormatError(f"the statement contradicts itself: its overlay at offset {each.offset}")
         position = each.offset + each.length
-    position = base.length
-    for part in statement.tail:
+    where, position = ("excerpt", 0) if statement.excerpt else ("tail", base.length)
+    for part in statement.excerpt or statement.tail:
         copied = 0 if part.source is None else part.source + part.length
         if part.offset != position or copied > base.length:
-            raise FormatError(f"the statement contradicts itself: its tail at offset {part.offset}")
+            raise FormatError(f"the statement contradicts itself: its {where} at offset {part.offset}")
         position += part.length
     if position != statement.length:
         raise FormatError(f"the statement contradicts itself: {position} of {statement.length} bytes")

@@ -27,7 +27,7 @@ class Undone:
     """An image without its customization.
 
     Args:
-        extents: of the base image, whole, in order.
+        extents: of the base image, whole, in order; none: the image is an excerpt, which does not contain it.
         faults: bytes of the customized image that belong neither to the base nor to the customization, each
             as the least run that has a digest of its own; by offset.
     """
@@ -53,6 +53,8 @@ def undo(read_at: ReadAt, size: int, statement: Statement) -> Undone:
 
 
 def _pristine(statement: Statement) -> Iterator[PristineExtent]:
+    if statement.excerpt:
+        return
     position = 0
     for overlay in statement.overlays:
         if overlay.offset > position:
@@ -64,7 +66,7 @@ def _pristine(statement: Statement) -> Iterator[PristineExtent]:
 
 
 def _wrong_parts(read_at: ReadAt, size: int, statement: Statement) -> Iterator[Span]:
-    parts: tuple[StatedPart, ...] = (*statement.overlays, *statement.tail)
+    parts: tuple[StatedPart, ...] = (*statement.overlays, *statement.tail, *statement.excerpt)
     for part in parts:
         span = Span(part.purpose.value, part.offset, part.length)
         if span.offset + span.length > size:
@@ -100,7 +102,7 @@ def _wrong_blocks(
             begin = own[0].offset if own else start
             end = own[-1].offset + own[-1].length if own else min(start + length, base.length)
             yield Span("base image", begin, end - begin)
-    if is_whole and whole.hexdigest() != base.sha256:
+    if extents and is_whole and whole.hexdigest() != base.sha256:
         yield Span("base image", 0, base.length)
 
 

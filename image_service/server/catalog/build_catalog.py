@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
 from image_service.common.concurrency.backoff import Backoff
+from image_service.core.errors import UnknownBaseImage
+from image_service.core.images.reference import Kind
 from image_service.server.catalog.catalog import Catalog
 from image_service.server.catalog.derived.derived_images import DerivedImages
 from image_service.server.catalog.download.downloader import download_file
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.server.catalog.lifecycle.opening import signature_path
 from image_service.server.catalog.lifecycle.options import CatalogOptions
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from image_service.server.catalog.remote.build_remote import build_remote_images
@@ -20,6 +24,7 @@ from image_service.server.catalog.storage.data_dir import DataDir
 if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.objects.s3_client import S3Options
+    from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.settings.base_images import CatalogSettings, DownloadSettings, StorageSettings
     from image_service.settings.os_images import OsImage
@@ -27,6 +32,19 @@ if TYPE_CHECKING:
 
 COLLECT_SECONDS = 600
 """Interval at which files of images that are no longer configured are removed."""
+
+
+@attrs.frozen
+class BaseOrigin:
+    """Where a base image came from.
+
+    Args:
+        url: may have credentials; None: it is a file of this machine.
+        signature: the file of its vendor's detached signature, which was verified; None: none was.
+    """
+
+    url: str | None = attrs.field(repr=False)
+    signature: Path | None
 
 
 @attrs.frozen
@@ -40,6 +58,22 @@ class BaseImages:
     options: CatalogOptions
     """Of the catalog; the callbacks are set once their receivers are built."""
     fetcher: ImageFetcher
+
+    def find_origin(self, base: BaseImage) -> BaseOrigin:
+        """Return where a base image came from.
+
+        A file of this machine has no origin: its path tells others nothing, and differs among replicas.
+        """
+        kind = Kind.DISCONNECTED_ISO if base.disconnected else Kind.FULL_ISO
+        try:
+            url = self.catalog.find_entry(base.version, base.architecture, kind).url
+        except UnknownBaseImage:  # it has just been removed from the configuration
+            url = None
+        is_signed = self.fetcher.keys is not None and base.file.residency is None
+        return BaseOrigin(
+            None if url is None or url.startswith("file:") else url,
+            signature_path(Path(base.file.path)) if is_signed else None,
+        )
 
 
 def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 
-_DIGEST_SUFFIX = ".sha256"
 
 _KIND_BY_TYPE = {kind.value: kind for kind in ISOS} | {"full": Kind.FULL_ISO, "minimal": Kind.MINIMAL_ISO}
 _KIND_BY_FILE = {
@@ -66,6 +65,19 @@ class PublicDocument(enum.Enum):
 
     HOME = "/"
     OPENAPI = "/openapi.json"
+    SIGNING_KEYS = "/.well-known/image-service-signing-keys.pem"
+
+
+class ImageDocument(enum.Enum):
+    """The documents about an image, by the values of their query parameters."""
+
+    DIGEST = "sha256"
+    STATEMENT = "intoto"
+
+
+_DOCUMENT_BY_SUFFIX = {".sha256": ImageDocument.DIGEST, ".intoto.json": ImageDocument.STATEMENT}
+# The contract's URLs with a query have no place for the suffix.
+_DOCUMENT_BY_PARAMETER = {"digest": ImageDocument.DIGEST, "statement": ImageDocument.STATEMENT}
 
 
 @attrs.frozen
@@ -77,14 +89,27 @@ class ImageRoute:
         credentials: of the request, to be passed on to assisted-service.
         version_is_parameter: an unknown version makes the request invalid (400) instead of the image unknown
             (404).
-        is_digest: the SHA-256 of the image is requested, not the image.
+        document: requested about the image; None: the image is.
     """
 
     handler: str
     ref: ImageRef | ArtifactRef
     credentials: Credentials | None = None
     version_is_parameter: bool = False
-    is_digest: bool = False
+    document: ImageDocument | None = None
+
+
+@attrs.frozen
+class ChecksumsRoute:
+    """The digests of all files of a base image that are booted without it.
+
+    Args:
+        handler: as of one of the files.
+    """
+
+    handler: str
+    version: str
+    architecture: str
 
 
 @attrs.frozen
@@ -107,16 +132,16 @@ class LinkRoute:
     Args:
         code: the secret part.
         suffix: names one of the files that the link opens; without the dot.
-        is_digest: see `ImageRoute`.
+        document: see `ImageRoute`.
     """
 
     handler: str
     code: str = attrs.field(repr=False)
     suffix: str
-    is_digest: bool = False
+    document: ImageDocument | None = None
 
 
-Route: TypeAlias = PublicDocument | ImageRoute | LinkRoute | MirrorRoute | Probe
+Route: TypeAlias = PublicDocument | ImageRoute | ChecksumsRoute | LinkRoute | MirrorRoute | Probe
 _PROBES = tuple(probe.value for probe in Probe)
 _DOCUMENTS = tuple(document.value for document in PublicDocument)
 
@@ -228,18 +253,32 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
         match = pattern.fullmatch(path)
         if match is not None:
             return MirrorRoute(handler, _stream_ref(tuple(map(_decode, match.groups()))))
+    if (match := _CHECKSUMS.fullmatch(path)) is not None:
+        version, architecture = map(_decode, match.groups())
+        return ChecksumsRoute(_ARTIFACTS, version, rpm_architecture(architecture))
+    suffix = next((suffix for suffix in _DOCUMENT_BY_SUFFIX if path.endswith(suffix)), "")
     for handler, pattern, make in _ROUTES:
-        match = pattern.fullmatch(path.removesuffix(_DIGEST_SUFFIX))
+        match = pattern.fullmatch(path.removesuffix(suffix))
         if match is not None:
             request = _Target(handler, query, headers.get("authorization"))
             route = make(request, *map(_decode, match.groups()))
-            # The contract's URLs with a query have no place for the suffix.
-            digest = query.get("digest")
-            if digest not in {None, "sha256"}:
-                raise InvalidParameter("the query parameter digest is invalid; the only value is sha256")
-            return attrs.evolve(route, is_digest=path.endswith(_DIGEST_SUFFIX) or digest is not None)
+            return attrs.evolve(
+                route, document=_DOCUMENT_BY_SUFFIX[suffix] if suffix else _document_of(query)
+            )
     # Firmware and scripts join a base URL and a path with one too many.
     raise NotFound("not found; the path has two slashes in a row" if "//" in path else "not found")
+
+
+def _document_of(query: Mapping[str, str]) -> ImageDocument | None:
+    found = None
+    for parameter, document in _DOCUMENT_BY_PARAMETER.items():
+        value = query.get(parameter)
+        if value not in {None, document.value}:
+            raise InvalidParameter(
+                f"the query parameter {parameter} is invalid; the only value is {document.value}"
+            )
+        found = found or (document if value is not None else None)
+    return found
 
 
 def _decode(segment: str) -> str:
@@ -265,6 +304,8 @@ def _path(template: str) -> re.Pattern[str]:
     return re.compile(template.replace("*", "([^/]+)"))
 
 
+_ARTIFACTS = "/boot-artifacts/:version/:arch/:file"
+_CHECKSUMS = _path("/boot-artifacts/*/*/SHA256SUMS")
 _ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute | LinkRoute]], ...] = (
     ("/images/:imageID", _path("/images/*"), _Target.by_query),
     ("/byid/:token", _path("/byid/*/*/*/*"), _Target.by_id),
@@ -282,7 +323,7 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute | LinkRoute]
         (f"/boot-artifacts/{name}", _path(f"/boot-artifacts/({name})"), _Target.artifact_by_query)
         for name in _ARTIFACT_BY_NAME
     ),
-    ("/boot-artifacts/:version/:arch/:file", _path("/boot-artifacts/*/*/*"), _Target.artifact),
+    (_ARTIFACTS, _path("/boot-artifacts/*/*/*"), _Target.artifact),
     (
         "/clusters/:clusterID/downloads/image",
         _path("(?:/api/assisted-install/v[12])?/clusters/*/downloads/image"),

@@ -48,7 +48,7 @@ class OwnUrls:
             raise InvalidParameter(f"url is not of this service, whose URLs begin with {self.base_url}")
         target = f"{split.path}?{split.query}" if split.query else split.path
         route = parse_route(target, {}, base.path)
-        if not isinstance(route, ImageRoute) or not isinstance(route.ref, ImageRef) or route.is_digest:
+        if not isinstance(route, ImageRoute) or not isinstance(route.ref, ImageRef) or route.document:
             raise InvalidParameter(
                 "url must be that of an ISO, an initrd for PXE or an iPXE script of an infra-env; all else"
                 " needs no credentials, or has a short link already"

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from image_service.server.boot_progress.recording import ReadRecorder
     from image_service.server.links.links import Links
     from image_service.server.serving.pages import Page
+    from image_service.server.serving.statements import FindOrigin, Statements
     from image_service.server.snapshots.image_finder import ImageFinder
+    from image_service.server.snapshots.snapshots import Snapshots
     from image_service.settings.network import ListenSettings
+    from image_service.settings.signing import SigningSettings
 
 
 def build_request_handlers(  # noqa: PLR0913 - four parts that other packages have
@@ -43,19 +46,28 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     metrics: Callable[[], Page | Deferred[Page]] | None,
     base_images: Callable[[], bytes] | None,
     mirror: Callable[[StreamRef], BootImage],
+    signing: SigningSettings,
+    find_origin: FindOrigin,
 ) -> tuple[ImageRequestHandler, ImageRequestHandler]:
     """Return the request handler of the port for images, and that of the port for plain HTTP.
 
     Args:
         plain_url: as ``base_url``, for the port for plain HTTP; None: the host by which a client has reached
             it is in its iPXE scripts.
+        find_origin: returns where a base image came from.
     """
     digests = Digests(parts.reactor, parts.in_thread_pool(1, "digest", low_priority=True))
     parts.push_async_callback(digests.stop)
+    statements, signing_keys = _start_statements(signing, images.snapshots, digests, find_origin)
     pages = Pages(
-        unready, settings.base_path, impairment=impairment, metrics=metrics, base_images=base_images
+        unready,
+        settings.base_path,
+        impairment=impairment,
+        metrics=metrics,
+        base_images=base_images,
+        signing_keys=signing_keys,
     )
-    responses = ImageResponses(images, digests, reads)
+    responses = ImageResponses(images, digests, reads, statements)
     make = partial(
         ImageRequestHandler,
         images,
@@ -81,3 +93,19 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         serves_isos=settings.http_serves_isos,
     )
     return make(scripts=scripts), make(scripts=plain_scripts, withheld=withheld)
+
+
+def _start_statements(
+    settings: SigningSettings, snapshots: Snapshots, digests: Digests, find_origin: FindOrigin
+) -> tuple[Statements | None, bytes | None]:
+    """Return what signs statements, and the public keys as PEM, the current one first."""
+    if settings.key_file is None:
+        return None, None
+    # Imported here because a service that signs nothing does not need them.
+    from image_service.core.provenance.dsse import load_signing_key, load_verifying_keys  # noqa: PLC0415
+    from image_service.server.serving.statements import Statements  # noqa: PLC0415
+
+    signer = load_signing_key(settings.key_file.read_bytes())
+    retired = settings.retired_keys_file
+    keys = (signer.public, *(load_verifying_keys(retired.read_bytes()) if retired else ()))
+    return Statements(snapshots, digests, signer, find_origin), b"".join(key.pem for key in keys)

@@ -11,7 +11,7 @@ from base64 import b64encode
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock, fail, succeed
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from image_service.core.extents import Extent
     from image_service.core.images.boot_image import BootImage
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 2.5
 """How long a request waits for its digest, its image included: clients get a response within 3 s."""
@@ -94,7 +96,7 @@ class Digests:
         digest = self.get_cached_digest(image.etag)
         if digest is not None:
             return succeed(digest)
-        if not _is_local(image):
+        if not is_local(image.extents.extents):
             return fail(
                 NotFound(
                     "there is no digest yet: its base image is remote, and not all of it is on local disk;"
@@ -102,8 +104,29 @@ class Digests:
                 )
             )
         computed = self._computing.join(image.etag, lambda: self._compute(image))
+        return self.wait(computed, "the digest", deadline)
+
+    def wait(self, computed: Deferred[T], name: str, deadline: float | None) -> Deferred[T]:
+        """Return what is computed, as `get` does; `name` is its name in messages."""
         until = self.deadline() if deadline is None else deadline
-        return computed.addTimeout(max(0.0, until - self._clock.seconds()), self._clock, self._too_slow)
+        too_slow = partial(self._too_slow, name)
+        return computed.addTimeout(max(0.0, until - self._clock.seconds()), self._clock, too_slow)
+
+    async def run(self, work: Callable[[Callable[[], None]], bytes]) -> bytes:
+        """Run other work in the thread, in its turn.
+
+        Args:
+            work: is called with a function that it calls between blocks, which raises to stop.
+
+        Raises:
+            Unavailable: too many images wait, or the service stops.
+        """
+        if len(self._lock.waiting) >= self._max_waiting:
+            busy = f"{self._max_waiting} digests are already queued"
+            raise Unavailable(busy, retry_after_seconds=RETRY_AFTER_SECONDS)
+        async with self._lock:
+            self._check_stopping()
+            return await self._in_thread(partial(work, self._check_stopping))
 
     async def stop(self) -> None:
         """Stop the computation and refuse new ones; no file is read afterwards."""
@@ -111,14 +134,7 @@ class Digests:
         await self._lock.run(lambda: None)  # acquired after all that wait, which end at once
 
     async def _compute(self, image: BootImage) -> bytes:
-        if len(self._lock.waiting) >= self._max_waiting:
-            busy = f"{self._max_waiting} digests are already queued"
-            raise Unavailable(busy, retry_after_seconds=RETRY_AFTER_SECONDS)
-        async with self._lock:
-            self._check_stopping()
-            digest = await self._in_thread(
-                partial(sha256_of_extents, image.extents.extents, self._check_stopping)
-            )
+        digest = await self.run(partial(sha256_of_extents, image.extents.extents))
         self._cache[image.etag] = digest
         self._etags[digest] = image.etag
         return digest
@@ -127,16 +143,16 @@ class Digests:
         if self._stopping.is_set():
             raise Unavailable("the service is shutting down", retry_after_seconds=RETRY_AFTER_SECONDS)
 
-    def _too_slow(self, *_: object) -> NoReturn:
+    def _too_slow(self, name: str, *_: object) -> NoReturn:
         raise Unavailable(
-            f"the digest was not ready within {self._timeout_seconds:g} s; it is still being computed",
+            f"{name} was not ready within {self._timeout_seconds:g} s; it is still being computed",
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
 
 
-def _is_local(image: BootImage) -> bool:
+def is_local(extents: Iterable[Extent]) -> bool:
     """Return True unless bytes of a remote base image are absent, which would all be fetched."""
-    files = (extent for extent in image.extents.extents if isinstance(extent, FileExtent))
+    files = (extent for extent in extents if isinstance(extent, FileExtent))
     return all(
         extent.file.residency is None
         or extent.file.residency.is_present(extent.file, extent.offset, extent.length)

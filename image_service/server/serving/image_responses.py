@@ -11,9 +11,12 @@ import attrs
 
 from image_service.common.concurrency.lru import ENTRY_BYTES
 from image_service.common.concurrency.single_flight import shielded
+from image_service.core.errors import NotFound, UnknownBaseImage
+from image_service.core.images.reference import ArtifactRef, BootArtifact, Reader
 from image_service.server.boot_progress.clients import MAX_USER_AGENT, recognize_client
 from image_service.server.boot_progress.recording import ContentReads, ReadKey
 from image_service.server.http.response import render_fields
+from image_service.server.http.routes import ImageDocument
 from image_service.server.serving.digests import checksum_line, repr_digest
 from image_service.server.serving.pages import prepare_page
 from image_service.server.serving.range_stream import RangeStream, RepeatedHead, always
@@ -25,10 +28,11 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from image_service.core.images.reference import Reader
     from image_service.server.boot_progress.recording import PendingReads, ReadRecorder
     from image_service.server.http.head import Request
+    from image_service.server.http.routes import ChecksumsRoute
     from image_service.server.serving.digests import Digests
+    from image_service.server.serving.statements import Statements
     from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.server.snapshots.versions import ComposedVersion
 
@@ -65,20 +69,49 @@ class ImageResponses:
     _images: ImageFinder
     _digests: Digests
     _reads: ReadRecorder
+    _statements: Statements | None = None
 
-    async def prepare_digest(
-        self, request: Request, access: ImageAccess, request_id: str
+    async def prepare_document(
+        self, request: Request, access: ImageAccess, request_id: str, document: ImageDocument
     ) -> PreparedResponse:
-        """Return the response with the SHA-256 of an image.
+        """Return the response with the SHA-256 of an image, or with its signed statement.
 
         Raises:
-            ImageServiceError: the image or its digest is not available.
+            ImageServiceError: the image or its document is not available.
         """
         deadline = self._digests.deadline()
+        if document is ImageDocument.STATEMENT and self._statements is None:
+            raise NotFound("this service signs no statements; SIGNING_KEY_FILE is not set")
         composed = await self._images.get(ImageRequest(access.reader), request_id)
         image = composed.representation.image
+        if document is ImageDocument.STATEMENT and self._statements is not None:
+            bundle = await self._statements.get(composed, deadline)
+            fields = render_fields(("Image-ETag", image.etag))
+            return PreparedResponse(bundle.respond(request.method, request.headers, fields), access.subject)
         page = checksum_line(await self._digests.get(image, deadline), image.file_name), "text/plain"
         return prepare_page(request, access.subject, page, ("Image-ETag", image.etag))
+
+    async def prepare_checksums(
+        self, request: Request, route: ChecksumsRoute, address: str, subject: Subject, request_id: str
+    ) -> PreparedResponse:
+        """Return the response with the SHA-256 of each boot artifact of a base image.
+
+        Raises:
+            ImageServiceError: there is no such base image, or not all digests are available.
+        """
+        deadline = self._digests.deadline()
+        lines = []
+        for artifact in BootArtifact:
+            reader = Reader(address, None, ArtifactRef(artifact, route.version, route.architecture))
+            try:
+                composed = await self._images.get(ImageRequest(reader), request_id)
+            except UnknownBaseImage:
+                raise
+            except NotFound:
+                continue  # this base has no such file
+            image = composed.representation.image
+            lines.append(checksum_line(await self._digests.get(image, deadline), image.file_name))
+        return prepare_page(request, subject, (b"".join(lines), "text/plain"))
 
     def prepare(
         self, request: Request, image_request: ImageRequest, composed: ComposedVersion, access: ImageAccess

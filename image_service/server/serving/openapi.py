@@ -16,7 +16,9 @@ from image_service.common.openapi.document import (
 if TYPE_CHECKING:
     from image_service.common.openapi.document import Schemas
 
-_IMAGE = ("application/octet-stream", "multipart/byteranges", "text/plain")  # the last of its digest
+_STATEMENT_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+# The last two are of its digest and its statement.
+_IMAGE = ("application/octet-stream", "multipart/byteranges", "text/plain", _STATEMENT_TYPE)
 _VERSION = QueryParameter(
     "version",
     "version of a base image, OpenShift version or stream",
@@ -26,6 +28,11 @@ _VERSION = QueryParameter(
 _ARCHITECTURE = QueryParameter("arch", "CPU architecture; x86_64")
 _DIGEST = QueryParameter(
     "digest", "sha256: the digest of the image is returned, not the image", {"enum": ["sha256", ""]}
+)
+_STATED = QueryParameter(
+    "statement",
+    "intoto: the signed statement of the image is returned, not the image; 404 without SIGNING_KEY_FILE",
+    {"enum": ["intoto", ""]},
 )
 _KINDS = ("full-iso", "minimal-iso", "disconnected-iso", "full", "minimal")
 _TYPE = QueryParameter("type", "kind of image", {"enum": _KINDS}, required=True)
@@ -93,6 +100,18 @@ _PAGES = (
     ("/live", "Live", "respond while the process does", "text/plain"),
     ("/metrics", "Metrics", "show the metrics; only without an administrative listener", "text/plain"),
     ("/images", "Images", "list base images; only without an administrative listener", "application/json"),
+    (
+        "/boot-artifacts/{version}/{arch}/SHA256SUMS",
+        "Checksums",
+        "show the digests of the files of a base image",
+        "text/plain",
+    ),
+    (
+        "/.well-known/image-service-signing-keys.pem",
+        "SigningKeys",
+        "show the public keys of statements; only with SIGNING_KEY_FILE",
+        "application/x-pem-file",
+    ),
     ("/openapi.json", "Openapi", "show this document", "application/json"),
 )
 _ERROR_SCHEMAS: Schemas = {
@@ -138,7 +157,7 @@ def _operations() -> list[OperationDescription]:
             f"download {summary}",
             other_statuses=(206, 304),
             content_types=_IMAGE,
-            query=(*query, _DIGEST),
+            query=(*query, _DIGEST, _STATED),
         )
         for path, name, summary, query in _IMAGES
     )

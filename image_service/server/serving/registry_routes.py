@@ -77,7 +77,7 @@ def parse_registry_route(target: str, headers: Mapping[str, str]) -> RegistryRou
         raise NotFound("there is no such repository; one is byid/INFRA_ENV/VERSION/ARCH/full.iso")
     repository, kind, name = match[1], RegistryObject(match[2]), match[3]
     image = parse_route(f"/{repository}", {})
-    if not isinstance(image, ImageRoute) or image.is_digest:
+    if not isinstance(image, ImageRoute) or image.document:
         raise NotFound("there is no such repository")
     digest = _DIGEST.fullmatch(name)
     if digest is None and name != {RegistryObject.MANIFEST: TAG, RegistryObject.TAGS: "list"}.get(kind):

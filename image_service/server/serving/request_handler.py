@@ -27,6 +27,8 @@ from image_service.server.http.respond import Representation
 from image_service.server.http.response import Response, render_fields
 from image_service.server.http.routes import (
     REGISTRY_HANDLER,
+    ChecksumsRoute,
+    ImageDocument,
     ImageRoute,
     LinkRoute,
     MirrorRoute,
@@ -60,6 +62,7 @@ _log = Logger()
 ROUTES_BYTES = 2 * 1024 * 1024
 """Of all cached routes, for some 700 clients with tokens. They hold the credentials, which a new mount needs,
 in clear: so there are no more than serve clients that open a connection for each range."""
+_NAMES = {ImageDocument.DIGEST: "digest", ImageDocument.STATEMENT: "statement"}
 _Handled: TypeAlias = "PreparedResponse | Deferred[PreparedResponse]"
 
 
@@ -192,6 +195,8 @@ class ImageRequestHandler:
                 return Deferred.fromCoroutine(self._handle_image(handling, route, access))
             case LinkRoute():
                 return Deferred.fromCoroutine(self._handle_link(handling, route))
+            case ChecksumsRoute():
+                return Deferred.fromCoroutine(self._handle_checksums(handling, route))
             case MirrorRoute():
                 if route.ref is None:
                     raise NotFound(
@@ -203,12 +208,18 @@ class ImageRequestHandler:
             case PublicDocument() | Probe():
                 return self._pages.respond(request, route, subject)
 
+    async def _handle_checksums(self, handling: _Handling, route: ChecksumsRoute) -> PreparedResponse:
+        request_id = handling.identify()
+        return await self._responses.prepare_checksums(
+            handling.request, route, handling.address, handling.subject, request_id
+        )
+
     async def _handle_link(self, handling: _Handling, link_route: LinkRoute) -> PreparedResponse:
         link = await self._links.open(link_route.code, handling.address)
         target = link.target
         ref = target.find_ref(link_route.suffix)
         credentials = target.credentials if ref.needs_customization else None
-        route = ImageRoute(link_route.handler, ref, credentials, is_digest=link_route.is_digest)
+        route = ImageRoute(link_route.handler, ref, credentials, document=link_route.document)
         handling.route, handling.subject = route, _subject(route)
         self._check_listener(route)
         reader = Reader(handling.address, credentials, ref, target.pin if ref is target.ref else None)
@@ -221,12 +232,12 @@ class ImageRequestHandler:
         request_id = handling.identify()
         request = handling.request
         if route.ref.needs_customization and route.ref.kind is Kind.IPXE_SCRIPT:
-            if route.is_digest:
-                raise NotFound("an iPXE script has no digest")
+            if route.document:
+                raise NotFound(f"an iPXE script has no {_NAMES[route.document]}")
             script = await self._scripts.render(access.reader, request.headers, request_id, link_code)
             return prepare_page(request, access.subject, (script, "text/plain"))
-        if route.is_digest:
-            return await self._responses.prepare_digest(request, access, request_id)
+        if route.document:
+            return await self._responses.prepare_document(request, access, request_id, route.document)
         image_request = parse_image_request(request, access.reader)
         composed = await self._images.get(image_request, request_id)
         handling.subject = attrs.evolve(access.subject, kind=_kind(composed.version.ref))
@@ -269,8 +280,10 @@ def _subject(route: Route) -> Subject:
             return Subject(route.handler)
         case ImageRoute():
             infra_env = route.ref.infra_env_id if route.ref.needs_customization else ""
-            digest = " sha256" if route.is_digest else ""
-            return Subject(route.handler, infra_env, f"{_kind(route.ref)}{digest}")
+            document = f" {route.document.value}" if route.document else ""
+            return Subject(route.handler, infra_env, f"{_kind(route.ref)}{document}")
+        case ChecksumsRoute():
+            return Subject(route.handler)
 
 
 def _kind(ref: Ref) -> str:

@@ -24,7 +24,10 @@ from image_service.core.images.canvas import full_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.customization import Customization
 from image_service.core.images.live import compose_live
+from image_service.core.images.netboot import compose_artifact
+from image_service.core.images.reference import BootArtifact
 from image_service.core.provenance.statement import (
+    EXCERPT_BYTES,
     MAX_BENEATH,
     PREDICATE,
     Purpose,
@@ -41,6 +44,7 @@ from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_li
 from tests.core.images.building import CONFIG, base_file, base_image, bytes_of
 
 if TYPE_CHECKING:
+    from image_service.core.extents import Extent
     from image_service.core.images.boot_image import BootImage
 
 ISO = build_live_iso()
@@ -52,6 +56,7 @@ BASE = StatedBase(
 TIME = datetime(2026, 3, 4, 5, 6, 7, 999, tzinfo=UTC)
 ARGUMENTS = (KernelArgument(Operation.APPEND, "ip=dhcp"),)
 LONG = (KernelArgument(Operation.APPEND, "a" * 1200),)
+FilePiece = tuple[int, int]
 RAMDISK = b"\x1f\x8b ramdisk"
 CONFIGS = {
     "small": CONFIG,
@@ -180,12 +185,18 @@ def test_an_iso_of_another_family_is_stated_and_taken_apart() -> None:
     assert any(config in content[each.offset : each.offset + each.length] for each in configs)
 
 
-def test_an_image_over_another_file_is_refused() -> None:
+def test_bytes_of_another_file_are_stated_as_derived() -> None:
     with base_image(ISO) as base, base_file(ISO + b"more") as other:
         image = compose(full_canvas(base), Customization(CONFIG, (), TIME), "x.iso")
         extents = (*image.extents.extents, FileExtent(other, 0, 2048))
-        with pytest.raises(Unprocessable, match="the whole of its base"):
-            state(attrs.evolve(image, extents=ExtentMap(extents)), base)
+        derived = attrs.evolve(image, extents=ExtentMap(extents))
+        content, statement = bytes_of(derived), state(derived, base)
+    assert (statement.overlays, statement.tail) == ((), ())
+    assert statement.excerpt[-1].purpose is Purpose.DERIVED
+    assert [each.source is not None for each in statement.excerpt] == [
+        each.purpose is Purpose.BASE for each in statement.excerpt
+    ]
+    assert take_apart(content, statement) == Undone((), ())
 
 
 def test_members_are_those_of_in_toto() -> None:
@@ -215,14 +226,47 @@ def test_an_origin_has_no_secret(origin: str) -> None:
     assert attrs.evolve(BASE, origin=origin).origin == "https://mirror.example:8443/live.iso"
 
 
-@pytest.mark.parametrize("pieces", [[(2048, len(ISO) - 2048)], [(0, 2048)], [(2048, 2048), (0, len(ISO))]])
-def test_parts_of_a_base_are_refused(pieces: list[tuple[int, int]]) -> None:
+PIECES: list[FilePiece] = [
+    (2048, len(ISO) - 2048),
+    (0, 2048),
+    (0, len(ISO)),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3), st.data())
+def test_parts_of_a_base_are_stated_as_an_excerpt(pieces: list[FilePiece], data: st.DataObject) -> None:
     """A minimal ISO is made of parts."""
     with base_image(ISO) as base:
         image = compose(full_canvas(base), Customization(CONFIG, (), TIME), "x.iso")
-        extents = ExtentMap(tuple(FileExtent(base.file, *piece) for piece in pieces))
-        with pytest.raises(Unprocessable, match="the whole of its base"):
-            state(attrs.evolve(image, extents=extents), base)
+        extents: list[Extent] = [Literal(b"own"), *(FileExtent(base.file, *piece) for piece in pieces)]
+        excerpt = attrs.evolve(image, extents=ExtentMap(tuple(extents)), areas=())
+        content, statement = bytes_of(excerpt), state(excerpt, base)
+    assert parse_statement(render_statement(statement)) == statement
+    assert (
+        b"".join(
+            content[each.offset : each.offset + each.length]
+            if each.source is None
+            else ISO[each.source : each.source + each.length]
+            for each in statement.excerpt
+        )
+        == content
+    )
+    assert statement.excerpt[0].purpose is Purpose.BOOT_RECORDS
+    assert take_apart(content, statement) == Undone((), ())
+    at = data.draw(st.integers(0, len(content) - 1))
+    changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+    (fault,) = take_apart(changed, statement).faults
+    assert fault.offset <= at < fault.offset + fault.length <= fault.offset + EXCERPT_BYTES
+
+
+def test_an_excerpt_with_a_gap_is_refused() -> None:
+    with base_image(ISO) as base:
+        statement = state(compose_artifact(base, BootArtifact.ROOTFS), base, b"")
+    members = json.loads(render_statement(statement))
+    assert members["predicate"]["excerpt"][0]["source"]
+    members["predicate"]["excerpt"][0]["offset"] = 5
+    with pytest.raises(FormatError, match="its excerpt at offset 5"):
+        parse_statement(json.dumps(members).encode())
 
 
 def test_a_copy_of_the_base_behind_it_is_stated_and_checked() -> None:

@@ -5,6 +5,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ from image_service.core.images.reference import (
 from image_service.server.http import routes
 from image_service.server.http.problem import status_of
 from image_service.server.http.routes import (
+    ChecksumsRoute,
+    ImageDocument,
     ImageRoute,
     MirrorRoute,
     Probe,
@@ -219,9 +222,23 @@ DIGESTS = [
 def test_digest_route_names_the_same_image(target: str) -> None:
     without = target.replace(".sha256", "").replace("digest=sha256", "x=y")
     wanted, plain = image(target), image(without)
-    assert (wanted.is_digest, plain.is_digest) == (True, False)
+    assert (wanted.document, plain.document) == (ImageDocument.DIGEST, None)
+    stated = image(target.replace(".sha256", ".intoto.json").replace("digest=sha256", "statement=intoto"))
+    assert stated == attrs.evolve(wanted, document=ImageDocument.STATEMENT)
     assert (wanted.ref, wanted.credentials, wanted.handler) == (plain.ref, plain.credentials, plain.handler)
     assert wanted.version_is_parameter == plain.version_is_parameter
+
+
+def test_checksums_of_a_directory() -> None:
+    route = parse("/base/boot-artifacts/4.20/arm64/SHA256SUMS", base_path="/base")
+    assert route == ChecksumsRoute("/boot-artifacts/:version/:arch/:file", "4.20", "aarch64")
+    with pytest.raises(NotFound):
+        parse("/boot-artifacts/4.20/arm64/SHA256SUMS.sha256")
+
+
+def test_unknown_form_of_a_statement_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="parameter statement is invalid; the only value is intoto"):
+        parse(f"/images/{ID}?version=4.20&type=full&statement=slsa")
 
 
 @pytest.mark.parametrize("algorithm", ["md5", "SHA256", "sha-256", "sha256%20"])
@@ -235,7 +252,7 @@ def test_unknown_digest_algorithm_is_refused(algorithm: str) -> None:
         ) as caught:
             parse(f"{target}{algorithm}")
         assert status_of(caught.value) == 400
-    assert image(f"/images/{ID}?version=4.20&type=full&digest=").is_digest is False
+    assert image(f"/images/{ID}?version=4.20&type=full&digest=").document is None
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 
 from image_service.server.boot_progress.recording import ReadRecorder
+from image_service.server.catalog.build_catalog import BaseOrigin
 from image_service.server.http.head import Request
 from image_service.server.serving.digests import Digests
 from image_service.server.serving.image_responses import ImageResponses
 from image_service.server.serving.ipxe_scripts import IpxeScripts
 from image_service.server.serving.pages import Pages
 from image_service.server.serving.request_handler import ImageRequestHandler
+from image_service.server.serving.statements import Statements
 from image_service.server.transport.exchanges.exchange import PreparedResponse
 from tests.server.links.linking import MemoryLinks, links_of
 from tests.server.snapshots.doubles import BASE_URL, ID
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from image_service.core.images.reference import Kind
+    from image_service.core.provenance.dsse import BundleSigner
     from image_service.server.http.cors import Cors
     from image_service.server.links.links import Links
     from tests.server.snapshots.doubles import World
@@ -43,6 +46,8 @@ class Service:
         cors: which pages may read its answers.
         withheld: kinds that its listener does not serve.
         hashes: takes digests.
+        signer: signs statements; None: nothing does.
+        origin: of all base images.
     """
 
     world: World
@@ -50,6 +55,8 @@ class Service:
     cors: Cors | None = None
     withheld: Collection[Kind] = ()
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
+    signer: BundleSigner | None = None
+    origin: BaseOrigin = attrs.field(factory=lambda: BaseOrigin(None, None))
     stored_links: MemoryLinks = attrs.field(factory=MemoryLinks)
     links: Links = attrs.field(init=False)
     handler: ImageRequestHandler = attrs.field(init=False)
@@ -63,12 +70,19 @@ class Service:
         base_url = f"{BASE_URL}/base"
         digests = Digests(self.world.clock, self.hashes)
         reads = ReadRecorder(self.world.clock.seconds)
+        images = self.world.images
+        statements = None
+        if self.signer is not None:
+            statements = Statements(images.snapshots, digests, self.signer, lambda _: self.origin)
         pages = Pages(
-            lambda: "" if self.ready else "no image yet", "/base", base_images=lambda: b'{"images": []}'
+            lambda: "" if self.ready else "no image yet",
+            "/base",
+            base_images=lambda: b'{"images": []}',
+            signing_keys=self.signer.public.pem if self.signer else None,
         )
         return ImageRequestHandler(
-            self.world.images,
-            ImageResponses(self.world.images, digests, reads),
+            images,
+            ImageResponses(images, digests, reads, statements),
             pages,
             "/base",
             links=links,
