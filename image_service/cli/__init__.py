@@ -37,6 +37,7 @@ _COMMANDS = {
     "extract": "iso.extract",
     "iso": "iso.verbs",
     "digests": "digests",
+    "verify": "verification.command",
     "doctor": "doctor",
     "loadtest": "loadtest",
     "examples": "examples",

@@ -161,6 +161,19 @@ def open_bundle(data: bytes, keys: Iterable[BundleVerifier], payload_type: str =
         FormatError: it is neither, or of another type.
         SignatureInvalid: none of the keys has signed it.
     """
+    payload, signatures = _read_envelope(data, payload_type)
+    message = encode_pre_authentication(payload_type, payload)
+    if not any(key.accepts(signature, message) for key in keys for signature in signatures):
+        raise SignatureInvalid("none of the keys has signed this statement")
+    return payload
+
+
+def read_unverified(data: bytes, payload_type: str = IN_TOTO) -> bytes:
+    """Return the payload of a bundle, whoever has signed it; FormatError as `open_bundle`."""
+    return _read_envelope(data, payload_type)[0]
+
+
+def _read_envelope(data: bytes, payload_type: str) -> tuple[bytes, list[bytes]]:
     try:
         members = json.loads(data)
         envelope = members.get("dsseEnvelope", members)
@@ -171,7 +184,4 @@ def open_bundle(data: bytes, keys: Iterable[BundleVerifier], payload_type: str =
         raise FormatError("not a Sigstore bundle with a DSSE envelope, nor such an envelope") from None
     if found != payload_type:
         raise FormatError(f"the signed payload is not of the type {payload_type}")
-    message = encode_pre_authentication(payload_type, payload)
-    if not any(key.accepts(signature, message) for key in keys for signature in signatures):
-        raise SignatureInvalid("none of the keys has signed this statement")
-    return payload
+    return payload, signatures

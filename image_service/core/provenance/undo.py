@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from image_service.core.extents import Literal, Zeros
+from image_service.core.extents import FileExtent, Literal, Zeros
 from image_service.core.formats.reading import Span
+from image_service.core.images.canvas import full_canvas
+from image_service.core.images.compose import compose
+from image_service.core.images.customization import Customization
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from image_service.core.formats.reading import ReadAt
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.provenance.statement import StatedPart, Statement
 
 _CHUNK = 1 << 20
@@ -43,8 +47,8 @@ def undo(read_at: ReadAt, size: int, statement: Statement) -> Undone:
         read_at: reads the customized image.
         size: bytes of it.
     """
-    extents = tuple(_pristine(statement))
-    faults = [*_wrong_blocks(read_at, size, extents, statement), *_wrong_parts(read_at, size, statement)]
+    extents = tuple(find_pristine(statement))
+    faults = [*_wrong_blocks(read_at, size, extents, statement), *find_wrong_parts(read_at, size, statement)]
     if size < statement.length:
         faults.append(Span("absent", size, statement.length - size))
     if size > statement.length:
@@ -52,7 +56,8 @@ def undo(read_at: ReadAt, size: int, statement: Statement) -> Undone:
     return Undone(extents, tuple(sorted(faults, key=lambda fault: fault.offset)))
 
 
-def _pristine(statement: Statement) -> Iterator[PristineExtent]:
+def find_pristine(statement: Statement) -> Iterator[PristineExtent]:
+    """Yield the extents of the base image, whole, in order; none of an excerpt."""
     if statement.excerpt:
         return
     position = 0
@@ -65,7 +70,30 @@ def _pristine(statement: Statement) -> Iterator[PristineExtent]:
         yield Span("base image", position, statement.base.length - position)
 
 
-def _wrong_parts(read_at: ReadAt, size: int, statement: Statement) -> Iterator[Span]:
+def find_pristine_by_format(base: BaseImage) -> Iterator[PristineExtent]:
+    """Yield the extents of an ISO of CoreOS with empty areas, whole, in order.
+
+    They are those of the published image if all that was changed is in these areas, as coreos-installer does.
+
+    Raises:
+        Unprocessable: it is not of CoreOS.
+    """
+    image = compose(full_canvas(base), Customization(b"", (), modified=None), "")
+    for extent in image.extents.extents:
+        if isinstance(extent, FileExtent):
+            yield Span("base image", extent.offset, extent.length)
+        else:
+            yield extent
+
+
+def read_pristine(read_at: ReadAt, extents: Iterable[PristineExtent]) -> Iterator[bytes]:
+    """Yield the bytes of extents, at most 1 MiB at once; fewer than they are if the image is cut."""
+    for extent in extents:
+        yield from _read(read_at, extent)
+
+
+def find_wrong_parts(read_at: ReadAt, size: int, statement: Statement) -> Iterator[Span]:
+    """Yield each part that is not the base's, and each of an excerpt, with another digest than stated."""
     parts: tuple[StatedPart, ...] = (*statement.overlays, *statement.tail, *statement.excerpt)
     for part in parts:
         span = Span(part.purpose.value, part.offset, part.length)

@@ -62,11 +62,16 @@ class KeyRing:
             Unavailable: gpgv is not installed.
             Interrupted: the service stops.
         """
-        with file.hold(), _in_memory(self.keys) as keys, _in_memory(signature) as detached:
-            paths = [f"/proc/self/fd/{descriptor}" for descriptor in (keys, detached, file.descriptor)]
+        with file.hold():
+            self.verify_descriptor(file.descriptor, signature, interruption)
+
+    def verify_descriptor(self, descriptor: int, signature: bytes, interruption: Interruption) -> None:
+        """Verify the detached signature of what an open file, or a pipe, has; see `verify`."""
+        with _in_memory(self.keys) as keys, _in_memory(signature) as detached:
+            paths = [f"/proc/self/fd/{each}" for each in (keys, detached, descriptor)]
             options = ["--homedir", "/nonexistent", "--status-fd", "1", "--keyring"]
             result = run_interruptibly(
-                ["gpgv", *options, *paths], interruption, descriptors=[keys, detached, file.descriptor]
+                ["gpgv", *options, *paths], interruption, descriptors=[keys, detached, descriptor]
             )
         lines = b"\n" + result.output[:_MAX_STATUS_BYTES]
         if b"\n[GNUPG:] " not in lines and "gpgv: " not in result.messages:  # the sandbox did not start it
