@@ -20,6 +20,7 @@ _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), *_HOME_DIREC
 _TEMPORAL = "go install go.temporal.io/server/cmd/%s@v1.32.0, renamed"
 _COMPILED = {
     "coreos-installer": "cargo install coreos-installer",
+    "cosign": "go install github.com/sigstore/cosign/v2/cmd/cosign",
     "crane": "go install github.com/google/go-containerregistry/cmd/crane",
     "oras": "go install oras.land/oras/cmd/oras",
     "temporal-server": _TEMPORAL % "server",

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.acceptance.service import CHECKOUT, SERVE, Certificate, os_image
 from tests.acceptance.upstream import Upstream, running
@@ -119,6 +121,7 @@ def running_site(count: int = 3, command: Sequence[str] = SERVE, **environment: 
             "OS_IMAGES": json.dumps([os_image(base, VERSION)]),
             "SNAPSHOT_TTL": str(TTL_SECONDS),
             "INSTANCE_SECRET_FILE": str(secret),
+            "SIGNING_KEY_FILE": str(_signing_key(directory)),
             **environment,
         }
         replicas = []
@@ -151,6 +154,14 @@ def running_site(count: int = 3, command: Sequence[str] = SERVE, **environment: 
             replica.wait_until_healthy()
         balancer.wait_until_up(*range(1, count + 1))
         yield Site(directory, network, base, upstream, postgres, database_url, balancer, replicas)
+
+
+def _signing_key(directory: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    path = directory / "signing.key"
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    return path
 
 
 def _with_server(url: str, server: str) -> str:

@@ -21,7 +21,7 @@ from tests.acceptance.service import SERVE
 from tests.acceptance.tenants import wait_for
 from tests.replicas.balancer import Mode
 from tests.replicas.secrets_search import files, find, rows
-from tests.replicas.site import TTL_SECONDS, Site, running_site
+from tests.replicas.site import TTL_SECONDS, Site, path_of, running_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -275,6 +275,18 @@ def _names_database(replica: Replica) -> bool:
     answer = replica.service.get("/health")
     assert answer.status == 200
     return b"database: unreachable" in answer.body
+
+
+def test_statement_is_the_same_from_each_replica_and_after_a_restart(site: Site) -> None:
+    path = f"{path_of(site.register())}.intoto.json"
+    bundles = [replica.service.get_image(path).body for replica in site.replicas]
+    restarted = site.replicas[0]
+    restarted.stop()
+    restarted.start()
+    restarted.wait_until_healthy()
+    bundles.append(restarted.service.get_image(path).body)
+    assert b"dsseEnvelope" in bundles[0]
+    assert len(set(bundles)) == 1
 
 
 def test_abandoned_claim_is_taken_over(site: Site) -> None:
