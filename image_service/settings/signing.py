@@ -14,6 +14,8 @@ from image_service.settings.variables import setting
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from image_service.core.provenance.dsse import BundleSigner
+
 
 def _signing_key(value: str) -> Path:
     # Imported here because a service that signs nothing does not need it.
@@ -45,12 +47,20 @@ class SigningSettings:
     key_file: Path | None = setting("SIGNING_KEY_FILE", parse=_signing_key)
     """PEM file of a private key, ECDSA P-256 or Ed25519, without passphrase. With it, `.intoto.json` behind
     the path of an image, or `statement=intoto` in its query, is a signed statement of which bytes are the
-    base image's, and `/.well-known/image-service-signing-keys.pem` has the public key. The file is read at
-    the start. A key that every user may read is logged as a warning, as for `HTTPS_KEY_FILE`. When not set:
-    nothing is signed. See `docs/provenance.md`."""
+    base image's, and `/.well-known/image-service-signing-keys.pem` has the public key; in the jobs role, the
+    provenance of composes is signed. The file is read at the start. A key that every user may read is logged
+    as a warning, as for `HTTPS_KEY_FILE`. When not set: nothing is signed. See `docs/provenance.md`."""
     retired_keys_file: Path | None = setting("SIGNING_RETIRED_KEYS", parse=_public_keys)
     """PEM file of the public keys that have signed before, so that older statements can still be verified:
     they are listed behind the current one. When not set: none."""
+
+    def read_key(self) -> BundleSigner | None:
+        """Return the key; None: there is none. OSError if the file cannot be read any more."""
+        if self.key_file is None:
+            return None
+        from image_service.core.provenance.dsse import load_signing_key  # noqa: PLC0415 - as above
+
+        return load_signing_key(self.key_file.read_bytes())
 
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """Variables that are valid, but not together."""

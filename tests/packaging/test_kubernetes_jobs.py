@@ -51,6 +51,7 @@ HELPERS = (CHART / "templates" / "_helpers.tpl").read_text()
 # Those of the byte server's values, which the jobs role shares, and those that need a Secret of their own.
 NOT_OF_JOBS = {
     *("DATABASE_LISTEN_URL", "OS_IMAGES_REQUEST_HEADERS", "OS_IMAGES_REQUEST_QUERY_PARAMS"),
+    "SIGNING_RETIRED_KEYS",  # the byte server lists them
     *("TEMPORAL_TLS_CERT_FILE", "TEMPORAL_TLS_KEY_FILE"),
     # Of a built-in worker; workers in pods of their own have options.
     *("JOBS_REQUIRE_ISOLATION", "JOBS_WORKER_NICE", "JOBS_WORKER_SCRATCH_BYTES"),

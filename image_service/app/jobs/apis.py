@@ -111,6 +111,14 @@ def _build_composer_api(
         rows.composes, artifacts.catalog, plans, artifacts.bases, rows.in_thread, time.time, limits
     )
     links = S3Links(settings.s3.options)
-    routes = ComposeRoutes(service, rows.composes, rows.jobs, artifacts.contents, rows.in_thread, links)
+    routes = ComposeRoutes(
+        service,
+        rows.composes,
+        rows.jobs,
+        artifacts.contents,
+        rows.in_thread,
+        links,
+        settings.signing.read_key(),
+    )
     images = ImageRoutes(artifacts.catalog, service, artifacts.contents, rows.in_thread)
     return ComposerApi(routes, images, ReferenceRoutes(artifacts.bases))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.core.provenance.dsse import sign_bundle
 from image_service.jobs.artifacts.provenance import make_provenance, make_sbom
 from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.model import ComposeState, JobError, JobErrorId, JobState
@@ -14,6 +16,7 @@ from image_service.jobs.plans.plan import CONTAINER, FILE_NAMES, OCI, S3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from image_service.core.provenance.dsse import BundleSigner
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.model import (
         Compose,
@@ -169,10 +172,14 @@ def describe_sboms(compose: Compose) -> Json:
     return _describe_part("ComposeSBOMs", compose, "sboms", items=[[sbom]])
 
 
-def describe_provenance(compose: Compose, jobs: Sequence[Job]) -> Json:
-    """Return ``ComposeProvenance``: the inputs of the image."""
+def describe_provenance(compose: Compose, jobs: Sequence[Job], signer: BundleSigner | None) -> Json:
+    """Return ``ComposeProvenance``: the inputs of the image, signed if there is a key."""
     statement = make_provenance(compose, jobs)
-    return _describe_part("ComposeProvenance", compose, "provenance", items=[statement])
+    bundles: list[Json] = []
+    if signer is not None:
+        payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
+        bundles.append(json.loads(sign_bundle(signer, payload)))
+    return _describe_part("ComposeProvenance", compose, "provenance", items=[statement], bundles=bundles)
 
 
 def _describe_part(kind: str, compose: Compose, part: str, **members: object) -> Json:

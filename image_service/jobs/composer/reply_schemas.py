@@ -118,7 +118,14 @@ REPLY_SCHEMAS: Schemas = {
             "items": {
                 "type": "array",
                 "items": {"type": "object", "description": "an in-toto statement with SLSA provenance"},
-            }
+            },
+            "bundles": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "description": "a Sigstore bundle with the statement, if SIGNING_KEY_FILE is set",
+                },
+            },
         }
     ),
     "ImageList": _page_of("CatalogImage"),

@@ -99,13 +99,13 @@ def _start_statements(
     settings: SigningSettings, snapshots: Snapshots, digests: Digests, find_origin: FindOrigin
 ) -> tuple[Statements | None, bytes | None]:
     """Return what signs statements, and the public keys as PEM, the current one first."""
-    if settings.key_file is None:
+    signer = settings.read_key()
+    if signer is None:
         return None, None
     # Imported here because a service that signs nothing does not need them.
-    from image_service.core.provenance.dsse import load_signing_key, load_verifying_keys  # noqa: PLC0415
+    from image_service.core.provenance.dsse import load_verifying_keys  # noqa: PLC0415
     from image_service.server.serving.statements import Statements  # noqa: PLC0415
 
-    signer = load_signing_key(settings.key_file.read_bytes())
     retired = settings.retired_keys_file
     keys = (signer.public, *(load_verifying_keys(retired.read_bytes()) if retired else ()))
     return Statements(snapshots, digests, signer, find_origin), b"".join(key.pem for key in keys)

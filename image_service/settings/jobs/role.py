@@ -26,6 +26,7 @@ from image_service.settings.network import LogSettings, TlsSettings
 from image_service.settings.proxies import ProxySettings
 from image_service.settings.registries import RegistrySettings
 from image_service.settings.remote import RemoteSettings, S3Settings
+from image_service.settings.signing import SigningSettings
 from image_service.settings.variables import groups_of, read_group
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class JobsRoleSettings:
     s3: S3Settings = attrs.field(factory=S3Settings)
     registries: RegistrySettings = attrs.field(factory=RegistrySettings)
     admin: AdminSettings = attrs.field(factory=AdminSettings)
+    signing: SigningSettings = attrs.field(factory=SigningSettings)
     log: LogSettings = attrs.field(factory=LogSettings)
 
     @classmethod
@@ -94,6 +96,7 @@ class JobsRoleSettings:
             self.download,
             self.admin,
             self.database,
+            self.signing,
         ):
             yield from group.contradictions(environ)
         yield from self.streams.contradictions_with(self.catalog)

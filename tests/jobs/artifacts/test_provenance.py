@@ -4,7 +4,13 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from image_service.core.provenance.dsse import load_signing_key, open_bundle
 from image_service.jobs.artifacts.provenance import make_provenance, make_sbom
+from image_service.jobs.composer.replies import describe_provenance
 from image_service.jobs.model import Artifact, ComposePlan, Job, JobState, JobType, Step
 from tests.jobs.database.composing import NOW, make_compose
 
@@ -61,6 +67,19 @@ def test_provenance_names_inputs_and_products() -> None:
     assert run["metadata"]["startedOn"] == "2026-11-23T12:00:00Z"
     assert run["metadata"]["finishedOn"] == "2026-11-23T12:00:07Z"
     json.dumps(statement)
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_provenance_is_signed_with_a_key(has_key: bool) -> None:  # noqa: FBT001 - drawn
+    key = ed25519.Ed25519PrivateKey.generate()
+    signer = load_signing_key(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    document: Any = describe_provenance(finished(), [], signer if has_key else None)
+    (statement,) = document["items"]
+    opened = [
+        json.loads(open_bundle(json.dumps(bundle).encode(), [signer.public]))
+        for bundle in document["bundles"]
+    ]
+    assert opened == ([statement] if has_key else [])
 
 
 def test_provenance_of_a_composed_image_has_the_digest_that_was_computed() -> None:
