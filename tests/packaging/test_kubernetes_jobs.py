@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 JOBS = yaml.safe_load((CONF / "helm" / "jobs.yaml").read_text())
 VALUES = merged(values_of("three-replicas"), JOBS)
 TEMPLATE = (CHART / "templates" / "jobs.yaml").read_text()
-EC2_VALUES = {
+MORE_VALUES = {
     "jobs": {
         "ec2Secret": "image-service-ec2",
         "bundleSecret": "image-service-bundles",
         "settings": {"EC2_OBJECT_STORES": "https://s3.example.com"},
-    }
+    },
+    "secrets": {"registry": "image-service-registry"},
 }
 EC2_KEYS = [
     {"access_key": "AKIATEST", "secret_key": "s" * 20, "tenant": "42", "operations": ["*"], "buckets": ["*"]}
@@ -105,10 +106,10 @@ def test_each_variable_of_the_role_is_a_value_or_set_by_the_chart() -> None:
 
 @pytest.fixture
 def manifests(tmp_path: Path) -> list[Manifest]:
-    """The objects of the chart with the jobs role and EC2's API; needs helm."""
-    ec2 = tmp_path / "ec2.json"
-    ec2.write_text(json.dumps(EC2_VALUES))
-    values = ("--values", str(CONF / "helm" / "jobs.yaml"), "--values", str(ec2))
+    """The objects of the chart with the jobs role, EC2's API and registries; needs helm."""
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps(MORE_VALUES))
+    values = ("--values", str(CONF / "helm" / "jobs.yaml"), "--values", str(more))
     return parse_manifests(render("three-replicas", *values))
 
 
@@ -137,9 +138,9 @@ def test_hung_process_is_killed_without_the_grace_period_of_the_pod(manifests: l
     assert pod["terminationGracePeriodSeconds"] > HUNG_SECONDS
 
 
-@pytest.mark.parametrize("name", ["jobs", "worker"])
+@pytest.mark.parametrize("name", ["image-service", "image-service-jobs", "image-service-worker"])
 def test_files_that_variables_name_are_mounted(manifests: list[Manifest], name: str) -> None:
-    pod = find(manifests, "Deployment", f"image-service-{name}")["spec"]["template"]["spec"]
+    pod = find(manifests, "Deployment", name)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
@@ -149,11 +150,12 @@ def test_files_that_variables_name_are_mounted(manifests: list[Manifest], name: 
         for volume, source in volumes.items()
         for item in source.get("secret", source.get("configMap", {})).get("items", ())
     }
-    words = [*container["args"], *(entry.get("value", "") for entry in container["env"])]
+    words = [*container.get("args", ()), *(entry.get("value", "") for entry in container["env"])]
     named = set(re.findall(r"/etc/image-service/\S+", "\n".join(words)))
     assert named - files <= {"/etc/image-service/os-images/os-images.json"}
-    assert ("/etc/image-service/ec2/credentials" in named) is (name == "jobs")
-    assert "/etc/image-service/bundles/key" in named
+    assert ("/etc/image-service/ec2/credentials" in named) is (name == "image-service-jobs")
+    assert ("/etc/image-service/bundles/key" in named) is (name != "image-service")
+    assert "/etc/image-service/registry/auth.json" in named
 
 
 def test_nobody_reaches_workers_and_they_reach_what_is_allowed(tmp_path: Path) -> None:
@@ -196,6 +198,8 @@ def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path)
     ec2_keys = tmp_path / "credentials"
     ec2_keys.touch(mode=0o600)
     ec2_keys.write_text(json.dumps(EC2_KEYS))
+    registries = tmp_path / "auth.json"
+    registries.write_text('{"auths": {}}')
     bundle_key = RsaKey.make(tmp_path, "bundles").key
     files = {
         "ADMIN_TOKEN_FILE": secret,
@@ -203,6 +207,7 @@ def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path)
         "JWT_ACL_FILE": rules,
         "EC2_CREDENTIALS_FILE": ec2_keys,
         "BUNDLE_KEY_FILE": bundle_key,
+        "REGISTRY_AUTH_FILE": registries,
     }
     images = next(each["data"] for each in manifests if each["kind"] == "ConfigMap")["os-images.json"]
     environ |= {name: str(path) for name, path in files.items()}

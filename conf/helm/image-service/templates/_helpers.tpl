@@ -181,6 +181,23 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
+{{- define "image-service.registryVariables" -}}
+{{- if .Values.secrets.registry }}
+- {name: REGISTRY_AUTH_FILE, value: /etc/image-service/registry/auth.json}
+{{- end }}
+{{- end }}
+{{- define "image-service.registryMounts" -}}
+{{- if .Values.secrets.registry }}
+- {name: registry, mountPath: /etc/image-service/registry, readOnly: true}
+{{- end }}
+{{- end }}
+{{- define "image-service.registryVolumes" -}}
+{{- with .Values.secrets.registry }}
+- name: registry
+  secret: {secretName: {{ . }}, defaultMode: 0440, items: [{key: .dockerconfigjson, path: auth.json}]}
+{{- end }}
+{{- end }}
+
 {{- /* How Prometheus reads the metrics of a pod: all pods have the certificate and the token of the service. */}}
 {{- define "image-service.metricsEndpoint" -}}
 port: admin
