@@ -62,7 +62,13 @@ class StreamRelease:
 
     @property
     def mirrored_files(self) -> tuple[tuple[OriginalFile, OsImage], ...]:
-        """The further artifacts to mirror, with their entries."""
+        """The further artifacts to mirror, with their entries; of those of one file name the first."""
+        release = self.release
+        live = (release.iso, release.kernel, release.initramfs, release.rootfs)
+        found: dict[str, OriginalFile | None] = {file.name: None for file in live if file}
+        for file in original_files(release.original) if self.mirrored else ():
+            if f"{file.platform}/{file.format}" in self.mirrored and file.part == "disk":
+                found.setdefault(file.artifact.name, file)
         return tuple(
             (
                 file,
@@ -74,8 +80,7 @@ class StreamRelease:
                     signature_url=file.artifact.signature,
                 ),
             )
-            for file in (original_files(self.release.original) if self.mirrored else ())
-            if f"{file.platform}/{file.format}" in self.mirrored and file.part == "disk"
+            for file in filter(None, found.values())
         )
 
 

@@ -159,3 +159,15 @@ async def test_stop_interrupts_a_download(setup: Setup) -> None:
     setup.interruption.interrupt()
     await setup.disks.stop()
     setup.origin.released.set()
+
+
+@pytest.mark.parametrize("taken", ["iso", "other"])
+def test_artifact_with_the_file_name_of_another_is_not_mirrored(setup: Setup, taken: str) -> None:
+    release = setup.release("metal/raw.xz", "qemu/qcow2.xz")
+    artifacts: Any = copy.deepcopy(release.release.original)["artifacts"]
+    iso, metal = artifacts["metal"]["formats"]["iso"]["disk"], artifacts["metal"]["formats"]["raw.xz"]["disk"]
+    name = (iso if taken == "iso" else metal)["location"].rpartition("/")[2]
+    artifacts["qemu"]["formats"]["qcow2.xz"]["disk"]["location"] = setup.origin.url(f"/elsewhere/{name}")
+    changed = attrs.evolve(release.release, original={"artifacts": artifacts})
+    mirrored = attrs.evolve(release, release=changed).mirrored_files
+    assert [file.platform for file, _ in mirrored] == ["metal"]

@@ -27,6 +27,7 @@ import json
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
@@ -34,7 +35,8 @@ import attrs
 
 from image_service.core.errors import FormatError, StreamMetadataInvalid
 from image_service.core.families.coreos.build_names import VERSION, VERSION_FAULT
-from image_service.core.formats.config_map import read_config_map
+from image_service.core.formats.documents.config_map import read_config_map
+from image_service.core.formats.documents.json_document import read_json
 from image_service.core.formats.hosts import is_web_url
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 """Far more than real documents have: some ten to some hundred KiB."""
 
 _MAX_URL = 2048
+_MAX_NAMED = 10  # streams in a message
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # Needs no escape in a URL, and is neither hidden nor a directory.
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~+-]{0,199}")
@@ -160,7 +163,9 @@ def parse_offer(text: bytes, name: str) -> OfferedStream:
         name = "" if "" in streams else name
     document = streams.get(name)
     if document is None:
-        named = ", ".join(json.dumps(each)[:100] for each in streams) or "none"
+        named = ", ".join(json.dumps(each)[:100] for each in islice(streams, _MAX_NAMED)) or "none"
+        if len(streams) > _MAX_NAMED:
+            named += f" and {len(streams) - _MAX_NAMED} more"
         raise StreamMetadataInvalid(f"data.streams: has no stream {name}; there are {named}")
     found = _checked(document, f"data.streams.{name}")
     is_default = len(streams) == 1
@@ -188,10 +193,9 @@ def _check_size(text: bytes) -> None:
 
 def _load(text: bytes | str, path: str) -> object:
     try:
-        document: object = json.loads(text)
-    except (ValueError, RecursionError):
-        raise StreamMetadataInvalid(f"{path}: must be JSON in UTF-8") from None
-    return document
+        return read_json(text)
+    except FormatError as error:
+        raise StreamMetadataInvalid(f"{path}: {error.detail}") from None
 
 
 def _checked(document: object, path: str) -> Document:
@@ -250,12 +254,16 @@ def _read_release(
     if metal is None or formats is None or iso is None:
         return None
     version = metal.member("release").matching(VERSION.fullmatch, VERSION_FAULT)
+    live = {"iso": _read_artifact(iso.member("disk"))}
+    live |= {name: _read_artifact(node) for name in _PXE if (node := formats.find("pxe", name))}
+    names = [file.name for file in live.values()]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise formats.invalid(f"two of {', '.join(live)} have the file name {repeated[0]}")
     return Release(
         architecture=architecture,
         version=version,
         published=published,
-        iso=_read_artifact(iso.member("disk")),
-        **{name: _read_artifact(node) for name in _PXE if (node := formats.find("pxe", name))},
+        **live,
         disks=tuple(_read_disks(architectures.member(architecture).member("artifacts"), version)),
         original=architectures.member(architecture).members(),
         payload=payload,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tracemalloc
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from image_service.core.families.coreos.stream_metadata import (
     parse_stream,
     select_releases,
 )
+from image_service.core.families.coreos.stream_mirror import PublishedFile, PublishedRelease, render_stream
 from tests.core.families.coreos.streams import SHA256, config_map, fixture, stream, text
 
 if TYPE_CHECKING:
@@ -207,10 +209,14 @@ def test_stream_metadata_is_an_offer() -> None:
         (b"kind: ConfigMaps\n", "must be JSON in UTF-8, or a ConfigMap in YAML"),
         (b"kind: ConfigMap\nx: " + b"[" * 100_000, "must be JSON in UTF-8, or a ConfigMap in YAML"),
         (
-            b"kind: ConfigMap\nx: !!python/object/apply:os.getcwd []",
+            b"kind: ConfigMap\nx: " + b"[x," * 9_999 + b"]" * 9_999,
             "must be JSON in UTF-8, or a ConfigMap in YAML",
         ),
-        (b"kind: ConfigMap\nx: 2026-13-01T00:00:00Z", "must be JSON in UTF-8, or a ConfigMap in YAML"),
+        (b"kind: ConfigMap\nx: !!python/object/apply:os.getcwd []", "data.stream: is missing"),
+        (b"kind: ConfigMap\nx: 2026-13-01T00:00:00Z", "data.stream: is missing"),
+        (b"kind: ConfigMap\nx: 1" + b":1" * 500_000, "data.stream: is missing"),
+        (b"kind: ConfigMap\ndata:\n  stream: 0x7fffffffffffffff", "data.stream: must be JSON"),
+        (b"kind: ConfigMap\ndata:\n  stream: .inf", "data.stream: must be JSON"),
         (b"\xff ConfigMap", "must be JSON in UTF-8, or a ConfigMap in YAML"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -428,3 +434,137 @@ def test_disk_images_of_a_real_stream_are_read() -> None:
         ("aws", "vmdk"),
         ("openstack", "qcow2"),
     ]
+
+
+# Hostile documents
+
+
+def hostile(member: bytes) -> bytes:
+    """Return a valid document with one more member."""
+    return text(stream())[:-1] + b', "x": ' + member + b"}"
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (hostile(b"[" * 500 + b"]" * 500), "$: must have at most 64 levels of objects and arrays"),
+        (hostile(b"[" * 64 + b"]" * 64), "$: must have at most 64 levels of objects and arrays"),
+        (hostile(b'{"a": 1, "b": 2, "a": 1}'), '$: must not have the member "a" twice in an object'),
+        (hostile(b'{"\\u0000\\n": 1, "\\u0000\\n": 2}'), '$: must not have the member "\\u0000\\n" twice'),
+        (hostile(b"[" + b"[]," * 100_000 + b"0]"), "$: must have at most 100000 values"),
+        (hostile(b"NaN"), "$: must not have the number NaN"),
+        (hostile(b"-Infinity"), "$: must not have the number -Infinity"),
+        (hostile(b"1e999"), "$: must not have a number as large as 1e999"),
+        (hostile(b"9" * 5000), "$: must be JSON in UTF-8"),
+        (hostile(b"1")[:-1], "$: must be JSON in UTF-8"),
+        (b'{"stream": "a", "stream": "b"}', '$: must not have the member "stream" twice'),
+    ],
+    ids=range(11),
+)
+def test_hostile_documents_are_refused_with_the_reason(written: bytes, says: str) -> None:
+    for parse in (parse_stream, lambda written: parse_offer(written, "okd")):
+        with pytest.raises(StreamMetadataInvalid) as refusal:
+            parse(written)
+        assert refusal.value.detail.startswith(says)
+        assert len(refusal.value.detail) < 200
+
+
+def test_hostile_document_takes_little_memory() -> None:
+    written = hostile(b"[" + b'{"":0},' * 1_000_000 + b"0]")
+    tracemalloc.start()
+    with pytest.raises(StreamMetadataInvalid):
+        parse_offer(written, "okd")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * 2**20
+
+
+def test_many_stream_names_make_a_short_message() -> None:
+    published = config_map({f"{'x' * 200}{number}": {} for number in range(1000)})
+    with pytest.raises(StreamMetadataInvalid) as refusal:
+        parse_offer(published, "okd")
+    assert refusal.value.detail.endswith(" and 990 more")
+    assert len(refusal.value.detail) < 1200
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("size", -1),
+        ("size", 2**63),
+        ("size", 1e300),
+        ("uncompressed-sha256", {"..": "/etc/passwd"}),
+        ("../../x", "\0\x1b[31m\ud800"),
+        ("x" * 4096, None),
+    ],
+    ids=range(6),
+)
+def test_unused_members_are_passed_on_whatever_they_are(name: str, value: object) -> None:
+    document = stream()
+    document["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]["iso"]["disk"][name] = value
+    (release,) = select_releases(parse_stream(text(document)), ["x86_64"])
+    published = PublishedRelease(
+        "x86_64",
+        release.version,
+        release.published,
+        PublishedFile(release.iso.name, SHA256),
+        {},
+        release.original,
+    )
+    rendered = json.loads(render_stream("stable", "https://mirror.example", [published]))
+    disk = rendered["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]["iso"]["disk"]
+    assert disk["location"].startswith("https://mirror.example/streams/stable/")
+
+
+ODD_NAMES = [
+    *(
+        "..",
+        ".",
+        "",
+        "%2e%2e",
+        "a%2Fb",
+        "a%00",
+        "a\0b",
+        "a\nb",
+        "a\x1b[2J",
+        "ä",
+        "\u202egpj.exe",
+        "a b",
+        "a?b#",
+    ),
+    *("-rf", "~root", "x" * 4096, "a\\b", "a;b", "a'b", "a|b"),
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_odd_file_names_are_refused_and_other_architectures_stand(name: str) -> None:
+    document = stream("44.1.2.3", "x86_64", "s390x")
+    document["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]["iso"]["disk"]["location"] = (
+        f"https://origin.example/files/{name}"
+    )
+    (told,) = faults(document, "x86_64", "s390x")
+    assert told.startswith(f"{ISO_PATH}.location: must be")
+    assert name not in told or name in {"", "."}
+    (other,) = select_releases(parse_stream(text(document)), ["s390x"])
+    assert other.architecture == "s390x"
+
+
+@pytest.mark.parametrize("name", [*ODD_NAMES, "44/1", "../44", "44" * 51])
+def test_odd_versions_are_refused(name: str) -> None:
+    (told,) = faults(with_value((*METAL, "release"), name))
+    assert told.startswith("$.architectures.x86_64.artifacts.metal.release: must be at most 100 characters")
+
+
+def test_files_of_one_name_are_refused_and_case_tells_them_apart() -> None:
+    document = stream()
+    formats = document["architectures"]["x86_64"]["artifacts"]["metal"]["formats"]
+    kernel = formats["pxe"]["kernel"]
+    kernel["location"] = "https://other.example/LIVE.ISO"
+    formats["iso"]["disk"]["location"] = "https://origin.example/live.iso"
+    select_releases(parse_stream(text(document)), ["x86_64"])
+    kernel["location"] = "https://other.example/live.iso"
+    (told,) = faults(document)
+    assert told == (
+        "$.architectures.x86_64.artifacts.metal.formats: two of iso, kernel, initramfs, rootfs have the file"
+        " name live.iso"
+    )

@@ -1,0 +1,1 @@
+"""Documents that other servers publish, in JSON and YAML."""
