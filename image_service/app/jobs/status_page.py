@@ -28,7 +28,15 @@ _STYLE = """
 body { font: 14px/1.4 sans-serif; margin: 1em }
 table { border-collapse: collapse }
 th, td { border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left; vertical-align: top }
+td { min-width: 4em; overflow-wrap: anywhere }
 tr.job td { color: #555 }
+@media (max-width: 60em) {
+  table, tbody, tr, td { display: block }
+  tr { border-bottom: 1px solid #ccc; padding: .4em 0 }
+  tr.job { padding-left: 1em }
+  td { border: 0; padding: 0 }
+  tr.head, td:empty { display: none }
+}
 """
 _STYLE_SHA256 = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _FIELDS = page_fields(f"style-src 'sha256-{_STYLE_SHA256}'")
@@ -37,18 +45,21 @@ _PAGE = """\
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="refresh" content="10">
 <title>image-service jobs</title>
 <style>{style}</style>
 </head>
 <body>
+<main>
 <h1>image-service jobs</h1>
 <p>{summary}</p>
 <table>
-<tr><th>Compose, job</th><th>Tenant</th><th>What</th><th>State</th><th>Progress</th><th>Worker</th>
-<th>Begun</th><th>Ended</th><th>Reason</th></tr>
+<tr class="head"><th>Compose, job</th><th>Tenant</th><th>What</th><th>State</th><th>Progress</th>
+<th>Worker</th><th>Begun</th><th>Ended</th><th>Reason</th></tr>
 {rows}
 </table>
+</main>
 </body>
 </html>
 """
