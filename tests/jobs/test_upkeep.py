@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
 from io import BytesIO
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -116,6 +117,15 @@ async def test_compose_that_was_not_started_is_started_once(
     await reconciler.reconcile()
     assert engine.started == [compose]
     assert state_of(rows, compose.id) is ComposeState.PENDING
+
+
+@ensure_deferred
+async def test_compose_that_was_added_before_the_clock_was_set_back_is_started(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
+) -> None:
+    compose, _ = rows.add(make_compose(created_at=NOW + timedelta(days=1)))
+    await reconciler.reconcile()
+    assert engine.started == [compose]
 
 
 @ensure_deferred

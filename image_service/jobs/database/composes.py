@@ -6,6 +6,7 @@ database, when it reads.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     )
 
 _SELECT = sa.select(*COMPOSE_COLUMNS)
+_CLOCK_STEP = timedelta(hours=1)  # more than clocks of replicas differ
 
 
 @attrs.frozen
@@ -297,10 +299,13 @@ class ComposeRepository:
     def find_unstarted(self, before: datetime, limit: int, without: Collection[str] = ()) -> list[Compose]:
         """Return composes that were added before that time and whose plans have not begun, oldest first.
 
+        One that was added much later is due, too: the clock was set back.
+
         Args:
             without: ids of composes that are left out.
         """
-        is_unstarted = UNFINISHED & COMPOSES.c.started_at.is_(None) & (COMPOSES.c.created_at < before)
+        is_due = (COMPOSES.c.created_at < before) | (COMPOSES.c.created_at > before + _CLOCK_STEP)
+        is_unstarted = UNFINISHED & COMPOSES.c.started_at.is_(None) & is_due
         is_unstarted &= COMPOSES.c.id.not_in(without)
         return self._select(_SELECT.where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit))
 

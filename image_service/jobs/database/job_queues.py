@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.jobs.model import Job
+
+_LEAST = timedelta(microseconds=1)
+_LONGEST = timedelta(hours=1)  # of a permit; polls take seconds
 
 
 @attrs.frozen
@@ -110,7 +114,7 @@ class JobQueues(Repository):
         """
         permit = str(uuid4())
         busy = self._select_busy(tenant)
-        expired = sa.delete(PERMITS).where(PERMITS.c.tenant == tenant, PERMITS.c.expires_at < self._now())
+        expired = sa.delete(PERMITS).where(PERMITS.c.tenant == tenant, ~self._is_valid())
 
         def work(connection: sa.Connection) -> str | None:
             lock_tenant(self._database, connection, tenant)
@@ -150,16 +154,23 @@ class JobQueues(Repository):
                 return None
             job = find_job(connection, job_id)
             if job is not None:
+                latest = connection.scalar(sa.select(sa.func.max(TENANTS.c.served_at))) or now
                 served = sa.update(TENANTS).where(TENANTS.c.tenant == job.tenant)
-                connection.execute(served.values(served_at=now))
+                # Later than that of all others, also once the clock was set back.
+                connection.execute(served.values(served_at=max(now, latest + _LEAST)))
             return job
 
         return self._database.transact(work)
 
+    def _is_valid(self) -> sa.ColumnElement[bool]:
+        """Match permits that have not expired; one that ends much later is of a clock that was set back."""
+        now = self._now()
+        return PERMITS.c.expires_at.between(now, now + _LONGEST)
+
     def _select_busy(self, tenant: str | None = None) -> sa.Select[tuple[str, int]]:
         """Select tenants, and how many running jobs and permits each has, in a row for both."""
         running = (JOBS.c.state == JobState.RUNNING,)
-        valid = (PERMITS.c.expires_at >= self._now(),)
+        valid = (self._is_valid(),)
         counts = []
         for table, conditions in ((JOBS, running), (PERMITS, valid)):
             count = sa.select(table.c.tenant).where(*conditions)

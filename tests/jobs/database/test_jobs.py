@@ -10,6 +10,7 @@ from image_service.jobs.model import ComposeState, JobError, JobProgress, JobSta
 from tests.jobs.database.composing import DISK_PLAN, Rows, make_artifact, make_compose
 
 ALL = tuple(JobType)
+DAY = 24 * 3600
 SOON = timedelta(seconds=30)
 
 
@@ -118,6 +119,23 @@ def test_permits_expire(rows: Rows) -> None:
     assert take(rows, "org-1", 1) is None
     rows.clock.advance(31)
     assert take(rows, "org-1", 1) is not None
+
+
+def test_clock_that_is_set_back_changes_neither_the_order_of_tenants_nor_keeps_permits(rows: Rows) -> None:
+    for tenant in ("org-1", "org-2"):
+        for _ in range(2):
+            _, jobs = rows.add(make_compose(tenant=tenant))
+            rows.queues.mark_queued(jobs["customize"], 1)
+    rows.clock.advance(DAY)
+    _, jobs = rows.add()
+    rows.start(jobs["customize"])
+    assert take(rows, "org-1", 2) is not None
+    rows.clock.advance(-DAY)
+    assert take(rows, "org-1", 2) is not None  # that of the future does not count
+    assert ready(rows) == [("org-2", JobType.CUSTOMIZE), ("org-1", JobType.CUSTOMIZE)]
+    _, jobs = rows.add(make_compose(tenant="org-2"))
+    rows.start(jobs["customize"], tenant="org-2")
+    assert ready(rows) == [("org-1", JobType.CUSTOMIZE), ("org-2", JobType.CUSTOMIZE)]
 
 
 def test_permits_taken_at_once_do_not_exceed_the_limit(rows: Rows) -> None:
