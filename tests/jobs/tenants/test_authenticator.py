@@ -82,6 +82,11 @@ def unsigned_token() -> str:
     return ".".join(encoded(json.dumps(part).encode()) for part in parts) + "."
 
 
+def with_signature(token: str, signature: bytes) -> str:
+    """Return a token with another signature."""
+    return f"{token.rpartition('.')[0]}.{encoded(signature)}"
+
+
 def hmac_token() -> str:
     """Return a token with an HMAC whose secret is a public key."""
     public = RSA.private_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -104,6 +109,26 @@ def hmac_token() -> str:
         pytest.param(STRANGER.token(), "signature", id="stranger"),
         pytest.param(RSA.token(header={"kid": "other"}), "unknown key", id="unknown-key"),
         pytest.param(RSA.token(header={"kid": "ec"}), "unknown key", id="key-of-another-type"),
+        *(
+            pytest.param(
+                STRANGER.token(header={"kid": "rsa", **members}), "signature", id=next(iter(members))
+            )
+            for members in (
+                {"jku": "http://127.0.0.1:1/keys.json"},
+                {"x5u": "http://127.0.0.1:1/chain.pem"},
+                {"x5c": [encoded(b"certificate")]},
+                {"jwk": json.loads(key_set(STRANGER))["keys"][0]},
+            )
+        ),
+        *(
+            pytest.param(RSA.token(header={"kid": key_id}), "unknown key", id=f"key-id-{number}")
+            for number, key_id in enumerate(["../../rsa", "rsa' OR '1'='1", "rsa\0", "r" * 5000])
+        ),
+        *(
+            pytest.param(with_signature(issuer.token(), bytes(size)), "signature", id=f"zeros-{number}")
+            for number, (issuer, size) in enumerate([(RSA, 256), (EC, 64), (ED25519, 64), (EC, 0)])
+        ),
+        pytest.param(RSA.token(header={"kid": "rsa", "crit": ["x"], "x": 1}), "no JSON Web Token", id="crit"),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=time.time() - 60), "expired", id="expired"),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=str(2**33)), "exp", id="exp-is-text"),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=10**30), "exp", id="exp-is-too-late"),
