@@ -11,6 +11,7 @@ import attrs
 from image_service.common.openapi.bodies import Count, Keywords, Time, body, schemas_of
 from image_service.common.openapi.document import TEXT, TEXT_OR_NULL, list_schema, object_schema
 from image_service.core.errors import InvalidParameter, Unprocessable
+from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.live.others import IGNITION_CONFIG
 from image_service.core.images.live import check_config
@@ -104,8 +105,8 @@ class InfraEnvOperations(InfraEnvApi):
         version, architecture = document.get("openshift_version"), document.get("cpu_architecture")
         family = None
         if version is not None:
-            name = await self._find_family(version, architecture or DEFAULT_ARCHITECTURE)
-            family = live_family(name)
+            architecture = rpm_architecture(architecture or DEFAULT_ARCHITECTURE)
+            family = live_family(await self._find_family(version, architecture))
         found = await self._in_thread(partial(_find_fault, document["config"].encode(), family))
         return json_response(found)
 
