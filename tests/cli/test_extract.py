@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.clients import run_client
+from tests.core.families.live.test_families import make
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.formats.reading import fixture
 
@@ -52,6 +53,17 @@ def test_missing_file_is_named(run: Run, base: Path, out: Path) -> None:
         "image-service: the base image base.iso (unknown) has no rootfs.img\n",
     )
     assert not out.exists()
+
+
+def test_file_of_another_family_is_extracted_or_refused_with_the_reason(run: Run, base: Path) -> None:
+    files = {".treeinfo": b"[general]", "images/pxeboot/vmlinuz": b"kernel", "images/install.img": b"rootfs"}
+    base.write_bytes(make("F", {**files, "images/pxeboot/initrd.img": b"initrd"}))
+    for name in PATHS:
+        assert run("extract", base, name, "-o", "-").output == name.encode()
+    base.write_bytes(make("F", files))
+    assert "lacks its files for a boot without the ISO" in run("extract", base, "kernel", "-o", "-").errors
+    base.write_bytes(make("F", {"nix-store.squashfs": b"hsqs"}))
+    assert "build the netboot files" in run("extract", base, "kernel", "-o", "-").errors
 
 
 def test_unknown_file_exits_with_2(run: Run, base: Path, out: Path) -> None:
