@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from tests.core.formats.filesystems.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.acceptance.service import Answer, Certificate, Service
 
@@ -188,3 +188,34 @@ def test_password_is_the_api_key(tmp_path: Path, certificate: Certificate) -> No
 def test_empty_config_is_a_blob(service: Service, repository: str) -> None:
     manifest = json.loads(ask(service, f"{repository}/manifests/latest").body)
     assert ask(service, f"{repository}/blobs/{manifest['config']['digest']}").body == EMPTY
+
+
+def test_ironic_downloads_the_image(tmp_path: Path, certificate: Certificate) -> None:
+    python = os.environ.get("IRONIC")
+    if not python:  # 110 packages of 320 MB; so it is optional under REQUIRE_CLIENTS=1, too
+        pytest.skip("optional client: IRONIC does not name a Python that has ironic of PyPI")
+    iso = tmp_path / "live.iso"
+    iso.write_bytes(build_live_iso())
+    with running(certificate) as upstream:
+        owner = Owner(upstream)
+        repository = owner.path.partition("?")[0].strip("/")
+        environment = {**upstream.environment, "SERVE_REGISTRY": "true"}
+        images = [os_image(iso, OWNERS_VERSION)]
+        with run_service(
+            tmp_path, images, command=SERVE, certificate=certificate, environment=environment, probe="/live"
+        ) as service:
+            wait_for(lambda: service.get("/health").status == 200)
+            image = service.get(owner.path).body
+            name = f"oci://{service.url.removeprefix('https://')}/{repository}"
+            fetched = tmp_path / "fetched"
+            program = [python, Path(__file__).with_name("ironic_oci.py")]
+            manifest = ask(service, f"{repository}/manifests/latest", **basic(KEY))
+            identity = manifest.headers["Docker-Content-Digest"]
+            arguments = (f"{name}:latest", identity, "any", KEY, certificate.ca, fetched)
+            told = json.loads(run_client(*map(str, (*program, *arguments))))
+            assert fetched.read_bytes() == image
+            digest = hashlib.sha256(image).hexdigest()
+            assert told["checksum"] == f"sha256:{digest}"
+            assert told["found"]["image_checksum"] == digest
+            shown = {"size": len(image), "checksum": digest, "digest": f"sha256:{digest}"}
+            assert told["shown"] == {**shown, "image_type": "artifact"}
