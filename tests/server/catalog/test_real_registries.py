@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 import json
 import tarfile
 from collections import defaultdict
@@ -14,9 +15,12 @@ import attrs
 import pytest
 
 from image_service.common.concurrency.interruption import Interruption
+from image_service.common.registry.references import parse_registry_url
 from image_service.core.errors import Unavailable
 from image_service.server.catalog.download.downloader import download_file
 from image_service.server.catalog.download.origin_client import OriginClient
+from image_service.server.catalog.remote.registry_origin import RegistryLayer
+from image_service.server.catalog.remote.source import PinnedSource
 from image_service.settings.settings import Settings
 from tests.acceptance.clients import run_client
 from tests.registry_origin import PASSWORD, auth_entry
@@ -182,18 +186,27 @@ class FaultProxy:
 
     Args:
         spoil: changes its reply to a request of a blob.
+        needs_token: requests need the latest token, which it issues to everybody.
     """
 
     origin: Origin
     registry: RegistryServer
     spoil: Callable[[ReceivedRequest, Reply], Reply] = lambda _, reply: reply
     statuses: list[int] = attrs.field(factory=list)
+    needs_token: bool = False
+    tokens: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.origin.replies = defaultdict(lambda: [self.forward])
 
     def forward(self, request: ReceivedRequest) -> Reply:
         """Return the registry's reply, spoilt if it is of a blob."""
+        if request.target.startswith("/token"):
+            self.tokens += 1
+            return Reply(json.dumps({"token": f"token-{self.tokens}"}).encode())
+        if self.needs_token and request.headers["Authorization"] != f"Bearer token-{self.tokens}":
+            challenge = f'Bearer realm="{self.origin.url("/token")}"'
+            return Reply(status=401, headers={"WWW-Authenticate": challenge})
         with closing(http.client.HTTPConnection("127.0.0.1", self.registry.port)) as connection:
             connection.request(request.method, request.target, headers=dict(request.headers))
             response = connection.getresponse()
@@ -206,6 +219,7 @@ class FaultProxy:
         return self.spoil(request, reply)
 
 
+SCOPE = f"scope=repository%3A{REPOSITORY.replace('/', '%2F')}%3Apull"
 _OWN_FIELDS = {"Content-Length", "Date", "Transfer-Encoding"}
 
 
@@ -219,18 +233,74 @@ def proxy(request: pytest.FixtureRequest, origin: Origin, tmp_path: Path) -> Ite
         yield FaultProxy(origin, registry)
 
 
-def fetch_through(proxy: FaultProxy, directory: Path) -> bytes:
+def client_through(proxy: FaultProxy, directory: Path) -> OriginClient:
     host = f"127.0.0.1:{proxy.origin.port}"
     environ = {"INSECURE_REGISTRIES": f"{host},{proxy.registry.host}", "DATA_DIR": str(directory)}
     settings = Settings.from_environment(environ, standalone=True)
-    client = OriginClient.from_settings(settings.download, registries=settings.registries)
-    return fetch(client, f"oci://{host}/{REPOSITORY}:1", directory / "part")
+    return OriginClient.from_settings(settings.download, registries=settings.registries)
+
+
+def fetch_through(proxy: FaultProxy, directory: Path) -> bytes:
+    url = f"oci://127.0.0.1:{proxy.origin.port}/{REPOSITORY}:1"
+    return fetch(client_through(proxy, directory), url, directory / "part")
 
 
 def test_cut_bodies_are_continued_by_ranges_of_the_registry(proxy: FaultProxy, tmp_path: Path) -> None:
-    proxy.spoil = lambda _, reply: attrs.evolve(reply, body=reply.body[:400_000], promised=len(reply.body))
+    def cut(request: ReceivedRequest, reply: Reply) -> Reply:
+        if (request.headers["Range"] or "").endswith("-"):  # as crane's registry answers, and others
+            return Reply(status=416)
+        return attrs.evolve(reply, body=reply.body[:400_000], promised=len(reply.body))
+
+    proxy.spoil = cut
     assert fetch_through(proxy, tmp_path) == CONTENT
     assert proxy.statuses == [200, 206, 206, 206]
+
+
+def test_token_that_ends_in_the_middle_of_a_read_is_renewed(proxy: FaultProxy, tmp_path: Path) -> None:
+    proxy.needs_token = True
+
+    def cut_and_end(_: ReceivedRequest, reply: Reply) -> Reply:
+        proxy.tokens += 1  # the one that was issued has ended
+        return attrs.evolve(reply, body=reply.body[:400_000], promised=len(reply.body))
+
+    proxy.spoil = cut_and_end
+    assert fetch_through(proxy, tmp_path) == CONTENT
+    assert proxy.statuses == [200, 206, 206, 206]
+    assert [each.target for each in proxy.origin.requests].count(f"/token?{SCOPE}") == 4
+
+
+def test_registry_that_is_busy_is_asked_again_when_it_says(proxy: FaultProxy, tmp_path: Path) -> None:
+    proxy.spoil = lambda *_: Reply(status=429, headers={"Retry-After": "77"})
+    with pytest.raises(Unavailable, match=r"status 429 to blob sha256:\w+$") as caught:
+        fetch_through(proxy, tmp_path)
+    assert caught.value.retry_after_seconds == 77
+    proxy.spoil = lambda _, reply: reply
+    assert fetch_through(proxy, tmp_path) == CONTENT
+
+
+def test_ranges_of_a_remote_layer_are_healed(proxy: FaultProxy, tmp_path: Path) -> None:
+    """Each fault in turn: of two attempts in a row, one is right."""
+    faults = itertools.cycle(
+        [
+            lambda reply: attrs.evolve(reply, body=reply.body[:1000], promised=len(reply.body)),
+            lambda reply: reply,
+            lambda reply: attrs.evolve(reply, status=200),
+            lambda reply: reply,
+            lambda _: Reply(status=416),
+            lambda reply: reply,
+        ]
+    )
+    client = client_through(proxy, tmp_path)
+    url = parse_registry_url(f"oci://127.0.0.1:{proxy.origin.port}/{REPOSITORY}:1")
+    layer = RegistryLayer(url, "x86_64", client.registries, Interruption())
+    pin = layer.find_version()
+    proxy.spoil = lambda _, reply: next(faults)(reply)
+    source = PinnedSource(layer, pin, "a.iso", lambda: None)
+    content = bytearray(len(CONTENT))
+    for offset in range(0, len(CONTENT), 300_000):
+        source.fetch(offset, memoryview(content)[offset : offset + 300_000])
+    assert content == CONTENT
+    assert proxy.statuses.count(206) == 11
 
 
 def test_redirects_to_another_host_are_followed(proxy: FaultProxy, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from image_service.server.serving.digests import Digests
 from image_service.server.serving.image_responses import ImageResponses
 from image_service.server.serving.ipxe_scripts import IpxeScripts
 from image_service.server.serving.pages import Pages
+from image_service.server.serving.registry import Registry
 from image_service.server.serving.request_handler import ImageRequestHandler
 from image_service.server.serving.statements import Statements
 from image_service.server.transport.exchanges.exchange import PreparedResponse
@@ -48,6 +49,7 @@ class Service:
         hashes: takes digests.
         signer: signs statements; None: nothing does.
         origin: of all base images.
+        is_registry: whether it is one.
     """
 
     world: World
@@ -57,6 +59,7 @@ class Service:
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
     signer: BundleSigner | None = None
     origin: BaseOrigin = attrs.field(factory=lambda: BaseOrigin(None, None))
+    is_registry: bool = False
     stored_links: MemoryLinks = attrs.field(factory=MemoryLinks)
     links: Links = attrs.field(init=False)
     handler: ImageRequestHandler = attrs.field(init=False)
@@ -80,15 +83,17 @@ class Service:
             base_images=lambda: b'{"images": []}',
             signing_keys=self.signer.public.pem if self.signer else None,
         )
+        responses = ImageResponses(images, digests, reads, statements)
         return ImageRequestHandler(
-            images,
-            ImageResponses(images, digests, reads, statements),
+images,
+            responses,
             pages,
             "/base",
             links=links,
             scripts=scripts or IpxeScripts(self.world.images, base_url, "/base", uses_host=False),
             withheld=self.withheld,
             cors=self.cors,
+            registry=Registry(self.world.images, digests, responses) if self.is_registry else None,
         )
 
     def ask(

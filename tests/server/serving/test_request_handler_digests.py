@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from image_service.core.errors import Forbidden
-from image_service.server.serving.digests import TIMEOUT_SECONDS
+from image_service.server.serving.digests import RETRY_AFTER_SECONDS, TIMEOUT_SECONDS
 from image_service.server.transport.exchanges.exchange import PreparedResponse
 from tests.server.http.reading import body_of, fields_of, problem_of
 from tests.server.serving.asking import TARGET, Service, answers_of
@@ -163,6 +164,27 @@ def test_slow_digest_is_503_and_found_later(world: World) -> None:
     assert (answer.subject.infra_env, answer.subject.kind) == (ID, "full-iso sha256")
     hashes.release()
     assert service.get(DIGEST).response.status == 200
+
+
+def test_manifest_waits_as_a_digest_does(world: World) -> None:
+    hashes = HeldHashes()
+    service = Service(world, hashes=hashes, is_registry=True)
+    manifest = f"/v2{TARGET}/manifests/latest"
+    waiting = answers_of(service.ask(manifest))
+    world.clock.advance(TIMEOUT_SECONDS - 0.1)
+    assert waiting == []
+    world.clock.advance(0.1)
+    (answer,) = waiting
+    assert answer.response.status == 503
+    assert fields_of(answer.response)["retry-after"] == str(RETRY_AFTER_SECONDS)
+    (taken,) = hashes.waiting
+    assert answers_of(service.ask(manifest)) == []
+    assert hashes.waiting == [taken], "the next request waits for the same"
+    hashes.release()
+    (layer,) = json.loads(body_of(service.get(manifest).response))["layers"]
+    image = body_of(service.get().response)
+    assert layer["digest"] == f"sha256:{sha256(image).hexdigest()}"
+    assert body_of(service.get(f"/v2{TARGET}/blobs/{layer['digest']}").response) == image
 
 
 def test_timeout_includes_the_wait_for_the_image(world: World) -> None:
