@@ -1,9 +1,10 @@
-"""A guest boots from a remote base whose origin is 20 ms away, under OVMF."""
+"""A guest boots from a remote base whose origin is 20 ms away, or in a registry, under OVMF."""
 
 from __future__ import annotations
 
 import os
 import statistics
+import tarfile
 import time
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,14 @@ import pytest
 
 from bench.delaying_proxy import delaying_proxy
 from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, make_boot_iso
+from tests.acceptance.clients import run_client
 from tests.acceptance.guest import boot, firmware, medium
-from tests.acceptance.image_states import until
+from tests.acceptance.image_states import PATIENCE_SECONDS, images_of, until
 from tests.acceptance.remote import CONFIG, image_path, local_entry, remote_entry
 from tests.acceptance.service import run_service
 from tests.nginx import running_nginx
 from tests.ports import free_port
+from tests.registry_server import running_docker_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,6 +74,32 @@ def test_uefi_boots_from_a_remote_base(entries: list[Mapping[str, object]], tmp_
     with run_service(tmp_path, entries) as service:
         until(service, "remote", "ready")
         boot_seconds(service, "remote", tmp_path / "guest")
+
+
+@pytest.mark.soak
+def test_guest_boots_from_an_image_of_a_registry(boot_iso: Path, tmp_path: Path) -> None:
+    """One stays there and is verified as a whole meanwhile; of a container image the file is extracted."""
+    (tmp_path / "registry").mkdir()
+    with tarfile.open(tmp_path / "layer.tar", "w") as archive:
+        archive.add(boot_iso, "coreos/coreos-x86_64.iso")
+    with running_docker_registry(tmp_path / "registry") as registry:
+        registry.push("tests/iso", "1", {"boot.iso": boot_iso.read_bytes()})
+        machine_os_images = f"{registry.host}/machine-os-images:5.0"
+        run_client("crane", "append", "-f", tmp_path / "layer.tar", "-t", machine_os_images)
+        extracted = f"oci://{machine_os_images}#/coreos/coreos-x86_64.iso"
+        entries = [
+            remote_entry(f"oci://{registry.host}/tests/iso:1", "remote", verify=True),
+            remote_entry(extracted, "extracted", remote=False),
+        ]
+        environment = {"INSECURE_REGISTRIES": registry.host}
+        with run_service(tmp_path, entries, environment=environment) as service:
+            for version in ("remote", "extracted"):
+                until(service, version, "ready")
+                boot_seconds(service, version, tmp_path / "guest")
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while images_of(service)["remote"]["verified"] != "digest":
+                assert time.monotonic() < deadline, service.output.decode()
+                time.sleep(0.1)
 
 
 @pytest.mark.soak
