@@ -108,3 +108,78 @@ def test_wrong_policy_is_a_named_fault(variables: Mapping[str, str], fault: str,
     )
     assert done.returncode == 78
     assert fault in done.stderr + done.stdout
+
+
+SUITES_1_3 = {GCM_1_3, "TLS_AES_256_GCM_SHA384", CHACHA_1_3}
+# Names of OpenSSL by those of IANA; the certificate of the test has a key of ECDSA.
+SUITES_1_2 = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    GCM: "ECDHE-ECDSA-AES256-GCM-SHA384",
+    CHACHA: "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+}
+AEAD = {name for name in SUITES_1_2 if "CBC" not in name}
+OTHERS_OF_RSA = (
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,"
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"
+)
+
+
+def policy_of(version: str, *suites: str) -> Mapping[str, str]:
+    return {"TLS_MIN_VERSION": version, "TLS_CIPHER_SUITES": ",".join(suites)}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("profile", "policy", "versions", "suites"),
+    [
+        ("none", {}, {"1.2", "1.3"}, SUITES_1_3 | AEAD),
+        (
+            "Old",
+            policy_of("VersionTLS10", *sorted(SUITES_1_3), *SUITES_1_2, OTHERS_OF_RSA),
+            {"1.2", "1.3"},
+            SUITES_1_3 | SUITES_1_2.keys(),
+        ),
+        (
+            "Intermediate",
+            policy_of("VersionTLS12", *sorted(SUITES_1_3), *sorted(AEAD), OTHERS_OF_RSA),
+            {"1.2", "1.3"},
+            SUITES_1_3 | AEAD,
+        ),
+        ("Modern", policy_of("VersionTLS13", *sorted(SUITES_1_3)), {"1.3"}, SUITES_1_3),
+    ],
+    ids=["none", "old", "intermediate", "modern"],
+)
+def test_profiles_of_openshift(  # noqa: PLR0913, PLR0917 - a row of the table, and fixtures
+    profile: str,
+    policy: Mapping[str, str],
+    versions: set[str],
+    suites: set[str],
+    certificate: Certificate,
+    tmp_path: Path,
+) -> None:
+    """Print what each listener accepts, with the variables as assisted-service's operator sets them."""
+    token = tmp_path / "token"
+    token.write_text("t" * 40)
+    admin = free_port()
+    environment = {**policy, "ADMIN_LISTEN": f"0.0.0.0:{admin}", "ADMIN_TOKEN_FILE": str(token)}
+    command = (*SERVE, "--standalone")
+    at_any_level = ("-cipher", "ALL@SECLEVEL=0")
+    by_version = {
+        "1.0": ("-tls1", *at_any_level),
+        "1.1": ("-tls1_1", *at_any_level),
+        "1.2": ("-tls1_2",),
+        "1.3": ("-tls1_3",),
+    }
+    by_suite = {name: ("-tls1_3", "-ciphersuites", name) for name in SUITES_1_3}
+    by_suite |= {name: ("-tls1_2", "-cipher", openssl) for name, openssl in SUITES_1_2.items()}
+    with run_service(
+        tmp_path, [], command=command, certificate=certificate, environment=environment
+    ) as service:
+        for listener, port in (("images", int(service.url.rpartition(":")[2])), ("admin", admin)):
+            accepted = [version for version, options in by_version.items() if accepts(port, *options)]
+            found = [name for name, options in sorted(by_suite.items()) if accepts(port, *options)]
+            print(f"| {profile} | {listener} | {', '.join(accepted)} | {', '.join(found)} |")  # noqa: T201
+            assert (set(accepted), set(found)) == (versions, suites)
