@@ -42,12 +42,11 @@ __all__ = ["signers"]  # a fixture
 
 ISO = live_iso_with_minimal()
 BLOCK = 64 << 10
-KEYS = [
-    load_signing_key(
-        ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
+KEY, OTHER_KEY = (
+    ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     for _ in range(2)
-]
+)
+KEYS = [load_signing_key(KEY), load_signing_key(OTHER_KEY)]
 TIME = datetime(2026, 3, 4, tzinfo=UTC)
 ARGUMENTS = (KernelArgument(Operation.APPEND, "ip=dhcp"),)
 LONG = (KernelArgument(Operation.APPEND, "a" * 1200),)
@@ -333,3 +332,35 @@ def test_iso_that_coreos_installer_customized(run: Run, files: Files, name: str)
     result = run("verify", target, "--base", base)
     assert result.status == 1
     assert b"1 bytes at offset 40000 (base image)" in result.output
+
+
+@pytest.mark.parametrize("minimal", [(), ("--minimal", "--rootfs-url", "http://h/rootfs.img")])
+def test_statement_that_customize_writes(run: Run, files: Files, minimal: tuple[str, ...]) -> None:
+    base, image = files.write("base.iso", ISO), files.directory / "image.iso"
+    config = files.write("config.ign", CONFIG)
+    key = files.write("signing.key", KEY)
+    public = files.write("keys.pem", load_signing_key(KEY).public.pem)
+    signed = ("--statement", f"{image}.intoto.json", "--signing-key", key)
+    result = run("customize", base, "--ignition", config, *minimal, "-o", image, *signed)
+    assert result.status == 0, result
+    result = run("verify", image, "--key", public, "--base", base)
+    assert result.status == 0, result
+    assert f"plus: Ignition ({len(CONFIG)} bytes)" in result.output.decode()
+    assert b"note" not in result.output
+    content = image.read_bytes()
+    image.write_bytes(flip(content, len(content) // 2))
+    assert run("verify", image, "--key", public).status == 1
+
+
+def test_wrong_signing_keys_leave_no_image(run: Run, files: Files) -> None:
+    base, image = files.write("base.iso", ISO), files.directory / "image.iso"
+    config, key = files.write("config.ign", CONFIG), files.write("signing.key", b"?")
+    arguments = ("customize", base, "--ignition", config, "-o", image, "--statement", f"{image}.intoto.json")
+    assert run(*arguments).status == 2
+    result = run(*arguments, "--signing-key", key)
+    assert (result.status, "the signing key is not" in result.errors) == (1, True)
+    key.write_bytes(KEY)
+    customized = files.write("base.iso", made()[0])
+    result = run("customize", customized, "--reset", *arguments[2:], "--signing-key", key)
+    assert (result.status, "needs a published image as its base" in result.errors) == (1, True)
+    assert not image.exists()

@@ -18,7 +18,7 @@ import attrs
 from image_service.cli.iso.base import minimal_image, note_ineffective, open_iso_input
 from image_service.cli.shared.command import add_file_command
 from image_service.cli.shared.input import STANDARD_INPUT, parse_input_name, read_input
-from image_service.cli.shared.output import choose_output, write_output
+from image_service.cli.shared.output import STANDARD_OUTPUT, choose_output, parse_output_name, write_output
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import exit_on_signals, printable
 from image_service.common.programs.environment import environment_of
@@ -33,14 +33,17 @@ from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.core.formats.hosts import ascii_host
 from image_service.core.formats.initrd_stream import check_ramdisk
+from image_service.core.images.boot_image import BootImage
 from image_service.settings.os_images import FAMILY_NAMES
 from image_service.tools.iso.customization import IsoCustomization
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from image_service.cli.iso.statement import StatementWriter
     from image_service.common.command_line.parser import AddParser
     from image_service.core.families.live.family import LiveFamily
+    from image_service.core.images.base_image import BaseImage
 
 _VALIDATOR_SECONDS = 60.0
 _EXAMPLES = """\
@@ -156,6 +159,13 @@ def add(add_parser: AddParser) -> None:
         help="copy nmstatectl from the rootfs into the initrd, for a --ramdisk with static networks from"
         " OpenShift 4.18 on; runs xorriso",
     )
+    group = parser.add_argument_group("statement", "for image-service verify: see docs/provenance.md")
+    group.add_argument(
+        "--statement", metavar="FILE", type=parse_output_name, help="write a signed statement of the image"
+    )
+    group.add_argument(
+        "--signing-key", metavar="FILE", type=Path, help="PEM file of the private key: ECDSA P-256 or Ed25519"
+    )
 
 
 def _parse_put(value: str) -> tuple[str, str]:
@@ -220,16 +230,37 @@ def _write(customization: IsoCustomization, options: argparse.Namespace) -> None
         if base.family is not None and options.config not in {None, STANDARD_INPUT}:
             _note_doubts(base.family, options.config)
         output = choose_output(options.output, base.file, force=options.force)
+        statement = _open_statement(options, base)
         if options.minimal:
             laid_over = iso.lay_over(customization, reset=options.reset)
             template = attrs.evolve(base, needs_nmstate=options.nmstate)
             scratch = output.parent if output else Path(gettempdir())
             with minimal_image(template, laid_over, options.rootfs_url, scratch) as image:
                 write_output(output, image.extents)
+                if statement:
+                    statement.write(_named(image, output), base, customization.config or b"")
             return
         customized = iso.customize(customization, reset=options.reset)
         note_ineffective(customized.ineffective)
         write_output(output, customized.extents)
+        if statement:
+            image = BootImage(
+                customized.extents, etag="", modified=None, file_name="", areas=customized.areas
+            )
+            statement.write(_named(image, output), base, customization.config or b"")
+
+
+def _open_statement(options: argparse.Namespace, base: BaseImage) -> StatementWriter | None:
+    if options.statement is None:
+        return None
+    # Imported here because it takes a while, and most calls write none.
+    from image_service.cli.iso.statement import StatementWriter  # noqa: PLC0415
+
+    return StatementWriter.open(options.statement, options.signing_key, base, force=options.force)
+
+
+def _named(image: BootImage, output: Path | None) -> BootImage:
+    return attrs.evolve(image, file_name=output.name if output else "standard output")
 
 
 def _note_doubts(family: LiveFamily, config: str) -> None:
@@ -261,6 +292,10 @@ def _note_doubts(family: LiveFamily, config: str) -> None:
 
 def _check_usage(options: argparse.Namespace) -> None:
     """Refuse combinations of options that ``argparse`` cannot express."""
+    if bool(options.statement) != bool(options.signing_key):
+        options.refuse("--statement requires --signing-key, and the other way round")
+    if options.statement == options.output == STANDARD_OUTPUT:
+        options.refuse("standard output can be written once only")
     if options.minimal != bool(options.rootfs_url):
         options.refuse("--minimal requires --rootfs-url, and the other way round")
     if options.nmstate and not options.minimal:

@@ -25,7 +25,7 @@ from image_service.core.formats.deflate import deflate_by_huffman
 from image_service.core.formats.reading import read_exactly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from image_service.core.extents import Extent
     from image_service.core.formats.reading import ReadAt
@@ -138,6 +138,26 @@ class Statement:
     excerpt: tuple[StatedTail, ...] = ()
 
 
+def hash_blocks(
+    read_at: ReadAt, length: int, block_length: int, check: Callable[[], object] = lambda: None
+) -> tuple[str, tuple[str, ...]]:
+    """Return the SHA-256 of a base image, and that of each block of it. Blocks.
+
+    Args:
+        check: is called before each block; may raise to stop.
+
+    Raises:
+        FormatError: it is shorter.
+    """
+    whole, blocks = sha256(), []
+    for start in range(0, length, block_length):
+        check()
+        data = read_exactly(read_at, start, min(block_length, length - start))
+        whole.update(data)
+        blocks.append(sha256(data).hexdigest())
+    return whole.hexdigest(), tuple(blocks)
+
+
 def state_image(  # noqa: PLR0913 - each is a member of the statement
     image: BootImage,
     base: BaseImage,
@@ -189,6 +209,44 @@ def state_image(  # noqa: PLR0913 - each is a member of the statement
         overlays=tuple(overlays),
         tail=tuple(tail) if is_whole else (),
         excerpt=() if is_whole else tuple(tail),
+    )
+
+
+def state_changes(  # noqa: PLR0913 - each is a member of the statement
+    changes: Iterable[tuple[int, bytes, bytes]],
+    stated: StatedBase,
+    *,
+    file_name: str,
+    digest: str,
+    config: bytes,
+    layout: int,
+) -> Statement:
+    """Return the statement of a copy of a base image in which some runs of bytes were replaced.
+
+    Args:
+        changes: offset, the base's bytes, and as many in their place; ascending, disjoint.
+        digest: the SHA-256 of the copy, which is as long as the base.
+        config: empty: there is none.
+
+    Raises:
+        Unprocessable: the bytes beneath are too many.
+    """
+    overlays, left = [], MAX_BENEATH
+    for offset, before, after in changes:
+        beneath = _beneath(lambda start, length: before[start : start + length], 0, len(before), left)  # noqa: B023 - called at once
+        left -= len(before) if isinstance(beneath, Literal) else 0
+        overlays.append(
+            StatedOverlay(offset, len(after), sha256(after).hexdigest(), Purpose.BOOT_RECORDS, beneath)
+        )
+    return Statement(
+        file_name=file_name,
+        sha256=digest,
+        length=stated.length,
+        base=stated,
+        config_sha256=sha256(config).hexdigest() if config else None,
+        time=None,
+        layout=layout,
+        overlays=tuple(overlays),
     )
 
 

@@ -23,6 +23,7 @@ from image_service.core.provenance.statement import (
     Purpose,
     StatedBase,
     contains_whole,
+    hash_blocks,
     render_statement,
     state_image,
 )
@@ -31,7 +32,7 @@ from image_service.server.serving.digests import is_local, read_block
 from image_service.server.snapshots.storage.snapshot import VersionLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from image_service.core.images.base_image import BaseImage
@@ -177,25 +178,13 @@ def _represent(bundle: bytes, image: BootImage, time: datetime | None) -> Repres
 
 
 def _hash_base(base: BaseImage, check: Callable[[], None]) -> _BaseDigests:
-    whole, blocks = sha256(), []
-    for start in range(0, base.file.size, BLOCK_BYTES):
-        check()
-        block = sha256()
-        for data in _read(base, start, min(BLOCK_BYTES, base.file.size - start)):
-            whole.update(data)
-            block.update(data)
-        blocks.append(block.hexdigest())
-    if base.file.residency is None and whole.hexdigest() != base.sha256:
+    def read_at(offset: int, length: int) -> bytes:
+        return bytes(read_block(FileExtent(base.file, offset, length)))
+
+    whole, blocks = hash_blocks(read_at, base.file.size, BLOCK_BYTES, check)
+    if base.file.residency is None and whole != base.sha256:
         raise BaseImageError(f"{base.name} has another SHA-256 than when it was opened")
-    return _BaseDigests(whole.hexdigest(), tuple(blocks))
-
-
-def _read(base: BaseImage, start: int, length: int) -> Sequence[bytes | memoryview]:
-    pieces, position = [], start
-    while position < start + length:
-        pieces.append(read_block(FileExtent(base.file, position, start + length - position)))
-        position += len(pieces[-1])
-    return pieces
+    return _BaseDigests(whole, blocks)
 
 
 def _time_of(version: Version, image: BootImage) -> datetime | None:

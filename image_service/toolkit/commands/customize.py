@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from image_service.core.errors import InvalidArguments, KernelArgumentInvalid, KeyfileInvalid
 from image_service.core.families.coreos.platforms import PLATFORM_NAME
+from image_service.core.formats.disk.model import DiskFormat
 from image_service.toolkit.commands.arguments import add_common_arguments, open_workspace
 from image_service.toolkit.customization.customize import FORMATS, customize_disk, customize_in_place
 from image_service.toolkit.customization.disk_customization import DiskCustomization
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from image_service.common.command_line.parser import AddParser
+    from image_service.toolkit.commands.disk_statement import DiskStatement
     from image_service.toolkit.commands.report import CallReport
     from image_service.toolkit.disks.opening import DiskImage
 
@@ -43,6 +45,12 @@ def add(add_parser: AddParser) -> None:
     )
     parser.add_argument(
         "--no-digest", action="store_false", dest="digest", help="compute no SHA-256 of the images"
+    )
+    parser.add_argument(
+        "--statement", metavar="F", type=Path, help="write a signed statement of OUT, which must be raw"
+    )
+    parser.add_argument(
+        "--signing-key", metavar="F", type=Path, help="its private key in PEM: ECDSA P-256 or Ed25519"
     )
     add_common_arguments(parser)
     parser.set_defaults(run=run)
@@ -114,11 +122,38 @@ def _parse_platform(text: str) -> str:
     return text
 
 
+def _open_statement(options: argparse.Namespace) -> DiskStatement | None:
+    """Return the statement to write; None: none is asked for.
+
+    Raises:
+        InvalidArguments: an argument that it needs is absent.
+        ConfigurationError: the key does not sign here.
+        OSError: the key cannot be read.
+    """
+    if bool(options.statement) != bool(options.signing_key):
+        raise InvalidArguments("--statement requires --signing-key, and the other way round")
+    if options.statement is None:
+        return None
+    if options.in_place or not options.digest:
+        raise InvalidArguments(
+            "--statement is of a copy with its SHA-256: not with --in-place or --no-digest"
+        )
+    # Imported here because it takes a while, and most calls write none.
+    from image_service.toolkit.commands.disk_statement import DiskStatement  # noqa: PLC0415
+
+    return DiskStatement.open(options.statement, options.signing_key)
+
+
 def run(options: argparse.Namespace, report: CallReport) -> int:
     """Customize a disk."""
     customization = read_customization(options)
+    statement = _open_statement(options)
 
     def describe_input(image: DiskImage) -> None:
+        if statement is not None and image.disk.format is not DiskFormat.RAW:
+            raise InvalidArguments(
+                "--statement is of raw disks: the file of another format has other offsets"
+            )
         report.input = {"format": image.disk.format.value, "size": image.size}
 
     target = options.disk if options.in_place else options.out
@@ -144,6 +179,8 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
         "sha256": done.patch.sha256() if options.in_place and options.digest else done.output_sha256,
         "changes": [[change.offset, len(change.after)] for change in done.patch.changes],
     }
+    if statement is not None:
+        statement.write(options.disk, target, done, customization.ignition or b"")
     unfinished = ", as a killed call had begun" if done.was_unfinished else ""
     report.text = f"{target}: customized{unfinished}; {done.patch.size} bytes of the disk have changed"
     return 0

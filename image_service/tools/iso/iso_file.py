@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from image_service.core.base_file import BaseFile
     from image_service.core.extents import ExtentMap
     from image_service.core.families.coreos.kargs import KernelArgument
+    from image_service.core.images.boot_areas import BootArea
     from image_service.core.images.customization import Customization
     from image_service.tools.iso.customization import IsoCustomization
 
@@ -121,10 +122,11 @@ class IsoFile:
         laid_over = self.lay_over(customization, reset=reset)
         if self.base.family is not None:
             image = compose_live(self.base, laid_over, "", more=customization.medium_edit)
-            return CustomizedIso(image.extents, self.base.file, ())
+            return CustomizedIso(image.extents, self.base.file, (), image.areas)
         canvas = full_canvas(self.base)
         absent = find_ineffective(canvas.arguments, laid_over.kernel_arguments)
-        return CustomizedIso(compose(canvas, laid_over, "").extents, self.base.file, tuple(absent))
+        image = compose(canvas, laid_over, "")
+        return CustomizedIso(image.extents, self.base.file, tuple(absent), image.areas)
 
     def lay_over(self, customization: IsoCustomization, *, reset: bool = False) -> Customization:
         """Check that the ISO takes a customization, and return it as images are composed of it."""
@@ -171,11 +173,13 @@ class CustomizedIso:
         extents: its bytes.
         base: the file below, which must stay open while bytes are read.
         ineffective: kernel arguments that were to be deleted or replaced, and are absent.
+        areas: its parts that a machine reads while it boots.
     """
 
     extents: ExtentMap
     base: BaseFile = attrs.field(repr=False)
     ineffective: tuple[KernelArgument, ...] = ()
+    areas: tuple[BootArea, ...] = attrs.field(default=(), repr=False)
 
     @property
     def size(self) -> int:

@@ -10,8 +10,13 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from image_service.core.formats.initrd import read_members
+from image_service.core.provenance.dsse import load_signing_key, open_bundle
+from image_service.core.provenance.statement import parse_statement
+from image_service.core.provenance.undo import read_pristine, undo
 from tests.acceptance.clients import run_client
 from tests.toolkit.coreos_disk import (
     BLS_ENTRY,
@@ -324,3 +329,43 @@ def test_platform_alone_is_a_customization(capsys: pytest.CaptureFixture[str], t
 def test_nothing_to_customize_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     report = call(capsys, "disk", tmp_path / "out")
     assert (report["exit"], report["error"]["reason"][:20]) == (2, "nothing to customize")
+
+
+def test_statement_of_a_copy_is_verified(tmp_path: Path, customize: CallCustomize) -> None:
+    disk, out, key = build_disk(tmp_path), tmp_path / "out.raw", tmp_path / "key.pem"
+    private = ed25519.Ed25519PrivateKey.generate()
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    statement = tmp_path / "out.raw.intoto.json"
+    report = customize(disk, out, f"--statement={statement}", f"--signing-key={key}")
+    assert report["exit"] == 0, report
+    public = load_signing_key(key.read_bytes()).public
+    stated = parse_statement(open_bundle(statement.read_bytes(), [public]))
+    assert stated.base.sha256 == report["input"]["sha256"] == hashlib.sha256(disk.read_bytes()).hexdigest()
+    assert stated.sha256 == report["output"]["sha256"]
+    assert stated.config_sha256 == hashlib.sha256(CONFIG).hexdigest()
+    content = out.read_bytes()
+    taken_apart = undo(lambda at, length: content[at : at + length], len(content), stated)
+    assert taken_apart.faults == ()
+    assert b"".join(read_pristine(lambda at, length: content[at : at + length], taken_apart.extents)) == (
+        disk.read_bytes()
+    )
+    content = content[:-1] + b"?"
+    assert undo(lambda at, length: content[at : at + length], len(content), stated).faults
+
+
+@pytest.mark.parametrize("arguments", [["--in-place"], ["out", "--no-digest"], ["out.qcow2"]])
+def test_statement_that_cannot_be_made_is_refused(
+    tmp_path: Path, customize: CallCustomize, arguments: list[str]
+) -> None:
+    key = tmp_path / "key.pem"
+    private = ed25519.Ed25519PrivateKey.generate()
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    disk = as_format(build_disk(tmp_path), "qcow2" if "out.qcow2" in arguments else "raw")
+    before = disk.read_bytes()
+    words = [str(tmp_path / word) if word.startswith("out") else word for word in arguments]
+    report = customize(disk, f"--statement={tmp_path / 's'}", f"--signing-key={key}", *words)
+    assert report["exit"] != 0
+    assert "--statement" in report["error"]["reason"]
+    assert disk.read_bytes() == before
+    assert not (tmp_path / "s").exists()
+    assert not (tmp_path / "out").exists()
