@@ -332,6 +332,27 @@ def test_iso_that_coreos_installer_customized(run: Run, files: Files, name: str)
     result = run("verify", target, "--base", base)
     assert result.status == 1
     assert b"1 bytes at offset 40000 (base image)" in result.output
+    assert b"found in it: Ignition (34 bytes)" in result.output
+
+
+def test_minimal_iso_that_coreos_installer_extracted(run: Run, files: Files) -> None:
+    needs_client("coreos-installer")
+    base, target = files.write("base.iso", ISO), files.directory / "minimal.iso"
+    config = files.write("config.ign", b'{"ignition": {"version": "3.3.0"}}')
+    extract = ("iso", "extract", "minimal-iso", "--rootfs-url", "http://h/rootfs.img")
+    run_client("coreos-installer", *extract, base, target)
+    run_client("coreos-installer", "iso", "ignition", "embed", "-i", config, target)
+    result = run("verify", target, "--base", base)
+    assert result.status == 0, result
+    first = result.output.decode().splitlines()[0]
+    assert f"as in the minimal ISO of {base}, plus: Ignition (34 bytes)" in first
+    assert "+coreos.live.rootfs_url=http://h/rootfs.img" in first
+    content = bytearray(target.read_bytes())
+    content[-2000] ^= 4
+    target.write_bytes(content)
+    result = run("verify", target, "--base", base)
+    assert result.status == 1
+    assert f"1 bytes at offset {len(content) - 2000} (base image)".encode() in result.output
 
 
 @pytest.mark.parametrize("minimal", [(), ("--minimal", "--rootfs-url", "http://h/rootfs.img")])

@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
         file = opened.enter_context(inputs.open(options.image))
         base = opened.enter_context(inputs.open(options.base)) if options.base else None
         evidence = Evidence(
-            path=options.image,
+            path=file.path,
             file=file,
             statement=stated if options.key else None,  # else nobody vouches for it
             has_statement=stated is not None,
@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
         )
         with ProgressBar(file.size) as progress:
             verdict = evidence.judge(progress.advance)
-        text = _render_json(verdict, file.size) if options.json else "\n".join(_lines(verdict, options.image))
+        text = _render_json(verdict, file.size) if options.json else "\n".join(_lines(verdict, file.path))
     print(text)  # noqa: T201
     return 0 if verdict.is_verified else EXIT_FAILURE
 
@@ -162,6 +162,8 @@ def _lines(verdict: ImageVerdict, image: str) -> Iterator[str]:
         yield printable(f"{verdict.name} {verdict.published}, plus: {parts}")
     else:
         yield printable(f"{image} is not verified")
+        if verdict.parts:
+            yield printable(f"found in it: {', '.join(map(_describe, verdict.parts))}")
     for fault in verdict.faults:
         yield printable(
             f"{fault.length} bytes at offset {fault.offset} ({fault.path}) are neither the base image's nor"

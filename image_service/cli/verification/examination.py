@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from image_service.server.catalog.lifecycle.signature import KeyRing
 
 _CHUNK = 1 << 20
+
+
+class Comparable(Protocol):
+    """A base image: a file, or a minimal ISO that is made of one."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read bytes; fewer than `length` only at the end."""
 
 
 @attrs.frozen
@@ -127,7 +138,7 @@ def find_faults(file: BaseFile, statement: Statement, digests: TakenDigests) -> 
     return faults or (Span("image", 0, file.size),)
 
 
-def compare(file: BaseFile, extents: Iterable[PristineExtent], base: BaseFile) -> Iterator[Span]:
+def compare(file: BaseFile, extents: Iterable[PristineExtent], base: Comparable) -> Iterator[Span]:
     """Yield the runs of the base image in an image that differ from the base image."""
     run: Span | None = None
     for offset, mine, theirs in _pairs(file, extents, base):
@@ -148,7 +159,7 @@ def compare(file: BaseFile, extents: Iterable[PristineExtent], base: BaseFile) -
 
 
 def _pairs(
-    file: BaseFile, extents: Iterable[PristineExtent], base: BaseFile
+    file: BaseFile, extents: Iterable[PristineExtent], base: Comparable
 ) -> Iterator[tuple[int, bytes, bytes]]:
     offset = 0
     for block in read_pristine(file.read_at, extents):

@@ -8,19 +8,23 @@ import attrs
 
 from image_service.cli.verification.examination import compare, compare_excerpt, find_faults, take_digests
 from image_service.core.errors import BaseImageError
-from image_service.core.images.compose import CONFIG_NAME
+from image_service.core.images.canvas import spliced_minimal_canvas
+from image_service.core.images.compose import CONFIG_NAME, compose
+from image_service.core.images.customization import Customization
 from image_service.core.provenance.statement import Purpose
 from image_service.core.provenance.undo import find_pristine, find_pristine_by_format
-from image_service.tools.iso.description import Description
+from image_service.tools.iso.description import Description, with_checked_minimal
 from image_service.tools.iso.iso_file import IsoFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from image_service.cli.verification.examination import TakenDigests, VendorSignature
+    from image_service.cli.verification.examination import Comparable, TakenDigests, VendorSignature
     from image_service.core.base_file import BaseFile
+    from image_service.core.extents import ExtentMap
     from image_service.core.formats.reading import Span
     from image_service.core.provenance.statement import Statement
+    from image_service.core.provenance.undo import PristineExtent
     from image_service.tools.iso.description import DescribedArguments
 
 _PRODUCTS = {
@@ -114,14 +118,7 @@ class Evidence:
         self._weigh_vendor(verdict)
         self._weigh_digest(verdict)
         if self.base is not None:
-            different = compare(self.file, extents, self.base)
-            if statement is not None and not extents:
-                different = compare_excerpt(statement, self.base)
-            unlike = tuple(different)
-            verdict.faults = _merge(verdict.faults, unlike)
-            if not unlike:
-                verdict.proofs.append(f"its base image is {self.base.path}, byte for byte")
-                verdict.published = verdict.published or f"as in {self.base.path}"
+            self._weigh_base(verdict, self.base, iso, extents)
         verdict.parts = tuple(_find_parts(iso, statement))
         return verdict
 
@@ -160,6 +157,22 @@ class Evidence:
             verdict.proofs.append("its base image has a valid OpenPGP signature of its vendor")
             verdict.published = "as published"
 
+    def _weigh_base(
+        self, verdict: ImageVerdict, base: BaseFile, iso: IsoFile | None, extents: Sequence[PristineExtent]
+    ) -> None:
+        name = base.path
+        if self.statement is not None and not extents:
+            unlike = tuple(compare_excerpt(self.statement, base))
+        else:
+            published: Comparable = base
+            if self.statement is None and iso is not None and iso.base.iso.files.rootfs is None:
+                published, name = _make_minimal(base), f"the minimal ISO of {base.path}"
+            unlike = tuple(compare(self.file, extents, published))
+        verdict.faults = _merge(verdict.faults, unlike)
+        if not unlike:
+            verdict.proofs.append(f"its base image is {name}, byte for byte")
+            verdict.published = verdict.published or f"as in {name}"
+
     def _weigh_digest(self, verdict: ImageVerdict) -> None:
         if self.base_sha256 is None:
             return
@@ -173,6 +186,16 @@ class Evidence:
             verdict.contradictions.append(
                 f"the SHA-256 of its base image is {found or 'not known'}; it must be {self.base_sha256}"
             )
+
+
+def _make_minimal(base: BaseFile) -> ExtentMap:
+    """Return the minimal ISO that coreos-installer extracts from a full one, without a customization.
+
+    Raises:
+        BaseImageError: the full one has no recipe of it.
+    """
+    canvas = spliced_minimal_canvas(with_checked_minimal(IsoFile.read(base, base.path).base), rootfs_url="")
+    return compose(canvas, Customization(b"", (), modified=None), "").extents
 
 
 def _merge(*faults: tuple[Span, ...]) -> tuple[Span, ...]:
