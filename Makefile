@@ -54,8 +54,8 @@ container-test: $(VENV)/tools ## build the container image, and run it
 systemd-test: $(VENV)/tools ## run the units of all roles under systemd, in a container; needs root
 	$(bin)/python -m pytest -n 0 -m systemd $(ARGS) tests/packaging/test_systemd.py
 
-# As root: a node needs namespaces and cgroups. The first run compiles Kubernetes into .cache.
-cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of one node; needs root, Go, containerd and etcd
+# As root: nodes need namespaces and cgroups. The first run compiles Kubernetes into .cache.
+cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of two nodes; needs root, Go, containerd and etcd
 	$(bin)/python -m pytest -n 0 -m cluster -s $(ARGS) tests/packaging/test_cluster.py
 
 # One at a time: each takes the whole machine.

@@ -1,6 +1,7 @@
-"""A Kubernetes of one node, in namespaces of its own: nothing of it is left when its first process ends.
+"""A Kubernetes of two nodes, each in namespaces of its own: nothing is left when its first process ends.
 
-What pods reach runs in the network namespace too (`Cluster.inside`), and listens at `HOST`.
+The control plane runs on the first node. What pods reach runs in its network namespace too
+(`Cluster.inside`), and listens at `HOST`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 HOST = "172.31.77.1"
-"""The node's address, by which pods reach what listens there."""
+"""The first node's address, by which pods reach what listens there."""
 
-NODE = "node"
-_PODS, _SERVICES = "10.244.0.0/24", "10.96.0.0/16"
-_CGROUP = "image-service-cluster-test"
+_PODS, _SERVICES = "10.244.0.0/16", "10.96.0.0/16"
+_CGROUPS = "image-service-cluster-test"
 _ETCD_PORT, _API_PORT, _KUBELET_PORT = 2379, 6443, 10250
 _CLONE_NEWNET = 0x40000000
 
@@ -57,6 +57,19 @@ ip link add node0 type bridge
 ip address add {HOST}/24 dev node0
 ip link set node0 up
 ip route add {_SERVICES} dev node0
+echo 1 >/proc/sys/net/ipv4/ip_forward
+"""
+# On the first node, with the number, the first process and the address of another.
+_JOIN = """
+ip link add "node$1" type veth peer name node0 netns "$2"
+ip link set "node$1" master node0 up
+ip route add "10.244.$1.0/24" via "$3"
+"""
+_JOINED = f"""
+ip link set lo up
+ip address add "$1/24" dev node0
+ip link set node0 up
+ip route add default via {HOST}
 echo 1 >/proc/sys/net/ipv4/ip_forward
 """
 # What the runtime and kubelet write at places of their own choice is for this mount namespace only.
@@ -101,32 +114,15 @@ state = "{directory}/containerd/state"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
 """
-_CNI = {
-    "cniVersion": "0.4.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": "pods0",
-            "isGateway": True,
-            "ipMasq": True,
-            "hairpinMode": True,
-            "ipam": {"type": "host-local", "ranges": [[{"subnet": _PODS}]], "routes": [{"dst": "0.0.0.0/0"}]},
-        },
-        {"type": "portmap", "capabilities": {"portMappings": True}},
-    ],
-}
 _PLUGINS = "/usr/lib/cni"
 _KUBELET = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
-    "address": HOST,
     "port": _KUBELET_PORT,
     "healthzPort": 0,
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
     "authorization": {"mode": "AlwaysAllow"},
     "cgroupDriver": "cgroupfs",
-    "cgroupRoot": f"/{_CGROUP}",
     "failSwapOn": False,
     "oomScoreAdj": 0,
     "protectKernelDefaults": True,
@@ -134,7 +130,60 @@ _KUBELET = {
     "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
     "imageGCHighThresholdPercent": 100,
 }
-_ROLES = {"admin": "system:masters", f"system:node:{NODE}": "system:nodes"}
+
+
+@attrs.frozen
+class Node:
+    """A node, as a set of namespaces.
+
+    Args:
+        number: of the node, from 0 on.
+        directory: of its files.
+        first: the first process of its namespaces.
+        processes: that end with it.
+    """
+
+    number: int
+    directory: Path
+    first: int
+    processes: ExitStack
+
+    @property
+    def name(self) -> str:
+        """The name of the Node object."""
+        return f"node{self.number}"
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+        return f"172.31.77.{self.number + 1}"
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup of its pods."""
+        return f"{_CGROUPS}-{self.name}"
+
+    def command(self, *command: str | Path) -> list[str]:
+        """Return the command line that runs a command on the node."""
+        entered = ("nsenter", f"--target={self.first}", "--mount", "--net", "--pid", "--")
+        return [*entered, *map(str, command)]
+
+    def containerd(self, *arguments: str | Path) -> str:
+        """Ask the node's containerd; return the answer."""
+        options = (f"--address={self.directory}/containerd.sock", "--namespace=k8s.io")
+        return finish(self.command("ctr", *options, *arguments))
+
+    def start(self, name: str, *command: str | Path) -> None:
+        """Start a process that ends with the node; its log is a file of its name."""
+        with (self.directory / f"{name}.log").open("wb") as log:
+            started = subprocess.Popen(
+                self.command(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.processes.enter_context(started)
+
+    def end(self) -> None:
+        """End all processes of the node at once, as a loss of power does."""
+        os.kill(self.first, signal.SIGKILL)
 
 
 @attrs.frozen
@@ -144,26 +193,23 @@ class Cluster:
     Args:
         directory: of its files.
         programs: the directory of Kubernetes' programs.
-        first: the first process of its namespaces.
-        processes: that end with it.
+        nodes: of which the first has the control plane.
     """
 
     directory: Path
     programs: Path
-    first: int
-    processes: ExitStack
+    nodes: Sequence[Node]
 
-    def command(self, *command: str | Path) -> list[str]:
-        """Return the command line that runs a command in the namespaces."""
-        entered = ("nsenter", f"--target={self.first}", "--mount", "--net", "--pid", "--")
-        return [*entered, *map(str, command)]
+    def node(self, name: str) -> Node:
+        """Return a node by its name."""
+        return next(node for node in self.nodes if node.name == name)
 
     def tried(
         self, program: str, *arguments: str | Path, text: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl or helm to its end, with a text as its input."""
         client = (self.programs / program, f"--kubeconfig={self.directory}/admin.yaml")
-        command = self.command(*client, *arguments)
+        command = self.nodes[0].command(*client, *arguments)
         return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
     def run(self, program: str, *arguments: str | Path, text: str | None = None) -> str:
@@ -183,17 +229,13 @@ class Cluster:
         """Return an object, or a list of them, from the API."""
         return json.loads(self.run("kubectl", "get", "--output=json", *arguments))
 
-    def load(self, archive: Path) -> None:
-        """Give the node the images of an archive."""
-        containerd = ("ctr", f"--address={self.directory}/containerd.sock", "--namespace=k8s.io")
-        finish(self.command(*containerd, "images", "import", archive))
-
-    def send(self, name: str, container: str) -> None:
-        """Send a signal to the first process of a container, as the node does."""
-        containerd = ("ctr", f"--address={self.directory}/containerd.sock", "--namespace=k8s.io")
-        tasks = finish(self.command(*containerd, "tasks", "list"))
-        (process,) = (line.split()[1] for line in tasks.splitlines() if line.startswith(container))
-        finish(self.command("kill", f"-{name}", process))
+    def send(self, name: str, pod: Mapping[str, Any]) -> None:
+        """Send a signal to the first process of a pod's container, as its node does."""
+        node = self.node(pod["spec"]["nodeName"])
+        container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+        tasks = node.containerd("tasks", "list").splitlines()
+        (process,) = (line.split()[1] for line in tasks if line.startswith(container))
+        finish(node.command("kill", f"-{name}", process))
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -201,7 +243,7 @@ class Cluster:
         with ExitStack() as stack:
             own, theirs = (
                 stack.enter_context(Path("/proc", str(process), "ns/net").open("rb"))
-                for process in ("thread-self", self.first)
+                for process in ("thread-self", self.nodes[0].first)
             )
             _set_namespace(theirs.fileno())
             try:
@@ -209,18 +251,10 @@ class Cluster:
             finally:
                 _set_namespace(own.fileno())
 
-    def start(self, name: str, *command: str | Path) -> None:
-        """Start a process that ends with the namespaces; its log is a file of its name."""
-        with (self.directory / f"{name}.log").open("wb") as log:
-            started = subprocess.Popen(
-                self.command(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self.processes.enter_context(started)
-
     def explain(self) -> str:
         """Return the last lines of each log."""
-        logs = sorted(self.directory.glob("*.log"))
-        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
+        logs = sorted(self.directory.glob("node*/*.log"))
+        return "\n".join(f"{log}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
 
 
 def _set_namespace(descriptor: int) -> None:
@@ -254,50 +288,96 @@ def running_cluster(programs: Path, directory: Path, archive: Path, sandbox: str
         archive: of images for its pods.
         sandbox: the one of them that runs first in each pod, and does nothing.
     """
-    options = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-    namespaces = ["unshare", *options, sys.executable, "-c", _FIRST]
     with ExitStack() as stack:
         stack.callback(_remove_cgroups)
-        processes = stack.enter_context(ExitStack())
-        outer = stack.enter_context(subprocess.Popen(namespaces, stdout=subprocess.PIPE, text=True))
-        assert outer.stdout is not None
-        assert outer.stdout.readline() == "up\n"
-        (first,) = children_of(outer.pid)
-        stack.callback(os.kill, first, signal.SIGKILL)  # it has ended when all others in its namespace have
-        cluster = Cluster(directory, programs, first, processes)
-        _prepare(cluster, _PLUGINS, sandbox)
-        _start(cluster)
-        cluster.load(archive)
+        nodes = [stack.enter_context(_namespaces(number, directory / f"node{number}")) for number in range(2)]
+        cluster = Cluster(directory, programs, nodes)
+        first, *others = nodes
+        finish(first.command("sh", "-ec", _NETWORK))
+        for node in others:
+            # The process is named as this namespace of processes knows it.
+            entered = ("nsenter", f"--target={first.first}", "--net", "--")
+            finish([*entered, "sh", "-ec", _JOIN, "sh", str(node.number), str(node.first), node.host])
+            finish(node.command("sh", "-ec", _JOINED, "sh", node.host))
+        _make_keys(cluster)
+        _start_control_plane(cluster)
+        for node in nodes:
+            _prepare(node, sandbox)
+            _start(cluster, node)
+        for node in nodes:
+            is_ready = ("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=10s")
+            wait_until(lambda: cluster.tried("kubectl", *is_ready).returncode == 0, cluster.explain)  # noqa: B023 - it ends in this turn
+            node.containerd("images", "import", archive)
         yield cluster
 
 
-def _prepare(cluster: Cluster, plugins: str, sandbox: str) -> None:
-    """Make network, cgroups and files."""
-    directory = cluster.directory
-    finish(cluster.command("sh", "-ec", _NETWORK))
-    finish(cluster.command("sh", "-ec", _FILES, "sh", directory))
-    finish(cluster.command("sh", "-ec", _MAKE_CGROUPS, "sh", _CGROUP))
+@contextmanager
+def _namespaces(number: int, directory: Path) -> Iterator[Node]:
+    directory.mkdir()
+    options = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+    namespaces = ["unshare", *options, sys.executable, "-c", _FIRST]
+    with ExitStack() as processes:
+        outer = processes.enter_context(subprocess.Popen(namespaces, stdout=subprocess.PIPE, text=True))
+        assert outer.stdout is not None
+        assert outer.stdout.readline() == "up\n"
+        (first,) = children_of(outer.pid)
+        node = Node(number, directory, first, processes)
+        try:
+            yield node
+        finally:
+            with suppress(ProcessLookupError):
+                node.end()  # the first process has ended when all others in its namespace have
+
+
+def _prepare(node: Node, sandbox: str) -> None:
+    """Make cgroups and files."""
+    directory = node.directory
+    finish(node.command("sh", "-ec", _FILES, "sh", directory))
+    finish(node.command("sh", "-ec", _MAKE_CGROUPS, "sh", node.cgroup))
     for name, value in _KERNEL.items():
         file = directory / name.replace("/", ".")
         file.write_text(f"{value}\n")
         if Path("/proc/sys", name).exists():
-            finish(cluster.command("mount", "--bind", file, f"/proc/sys/{name}"))
+            finish(node.command("mount", "--bind", file, f"/proc/sys/{name}"))
+    ranges = [[{"subnet": f"10.244.{node.number}.0/24"}]]
+    bridge = {
+        "type": "bridge",
+        "bridge": "pods0",
+        "isGateway": True,
+        "ipMasq": True,
+        "hairpinMode": True,
+        "ipam": {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]},
+    }
+    ports = {"type": "portmap", "capabilities": {"portMappings": True}}
     (directory / "cni").mkdir()
-    (directory / "cni" / "pods.conflist").write_text(json.dumps(_CNI))
-    places = {"directory": directory, "sandbox": sandbox, "plugins": plugins}
+    network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}
+    (directory / "cni" / "pods.conflist").write_text(json.dumps(network))
+    places = {"directory": directory, "sandbox": sandbox, "plugins": _PLUGINS}
     (directory / "containerd.toml").write_text(_CONTAINERD.format(**places))
-    socket = f"unix://{directory}/containerd.sock"
-    kubelet = {**_KUBELET, "containerRuntimeEndpoint": socket, "podLogsDir": f"{directory}/pods"}
+    kubelet = {
+        **_KUBELET,
+        "address": node.host,
+        "cgroupRoot": f"/{node.cgroup}",
+        "containerRuntimeEndpoint": f"unix://{directory}/containerd.sock",
+        "podLogsDir": f"{directory}/pods",
+    }
     (directory / "kubelet-config.yaml").write_text(yaml.safe_dump(kubelet))
-    tokens = {name: secrets.token_hex() for name in _ROLES}
-    lines = [f'{tokens[name]},{name},{name},"{group}"\n' for name, group in _ROLES.items()]
+
+
+def _make_keys(cluster: Cluster) -> None:
+    """Make the tokens of administrator and nodes, and the keys of the control plane."""
+    directory = cluster.directory
+    roles = {"admin": ("admin", "system:masters")}
+    roles |= {node.name: (f"system:node:{node.name}", "system:nodes") for node in cluster.nodes}
+    lines = []
+    for name, (user, group) in roles.items():
+        token = secrets.token_hex()
+        lines.append(f'{token},{user},{user},"{group}"\n')
+        (directory / f"{name}.yaml").write_text(yaml.safe_dump(_kubeconfig(token)))
     (directory / "tokens.csv").write_text("".join(lines))
-    for config, name in zip(("admin.yaml", "kubelet.yaml"), _ROLES, strict=True):
-        (directory / config).write_text(yaml.safe_dump(_kubeconfig(tokens[name])))
-    finish(["openssl", "genrsa", "-out", f"{directory}/accounts.key", "2048"])
-    finish(
-        ["openssl", "rsa", "-in", f"{directory}/accounts.key", "-pubout", "-out", f"{directory}/accounts.pub"]
-    )
+    key, public = directory / "accounts.key", directory / "accounts.pub"
+    finish(["openssl", "genrsa", "-out", str(key), "2048"])
+    finish(["openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public)])
 
 
 def _kubeconfig(token: str) -> Mapping[str, Any]:
@@ -319,13 +399,12 @@ def _kubeconfig(token: str) -> Mapping[str, Any]:
     }
 
 
-def _start(cluster: Cluster) -> None:
-    """Start the control plane and the node; wait until the node is ready."""
-    directory, programs = cluster.directory, cluster.programs
+def _start_control_plane(cluster: Cluster) -> None:
+    """Start the control plane on the first node."""
+    directory, programs, node = cluster.directory, cluster.programs, cluster.nodes[0]
     etcd = f"http://127.0.0.1:{_ETCD_PORT}"
     admin = f"--kubeconfig={directory}/admin.yaml"
-    cluster.start("containerd", "containerd", f"--config={directory}/containerd.toml")
-    cluster.start(
+    node.start(
         "etcd",
         "etcd",
         f"--data-dir={directory}/etcd",
@@ -333,7 +412,7 @@ def _start(cluster: Cluster) -> None:
         f"--advertise-client-urls={etcd}",
         f"--listen-peer-urls=http://127.0.0.1:{_ETCD_PORT + 1}",
     )
-    cluster.start(
+    node.start(
         "apiserver",
         programs / "kube-apiserver",
         f"--etcd-servers={etcd}",
@@ -352,7 +431,7 @@ def _start(cluster: Cluster) -> None:
         "--kubelet-preferred-address-types=InternalIP",
     )
     wait_until(lambda: cluster.tried("kubectl", "get", "--raw=/readyz").stdout == "ok", cluster.explain)
-    cluster.start(
+    node.start(
         "controllers",
         programs / "kube-controller-manager",
         admin,
@@ -362,7 +441,7 @@ def _start(cluster: Cluster) -> None:
         "--bind-address=127.0.0.1",
         f"--cert-dir={directory}/controllers",
     )
-    cluster.start(
+    node.start(
         "scheduler",
         programs / "kube-scheduler",
         admin,
@@ -371,36 +450,40 @@ def _start(cluster: Cluster) -> None:
         f"--cert-dir={directory}/scheduler",
         "--authentication-tolerate-lookup-failure",
     )
-    cluster.start(
+
+
+def _start(cluster: Cluster, node: Node) -> None:
+    """Start what makes a node of the namespaces."""
+    directory = node.directory
+    node.start("containerd", "containerd", f"--config={directory}/containerd.toml")
+    node.start(
         "proxy",
-        programs / "kube-proxy",
-        admin,
-        f"--hostname-override={NODE}",
-        f"--bind-address={HOST}",
+        cluster.programs / "kube-proxy",
+        f"--kubeconfig={cluster.directory}/admin.yaml",
+        f"--hostname-override={node.name}",
+        f"--bind-address={node.host}",
         "--proxy-mode=iptables",
         f"--cluster-cidr={_PODS}",
         "--conntrack-max-per-core=0",
         "--conntrack-tcp-timeout-established=0",
         "--conntrack-tcp-timeout-close-wait=0",
     )
-    cluster.start(
+    node.start(
         "kubelet",
-        programs / "kubelet",
+        cluster.programs / "kubelet",
         f"--config={directory}/kubelet-config.yaml",
-        f"--kubeconfig={directory}/kubelet.yaml",
-        f"--hostname-override={NODE}",
-        f"--node-ip={HOST}",
+        f"--kubeconfig={cluster.directory}/{node.name}.yaml",
+        f"--hostname-override={node.name}",
+        f"--node-ip={node.host}",
         f"--root-dir={directory}/kubelet",
         f"--cert-dir={directory}/kubelet/pki",
     )
-    is_ready = ("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=10s")
-    wait_until(lambda: cluster.tried("kubectl", *is_ready).returncode == 0, cluster.explain)
 
 
 def _remove_cgroups() -> None:
     """Remove the cgroups of pods, whose processes have ended."""
-    for root in (*Path("/sys/fs/cgroup").glob(f"*/{_CGROUP}"), Path("/sys/fs/cgroup", _CGROUP)):
+    hierarchies = Path("/sys/fs/cgroup")
+    for root in (*hierarchies.glob(f"*/{_CGROUPS}-*"), *hierarchies.glob(f"{_CGROUPS}-*")):
         for directory in sorted(root.rglob("*/"), key=lambda path: len(path.parts), reverse=True):
             directory.rmdir()
-        if root.exists():
-            root.rmdir()
+        root.rmdir()

@@ -1,8 +1,9 @@
-"""The manifests and the chart in a Kubernetes of one node: ``make cluster-test``."""
+"""The manifests and the chart in a Kubernetes of two nodes: ``make cluster-test``."""
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import subprocess
 import sys
@@ -16,13 +17,15 @@ import attrs
 import pytest
 import yaml
 
+from tests.acceptance.clients import needs_client
 from tests.acceptance.service import INFRA_ENVS, SERVE, fetch
 from tests.jobs.engine.servers import running_engine
 from tests.jobs.running_role import API, compose_request, wait_until
 from tests.jobs.tenants.tokens import RSA, key_set
 from tests.nginx import running_nginx
-from tests.packaging.cluster import HOST, NODE, Cluster, find_programs, running_cluster
+from tests.packaging.cluster import HOST, Cluster, find_programs, running_cluster
 from tests.packaging.conftest import CHECKOUT
+from tests.packaging.containers import finish
 from tests.packaging.manifests import Manifest, parse_manifests
 from tests.postgres import running_postgres
 from tests.remote_base import dense_base
@@ -298,7 +301,7 @@ def test_manifest_of_one_replica_serves_the_image(site: Site) -> None:
                     "nodeSelectorTerms": [
                         {
                             "matchExpressions": [
-                                {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
+                                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node0"]}
                             ]
                         }
                     ]
@@ -350,30 +353,51 @@ def test_all_replicas_serve_one_image(installed: Site) -> None:
     assert len({answer.headers["ETag"] for answer in answers}) == 1
 
 
-def test_update_under_load_loses_no_request(installed: Site, tmp_path: Path) -> None:
-    url = f"http://{installed.address()}:8080{installed.path}"
-    wanted = ("--profile=mount", "--clients=12", "--duration=60s", f"--report={tmp_path}")
+@contextmanager
+def loaded(site: Site, directory: Path, *options: str) -> Iterator[None]:
+    """Have twelve clients read from the Service until the block ends, and longer; no request may fail."""
+    url = f"http://{site.address()}:8080{site.path}"
+    wanted = ("--profile=mount", "--clients=12", f"--report={directory}", "--slo=errors<0.001%", *options)
     header = f"--header=Authorization: {AUTHORIZATION['Authorization']}"
-    before = {pod["metadata"]["name"] for pod in ready(installed)}
     with subprocess.Popen(
-        [*LOADTEST, url, *wanted, header, "--slo=errors<0.001%"],
-        cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        text=True,
+        [*LOADTEST, url, *wanted, header], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
     ) as load:
-        installed.helm("upgrade", f"--set=image.tag={VERSIONS[1]}")
-        installed.rolled_out()
+        yield
         output, _ = load.communicate()
     print(output)  # noqa: T201 - figures for people
     assert load.returncode == 0, output
+
+
+def test_update_under_load_loses_no_request(installed: Site, tmp_path: Path) -> None:
+    before = {pod["metadata"]["name"] for pod in ready(installed)}
+    with loaded(installed, tmp_path, "--duration=60s"):
+        installed.helm("upgrade", f"--set=image.tag={VERSIONS[1]}")
+        installed.rolled_out()
     after = {pod["metadata"]["name"] for pod in ready(installed)}
     assert len(after) == 3
     assert not before & after
 
 
+def nodes(site: Site) -> set[str]:
+    """Return the names of the nodes that have ready pods of the service."""
+    return {pod["spec"]["nodeName"] for pod in ready(site)}
+
+
+def test_drained_node_loses_no_request(installed: Site, tmp_path: Path) -> None:
+    assert nodes(installed) == {"node0", "node1"}
+    drain = ("drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
+    try:
+        with loaded(installed, tmp_path, "--duration=60s"):
+            installed.cluster.run("kubectl", *drain)
+        wait_until(lambda: len(ready(installed)) == 3, installed.events)
+        assert nodes(installed) == {"node0"}
+    finally:
+        installed.cluster.run("kubectl", "uncordon", "node1")
+
+
 def test_hung_pod_is_started_again_within_a_minute(installed: Site) -> None:
     pod = ready(installed)[0]
-    name, status = pod["metadata"]["name"], pod["status"]["containerStatuses"][0]
+    name = pod["metadata"]["name"]
     assert pod["spec"]["terminationGracePeriodSeconds"] == 620
 
     def restarts() -> int:
@@ -381,7 +405,7 @@ def test_hung_pod_is_started_again_within_a_minute(installed: Site) -> None:
         return int(found["status"]["containerStatuses"][0]["restartCount"])
 
     before, begun = restarts(), time.monotonic()
-    installed.cluster.send("STOP", status["containerID"].rpartition("/")[2])
+    installed.cluster.send("STOP", pod)
     wait_until(lambda: restarts() > before, installed.events)
     seconds = time.monotonic() - begun
     print(f"a hung pod is started again after {seconds:.0f} s")  # noqa: T201 - same
@@ -408,15 +432,18 @@ def evict(site: Site, name: str) -> str:
     return asked.stderr
 
 
+def exit_statuses(site: Site, container: str = "image-service") -> set[int]:
+    """Return the statuses with which processes of a container have ended."""
+    statuses = [pod["status"].get("containerStatuses", [{}])[0] for pod in site.pods(container)]
+    ended = [found for each in statuses if (found := each.get("lastState", {}).get("terminated"))]
+    return {state["exitCode"] for state in ended}
+
+
 def test_wrong_configuration_leaves_the_old_pods_until_it_is_rolled_back(installed: Site) -> None:
     before = {pod["metadata"]["name"] for pod in ready(installed)}
     installed.helm("upgrade", "--set=settings.LOGLEVEL=loud")
 
-    def ended() -> list[Manifest]:
-        statuses = [pod["status"].get("containerStatuses", [{}])[0] for pod in installed.pods()]
-        return [found for each in statuses if (found := each.get("lastState", {}).get("terminated"))]
-
-    wait_until(lambda: any(state["exitCode"] == 78 for state in ended()), installed.events)
+    wait_until(lambda: 78 in exit_statuses(installed), installed.events)
     assert before <= {pod["metadata"]["name"] for pod in ready(installed)}
     assert serves(installed, installed.address())
     installed.cluster.run("helm", "rollback", f"--namespace={NAMESPACE}", "image-service")
@@ -445,10 +472,16 @@ def test_replicas_serve_on_without_their_database(installed: Site) -> None:
 def test_jobs_role_and_its_workers_compose_a_disk(installed: Site) -> None:
     installed.helm("upgrade", values=installed.jobs)
     server = f"http://{installed.address('image-service-jobs')}:8091"  # there is no DNS here
-    installed.jobs["jobs"]["worker"] |= {"replicas": 1, "server": server}
+    worker = installed.jobs["jobs"]["worker"]
+    worker |= {"replicas": 1, "server": server, "options": ["--require-isolation"]}
+    installed.helm("upgrade", values=installed.jobs)
+    wait_until(lambda: 78 in exit_statuses(installed, "worker"), installed.events)
+    allow_namespaces(installed.cluster)
+    worker |= {"seccompProfile": {"type": "Localhost", "localhostProfile": "worker.json"}}
     installed.helm("upgrade", values=installed.jobs)
     for name in ("image-service-jobs", "image-service-worker"):
         installed.rolled_out(name)
+    assert "programs run in unshare" in installed.kubectl("logs", "deployment/image-service-worker")
     token = {"Authorization": f"Bearer {RSA.token(header=None, **{'rh-org-id': '1'})}"}
     document = compose_request("guest-image", f"rhcos-{IMAGE['openshift_version']}")
     fields = {**token, "Content-Type": "application/json"}
@@ -463,3 +496,31 @@ def test_jobs_role_and_its_workers_compose_a_disk(installed: Site) -> None:
     wait_until(lambda: status()["status"] != "pending", installed.events)
     assert status()["status"] == "success", status()
     assert fetch(f"{compose}/download", headers={**token, "Range": "bytes=0-3"}).body == b"QFI\xfb"
+
+
+def allow_namespaces(cluster: Cluster) -> None:
+    """Give the nodes the seccomp profile of workers, made by the command of docs/kubernetes.md."""
+    text = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    (command,) = re.findall(r"^    (jq (?:.+\n    )+.+) >worker\.json$", text, re.MULTILINE)
+    needs_client("jq")
+    profile = finish(["sh", "-c", command])
+    for node in cluster.nodes:
+        (node.directory / "kubelet" / "seccomp").mkdir()
+        (node.directory / "kubelet" / "seccomp" / "worker.json").write_text(profile)
+
+
+def test_lost_node_leaves_its_pods_to_the_other(installed: Site) -> None:
+    """The last test: the node does not come back."""
+    assert nodes(installed) == {"node0", "node1"}
+    etag, host = installed.get(installed.address()).headers["ETag"], installed.address()
+    begun = time.monotonic()
+    installed.cluster.node("node1").end()
+    wait_until(lambda: nodes(installed) == {"node0"}, installed.events)
+    print(f"pods of a lost node are unready after {time.monotonic() - begun:.0f} s")  # noqa: T201 - same
+    for _ in range(20):
+        assert (
+            installed.get(host, Range="bytes=0-99", **{"If-Match": etag}).status == HTTPStatus.PARTIAL_CONTENT
+        )
+    installed.cluster.run("kubectl", "delete", "node", "node1")  # as a cloud does whose machine is gone
+    wait_until(lambda: len(ready(installed)) >= 3, installed.events)
+    assert nodes(installed) == {"node0"}
