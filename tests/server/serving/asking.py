@@ -85,7 +85,7 @@ class Service:
         )
         responses = ImageResponses(images, digests, reads, statements)
         return ImageRequestHandler(
-images,
+            images,
             responses,
             pages,
             "/base",
