@@ -28,7 +28,7 @@ _MAX_PARTS = 10_000
 _FULL = {"QuotaExceeded", "ServiceQuotaExceededException", "XMinioStorageFull", "InsufficientCapacity"}
 _DENIED = {
     *("AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
-    *("NoSuchBucket", "InvalidBucketName", "PermanentRedirect"),
+    *("NoSuchBucket", "InvalidBucketName", "PermanentRedirect", "XAdminUserNotFound"),
 }
 """Which other credentials or settings mend, not time; clocks that differ and expired tokens pass."""
 

@@ -86,7 +86,7 @@ _EXPORT_TASKS = TaskListing(
     state_filter="state",
     filters={
         ID_FILTER: lambda task: task.id,
-        "description": lambda task: str(task.request["Description"]),
+        "description": lambda task: str(task.request.get("Description", "")),
     },
     has_pages=False,
 )

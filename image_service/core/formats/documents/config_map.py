@@ -36,7 +36,7 @@ def read_config_map(text: bytes) -> Mapping[str, str] | None:
 
 
 class _Loader(yaml.BaseLoader):
-    """Converts no scalar, because numbers in base 60 take hours, and merges no mappings."""
+    """Converts no scalar, because numbers in base 60 take minutes, and merges no mappings."""
 
     _nodes = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from image_service.core.errors import FormatError
@@ -56,8 +57,7 @@ def _members(value: object) -> Iterable[object]:
 def _object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        name = next(name for name in names if names.count(name) > 1)
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise _Refused(f"must not have the member {json.dumps(name)[:100]} twice in an object")
     return found
 

@@ -451,6 +451,10 @@ def hostile(member: bytes) -> bytes:
         (hostile(b"[" * 64 + b"]" * 64), "$: must have at most 64 levels of objects and arrays"),
         (hostile(b'{"a": 1, "b": 2, "a": 1}'), '$: must not have the member "a" twice in an object'),
         (hostile(b'{"\\u0000\\n": 1, "\\u0000\\n": 2}'), '$: must not have the member "\\u0000\\n" twice'),
+        (
+            hostile(b"{" + b",".join(b'"%d": 0' % number for number in [*range(90_000), 7]) + b"}"),
+            '$: must not have the member "7" twice',
+        ),
         (hostile(b"[" + b"[]," * 100_000 + b"0]"), "$: must have at most 100000 values"),
         (hostile(b"NaN"), "$: must not have the number NaN"),
         (hostile(b"-Infinity"), "$: must not have the number -Infinity"),
@@ -459,7 +463,7 @@ def hostile(member: bytes) -> bytes:
         (hostile(b"1")[:-1], "$: must be JSON in UTF-8"),
         (b'{"stream": "a", "stream": "b"}', '$: must not have the member "stream" twice'),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_hostile_documents_are_refused_with_the_reason(written: bytes, says: str) -> None:
     for parse in (parse_stream, lambda written: parse_offer(written, "okd")):
