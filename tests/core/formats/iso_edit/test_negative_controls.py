@@ -113,6 +113,7 @@ def test_system_partition_that_does_not_move_is_overlapped(
         assert problems_by_sgdisk(edited, tmp_path) > problems_by_sgdisk(base, tmp_path)
 
 
+@pytest.mark.timeout(7200)  # hundreds of calls of xorriso, on a slow machine
 @pytest.mark.parametrize("examples", [6, soaked(300)])
 def test_tree_is_that_of_an_iso_which_xorriso_rebuilds(examples: int, tmp_path: Path) -> None:
     @settings(
