@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.clients import needs_client
 from tests.acceptance.service import SERVE, Certificate, run_service
+from tests.jobs.tenant_clients import running_with_tenants
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -183,3 +184,15 @@ def test_profiles_of_openshift(  # noqa: PLR0913, PLR0917 - a row of the table, 
             found = [name for name, options in sorted(by_suite.items()) if accepts(port, *options)]
             print(f"| {profile} | {listener} | {', '.join(accepted)} | {', '.join(found)} |")  # noqa: T201
             assert (set(accepted), set(found)) == (versions, suites)
+
+
+@pytest.mark.soak
+def test_listener_of_jobs_follows_the_policy(certificate: Certificate, tmp_path: Path) -> None:
+    files = {"HTTPS_CERT_FILE": str(certificate.chain), "HTTPS_KEY_FILE": str(certificate.key)}
+    port = free_port()
+    listen = f"unix:{{DATA_DIR}}/jobs.sock,0.0.0.0:{port}"
+    policy = policy_of("VersionTLS13", CHACHA_1_3)
+    with running_with_tenants(tmp_path, JOBS_LISTEN=listen, **files, **policy):
+        assert accepts(port, "-tls1_3", "-ciphersuites", CHACHA_1_3)
+        assert not accepts(port, "-tls1_3", "-ciphersuites", GCM_1_3)
+        assert not accepts(port, "-tls1_2")
