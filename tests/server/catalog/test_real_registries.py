@@ -280,7 +280,7 @@ def test_registry_that_is_busy_is_asked_again_when_it_says(proxy: FaultProxy, tm
 
 def test_ranges_of_a_remote_layer_are_healed(proxy: FaultProxy, tmp_path: Path) -> None:
     """Each fault in turn: of two attempts in a row, one is right."""
-    faults = itertools.cycle(
+    faults: Iterator[Callable[[Reply], Reply]] = itertools.cycle(
         [
             lambda reply: attrs.evolve(reply, body=reply.body[:1000], promised=len(reply.body)),
             lambda reply: reply,
