@@ -285,6 +285,7 @@ class Fetcher:
             self._check.check(granule, memoryview(files.read(granule)))
         except DigestMismatch:
             files.present[granule] = ABSENT
+            self._counters.failed_fetches += 1  # of which nobody knew
             self._counters.digest_faults += 1
             return False
         return True

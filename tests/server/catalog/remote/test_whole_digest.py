@@ -144,6 +144,9 @@ async def test_wrong_bytes_in_the_cache_are_replaced(runs: Runs, registry: Lying
     assert f"the MiB at offset {5 * MIB} does not have its digest" in runs.lines.text
     assert "is opened again: bytes of it in the cache were wrong" in runs.lines.text
     assert "another version" not in runs.lines.text
+    assert catalog.remote is not None
+    counters = catalog.remote.cache.counters
+    assert (counters.digest_faults, counters.failed_fetches) == (1, 1)
     for each in (catalog, other):
         assert found(each).sha256 == before.sha256
         assert found(each).file.sha256() == hashlib.sha256(ISO).hexdigest()
