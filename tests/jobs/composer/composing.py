@@ -122,7 +122,7 @@ class TextContents:
     def open_catalog_image(self, image: CatalogImage | ComposeBase) -> str:
         return image.instance_alias
 
-    def respond(self, content: str, request: ApiRequest) -> ApiResponse:
+    async def respond(self, content: str, request: ApiRequest) -> ApiResponse:
         del request
         return ApiResponse(200, content.encode(), "application/octet-stream")
 

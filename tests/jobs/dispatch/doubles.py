@@ -150,6 +150,6 @@ class MemoryContents:
             raise found
         return cast("Content", MemoryContent(found))
 
-    def respond(self, content: Content, request: ApiRequest) -> ApiResponse:
+    async def respond(self, content: Content, request: ApiRequest) -> ApiResponse:
         del request
         return ApiResponse(200, cast("MemoryContent", content).data, "application/octet-stream")
