@@ -6,6 +6,7 @@ import hashlib
 import json
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import attrs
 
@@ -29,7 +30,7 @@ from image_service.server.serving.digests import read_block, repr_digest
 from image_service.server.web_api.messages import ApiResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 256 * 1024
 """Of a download in memory, which has one or two."""
+LARGE_BLOCK_BYTES = 4 * BLOCK_BYTES
+"""Of a few downloads: each block waits for a turn of the process, which others may keep busy."""
+_FEW = 4
 
 
 @attrs.frozen(eq=False)
@@ -84,14 +88,16 @@ class ExtentStream:
 
     _blocks: Iterator[bytes]
     _in_thread: InThread
+    _open: WeakSet[ExtentStream] = attrs.field(factory=WeakSet)
     _first: bytes | None = attrs.field(default=None, init=False, repr=False)
 
     async def begin(self) -> None:
         """Read the first bytes, so that an error gets a response."""
+        self._open.add(self)
         self._first = await self.read()
 
     async def read(self) -> bytes:
-        """Return the next bytes, at most `BLOCK_BYTES`; none at the end."""
+        """Return the next bytes, at most `LARGE_BLOCK_BYTES`; none at the end."""
         first, self._first = self._first, None
         if first is not None:
             return first
@@ -100,6 +106,7 @@ class ExtentStream:
     def close(self) -> None:
         """Release the files of the extents, unless a thread is reading them."""
         self._blocks = iter(())
+        self._open.discard(self)
 
 
 @attrs.frozen(eq=False)
@@ -122,6 +129,7 @@ class Contents:
     _jobs: JobRepository
     _images: ImageRepository
     _store: ObjectStorage
+    _open: WeakSet[ExtentStream] = attrs.field(factory=WeakSet, init=False)
 
     async def open_input(self, compose: Compose, source: str) -> Content:
         """Open an input of a job.
@@ -186,10 +194,13 @@ class Contents:
             request.headers,
             render_fields(("Repr-Digest", digest)) if digest else b"",
         )
-        stream = ExtentStream(_read_blocks(response.body), self._in_thread)
+        stream = ExtentStream(_read_blocks(response.body, self._block_bytes), self._in_thread, self._open)
         if not request.is_head:
             await stream.begin()
         return ApiResponse(response.status, fields=response.field_lines, stream=stream)
+
+    def _block_bytes(self) -> int:
+        return LARGE_BLOCK_BYTES if len(self._open) <= _FEW else BLOCK_BYTES
 
     async def _open_source_image(self, compose: Compose, image_id: str) -> Content:
         """Open the image of the catalog that a job reads; it is in use until its compose ends."""
@@ -240,19 +251,24 @@ def _recorded_sha256(compose: Compose) -> str | None:
     return facts.get("sha256") if isinstance(facts, dict) else None
 
 
-def _read_blocks(extents: Iterable[Extent]) -> Iterator[bytes]:
-    """Yield the bytes of extents in blocks of `BLOCK_BYTES`; the last one may have fewer."""
+def _read_blocks(extents: Iterable[Extent], block_bytes: Callable[[], int]) -> Iterator[bytes]:
+    """Yield the bytes of extents in blocks; the last one may have fewer.
+
+    Args:
+        block_bytes: returns the size of the next one.
+    """
     pieces: list[bytes | memoryview] = []
-    length = 0
+    length, size = 0, block_bytes()
     for extent in extents:
         position = 0
         while position < extent.length:
-            piece = read_block(extent.slice(position, min(extent.length, position + BLOCK_BYTES - length)))
+            piece = read_block(extent.slice(position, min(extent.length, position + size - length)))
             pieces.append(piece)
             position += len(piece)
             length += len(piece)
-            if length == BLOCK_BYTES:
-                block, pieces, length = b"".join(pieces), [], 0
+            if length == size:
+                block, pieces = b"".join(pieces), []
+                length, size = 0, block_bytes()
                 yield block
     if pieces:
         yield b"".join(pieces)

@@ -20,9 +20,15 @@ from image_service.core.errors import NotFound, StoreDenied, StoreFailed, Unavai
 from image_service.core.extents import Literal, Zeros
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_archives
-from image_service.jobs.artifacts.contents import BLOCK_BYTES, ExtentStream, _read_blocks
+from image_service.jobs.artifacts.contents import (
+    BLOCK_BYTES,
+    LARGE_BLOCK_BYTES,
+    ExtentStream,
+    _read_blocks,
+)
 from image_service.jobs.model import Artifact, ComposeRequest, ImageCustomization, ImageType, UploadTarget
 from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.messages import ApiRequest
 from image_service.server.web_api.resource import ApiResource, ApiSite
 from tests.common.objects.storing import put
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from image_service.core.images.base_image import BaseImage
     from image_service.jobs.artifacts.contents import Content
     from image_service.jobs.model import Compose
-    from image_service.server.web_api.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiResponse
     from tests.jobs.artifacts.composing_images import Artifacts
 
 ROOTFS = bytes(range(256)) * 2000
@@ -75,7 +81,7 @@ async def disk(artifacts: Artifacts, tmp_path: Path) -> AsyncIterator[bytes]:
 
 
 def read(content: Content) -> bytes:
-    return b"".join(_read_blocks(content.representation.image.extents.extents))
+    return b"".join(_read_blocks(content.representation.image.extents.extents, lambda: BLOCK_BYTES))
 
 
 def finish(artifacts: Artifacts, compose: Compose, job_id: str, content: bytes, name: str) -> Artifact:
@@ -337,7 +343,7 @@ async def test_download_of_an_object_that_is_deleted_meanwhile_is_cut_off(
 ) -> None:
     del disk
     compose, job_ids = artifacts.add(request(ImageType.GUEST_IMAGE))
-    image = finish(artifacts, compose, job_ids["convert"], b"x" * (BLOCK_BYTES + 1), "disk.qcow2")
+    image = finish(artifacts, compose, job_ids["convert"], b"x" * (LARGE_BLOCK_BYTES + 1), "disk.qcow2")
     content = await artifacts.contents.open_image(attrs.evolve(compose, image=image))
     async with downloading(reactor, artifacts, content, lambda: artifacts.store.delete(image.key)) as client:
         with pytest.raises(ResponseFailed):
@@ -379,10 +385,28 @@ async def test_download_whose_first_bytes_cannot_be_read_gets_an_error(  # noqa:
 @given(st.lists(st.integers(1, 3 * BLOCK_BYTES // 2), max_size=5))
 def test_blocks_are_full_but_the_last(lengths: list[int]) -> None:
     extents = [Literal(b"x" * length) if length % 2 else Zeros(length) for length in lengths]
-    blocks = list(_read_blocks(extents))
+    blocks = list(_read_blocks(extents, lambda: BLOCK_BYTES))
     assert all(len(block) == BLOCK_BYTES for block in blocks[:-1])
     assert b"".join(blocks) == b"".join(b"x" * each if each % 2 else bytes(each) for each in lengths)
     assert all(blocks)
+
+
+@ensure_deferred
+async def test_few_downloads_have_larger_blocks(artifacts: Artifacts, disk: bytes) -> None:
+    del disk
+    compose, job_ids = artifacts.add(request(ImageType.GUEST_IMAGE))
+    image = finish(artifacts, compose, job_ids["convert"], b"x" * 3 * LARGE_BLOCK_BYTES, "disk.qcow2")
+    content = await artifacts.contents.open_image(attrs.evolve(compose, image=image))
+    contents, asked = artifacts.contents, ApiRequest("GET", "/")
+    streams = [(await contents.respond(content, asked)).stream for _ in range(6)]
+    lengths = [len(await stream.read()) for stream in streams if stream is not None]
+    assert lengths == [LARGE_BLOCK_BYTES] * 4 + [BLOCK_BYTES] * 2
+    for stream in streams[:3]:
+        assert stream is not None
+        stream.close()
+    assert streams[5] is not None
+    await streams[5].read()  # whose size was decided before
+    assert len(await streams[5].read()) == LARGE_BLOCK_BYTES
 
 
 @ensure_deferred
