@@ -163,7 +163,8 @@ async def test_other_digest_of_the_whole_is_refused_until_an_operator_says_so(
     with pytest.raises(BaseImageError, match="was refused"):
         found(catalog)
     reason = str(rendered(catalog)["reason"])
-    assert f"the digest of blob {digest_of(ISO)} as a whole is sha256:" in reason
+    named = registry.registry.url(":latest")
+    assert reason.startswith(f"{named}: the digest of {digest_of(ISO)} as a whole is sha256:")
     (marker,) = (runs.remotes.directory / "remote").glob("*.refused")
     assert f"remove {marker}" in reason
     await other.stop()
