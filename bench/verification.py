@@ -65,9 +65,19 @@ def prepare(directory: Path, mebibytes: int) -> dict[str, Sequence[str | Path]]:
     config.write_text('{"ignition": {"version": "3.4.0"}}')
     home = directory / "gpg"
     home.mkdir(0o700)
-    gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--pinentry-mode", "loopback", "--passphrase", ""]
-    signed = ["--statement", f"{image}.intoto.json", "--signing-key", key]
-    for command in (
+    gpg: list[str | Path] = [
+        "gpg",
+        "--homedir",
+        home,
+        "--batch",
+        "--quiet",
+        "--pinentry-mode",
+        "loopback",
+        "--passphrase",
+        "",
+    ]
+    signed: list[str | Path] = ["--statement", f"{image}.intoto.json", "--signing-key", key]
+    commands: tuple[list[str | Path], ...] = (
         ["openssl", "genpkey", "-algorithm", "ed25519", "-out", key],
         ["openssl", "pkey", "-in", key, "-pubout", "-out", public],
         [*gpg, "--quick-gen-key", "vendor@example.com", "rsa4096", "sign", "never"],
@@ -75,10 +85,11 @@ def prepare(directory: Path, mebibytes: int) -> dict[str, Sequence[str | Path]]:
         [*gpg, "--detach-sign", base],
         ["gpgconf", "--homedir", home, "--kill", "all"],
         [*_CLI, "customize", base, "--ignition", config, "-o", image, *signed],
-    ):
+    )
+    for command in commands:
         measure(command)
-    verify = [*_CLI, "verify", image, "--key", public]
-    vendor = ["--vendor-keyring", ring, "--vendor-signature", f"{base}.sig"]
+    verify: list[str | Path] = [*_CLI, "verify", image, "--key", public]
+    vendor: list[str | Path] = ["--vendor-keyring", ring, "--vendor-signature", f"{base}.sig"]
     return {
         "sha256sum": ["sha256sum", image],
         "statement and base digest": verify,

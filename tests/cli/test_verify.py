@@ -230,13 +230,11 @@ def test_excerpt_is_checked_against_its_statement_and_its_base(run: Run, files: 
     assert (with_base.status, b"note" in with_base.output) == (0, False)
     path, key = files.signed(kernel_content, kernel_statement)
     assert run("verify", path, "--key", key, "--base", original).status == 0
-    for base_path, content in ((original, flip(kernel_content, 3)), (other, kernel_content)):
-        path, key = files.signed(content, kernel_statement)
-        is_same = base_path == original
-        start = kernel_statement.excerpt[0].source or 0
-        is_changed = start <= len(ISO) - 2100 < start + len(kernel_content)
-        status = run("verify", path, "--key", key, "--base", base_path).status
-        assert status == (1 if is_same or is_changed else 0)
+    path, key = files.signed(flip(kernel_content, 3), kernel_statement)
+    assert run("verify", path, "--key", key, "--base", original).status == 1
+    path, key = files.signed(kernel_content, kernel_statement)
+    refused = run("verify", path, "--key", key, "--base", other)
+    assert (refused.status, b"other.iso is not its base image" in refused.output) == (1, True)
 
 
 def test_digest_and_base_are_proofs(run: Run, files: Files) -> None:

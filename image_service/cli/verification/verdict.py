@@ -162,6 +162,13 @@ class Evidence:
     ) -> None:
         name = base.path
         if self.statement is not None and not extents:
+            digest = base.sha256()
+            if digest != self.statement.base.sha256:
+                verdict.contradictions.append(
+                    f"{base.path} is not its base image: its SHA-256 is {digest}; it must be"
+                    f" {self.statement.base.sha256}"
+                )
+                return
             unlike = tuple(compare_excerpt(self.statement, base))
         else:
             published: Comparable = base

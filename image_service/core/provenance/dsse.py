@@ -142,7 +142,8 @@ def sign_bundle(key: BundleSigner, payload: bytes, payload_type: str = IN_TOTO) 
     envelope = {
         "payload": base64.b64encode(payload).decode(),
         "payloadType": payload_type,
-        "signatures": [{"keyid": key.public.hint, "sig": base64.b64encode(signature).decode()}],
+        # Go's verifiers skip a signature whose keyid is not their own name of the key; cosign's is empty too.
+        "signatures": [{"keyid": "", "sig": base64.b64encode(signature).decode()}],
     }
     bundle = {
         "dsseEnvelope": envelope,

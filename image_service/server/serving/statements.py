@@ -5,6 +5,7 @@ Nothing is computed before a client asks for it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -27,6 +28,7 @@ from image_service.core.provenance.statement import (
     render_statement,
     state_image,
 )
+from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.http.respond import Representation
 from image_service.server.serving.digests import is_local, read_block
 from image_service.server.snapshots.storage.snapshot import VersionLost
@@ -115,12 +117,13 @@ class Statements:
                 " GET /images says how much is"
             )
         digest = await self._digests.get(image, deadline)
+        origin = self._find_origin(base)
 
         def sign(check: Callable[[], None]) -> bytes:
             statement = state_image(
                 image,
                 base,
-                self._state_base(base, check, has_blocks=contains_whole(image, base)),
+                self._state_base(base, origin, check, has_blocks=contains_whole(image, base)),
                 digest=digest.hex(),
                 config=config,
                 time=time,
@@ -143,9 +146,10 @@ class Statements:
             raise VersionLost
         return customization.ignition
 
-    def _state_base(self, base: BaseImage, check: Callable[[], None], *, has_blocks: bool) -> StatedBase:
+    def _state_base(
+        self, base: BaseImage, origin: StatedOrigin, check: Callable[[], None], *, has_blocks: bool
+    ) -> StatedBase:
         """Return the stated base; reads all of it unless its digests are known. Blocks."""
-        origin = self._find_origin(base)
         digests = self._bases.get(base.sha256)
         # The identity of a remote base image is its digest only if its blocks were verified.
         if digests is None and (has_blocks or base.file.residency is not None):
@@ -159,7 +163,7 @@ class Statements:
             origin=origin.url,
             block_length=BLOCK_BYTES if blocks else None,
             blocks=blocks,
-            signature=None if origin.signature is None else origin.signature.read_bytes(),
+            signature=_read_signature(origin.signature),
         )
 
 
@@ -185,6 +189,13 @@ def _hash_base(base: BaseImage, check: Callable[[], None]) -> _BaseDigests:
     if base.file.residency is None and whole != base.sha256:
         raise BaseImageError(f"{base.name} has another SHA-256 than when it was opened")
     return _BaseDigests(whole, blocks)
+
+
+def _read_signature(path: Path | None) -> bytes | None:
+    if path is not None:
+        with suppress(OSError), path.open("rb") as file:  # it may have been removed since
+            return file.read(MAX_SIGNATURE_BYTES)
+    return None
 
 
 def _time_of(version: Version, image: BootImage) -> datetime | None:
