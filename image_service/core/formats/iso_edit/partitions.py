@@ -153,6 +153,8 @@ class HybridTables:
     def _grow_mbr(self, end: int, moved: dict[int, int], size: int) -> Iterator[tuple[_HybridEntry, bytes]]:
         for entry in self._mbr:
             start = entry.first * BLOCK
+            if entry.kind == _PROTECTIVE and start >= size:
+                raise FormatError(f"the protective partition begins at offset {start}, behind the ISO's end")
             if entry.kind == _PROTECTIVE:
                 yield entry, entry.resized(entry.first, size // BLOCK - entry.first)
             elif start in self._holders:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from image_service.core.errors import FormatError
 from image_service.core.formats.disk.partitions import read_partitions
 from image_service.core.formats.iso_edit.partitions import HybridTables
 from tests.acceptance.clients import run_client
@@ -111,6 +112,14 @@ def test_system_partition_that_does_not_move_is_overlapped(
     assert overlap(edited)
     if layout == "hybrid-gpt":
         assert problems_by_sgdisk(edited, tmp_path) > problems_by_sgdisk(base, tmp_path)
+
+
+def test_protective_partition_behind_the_iso_is_damage() -> None:
+    damaged = bytearray(make_iso("hybrid-gpt"))
+    entry = next(at for at in range(446, 510, 16) if damaged[at + 4] == 0xEE)
+    damaged[entry + 8 : entry + 12] = (15269889).to_bytes(4, "little")
+    with pytest.raises(FormatError, match="begins at offset 7818183168, behind"):
+        edit(bytes(damaged), PUT)
 
 
 @pytest.mark.timeout(7200)  # hundreds of calls of xorriso, on a slow machine
