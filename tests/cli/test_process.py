@@ -17,6 +17,7 @@ import pytest
 
 from image_service import __version__
 from tests.core.formats.filesystems.iso_builder import build_live_iso, write_sparse_live_iso
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,6 +177,18 @@ def read_all(control: int) -> bytes:
             seen += data
     os.close(control)
     return seen
+
+
+def test_probe_imports_neither_twisted_nor_cryptography() -> None:
+    """A container runs it each half a minute."""
+    code = (
+        "import sys; from image_service.cli import main;"
+        " main(['health']);"
+        " assert not {name.split('.')[0] for name in sys.modules} & {'twisted', 'cryptography', 'OpenSSL'}"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT | {"LISTEN_PORT": str(free_port())}, check=True
+    )
 
 
 def test_file_commands_do_not_import_twisted(base: Path, out: Path) -> None:

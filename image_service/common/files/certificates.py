@@ -6,15 +6,12 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-
 from image_service.core.errors import ConfigurationError, describe_os_error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 RENEWAL_PERIOD = timedelta(days=14)
@@ -47,6 +44,9 @@ def read_private_key(key_file: Path, certificate_file: Path) -> PrivateKeyTypes:
         ConfigurationError: a file cannot be read, or has other content; the key needs a passphrase;
             the certificate is for another key.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - slow to import, as all of it
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - same
+
     key_text, certificate_text = _read(key_file), _read(certificate_file)
     if not _PRIVATE_KEY.search(key_text):
         if _CERTIFICATE.search(key_text) and _PRIVATE_KEY.search(certificate_text):
@@ -56,7 +56,7 @@ def read_private_key(key_file: Path, certificate_file: Path) -> PrivateKeyTypes:
             )
         raise ConfigurationError(f"the key file {key_file} contains no private key in PEM format")
     try:
-        key = load_pem_private_key(key_text, None)
+        key = serialization.load_pem_private_key(key_text, None)
     except TypeError:  # cryptography raises it if the key is encrypted
         raise ConfigurationError(
             f"the key file {key_file} needs a passphrase, and the service has none: store the key without"
@@ -66,7 +66,7 @@ def read_private_key(key_file: Path, certificate_file: Path) -> PrivateKeyTypes:
         raise ConfigurationError(
             f"the private key in {key_file} is damaged, or of an unsupported type"
         ) from None
-    public = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    public = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     certificate = _read_certificate(certificate_file)
     if key.public_key().public_bytes(*public) != certificate.public_key().public_bytes(*public):
         raise ConfigurationError(
@@ -93,6 +93,8 @@ def describe_end(path: Path, not_after: datetime, now: datetime) -> str | None:
 
 
 def _read_certificate(path: Path) -> x509.Certificate:
+    from cryptography import x509  # noqa: PLC0415 - slow to import
+
     text = _read(path)
     if not _CERTIFICATE.search(text):
         raise ConfigurationError(f"the certificate file {path} contains no certificate in PEM format")

@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 import attrs
-from OpenSSL import SSL
 
 VERSIONS: Final = ("VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13")
 """As Kubernetes names them."""
@@ -72,6 +71,8 @@ class TlsPolicy:
         """Return True if OpenSSL does not offer a suite to a server with a certificate."""
         if _WITHOUT_CERTIFICATE.search(name):
             return True
+        from OpenSSL import SSL  # noqa: PLC0415 - slow to import; a probe by command has no suites
+
         context = SSL.Context(SSL.TLS_SERVER_METHOD)
         try:
             if name in _TLS_1_3:
