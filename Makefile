@@ -108,8 +108,8 @@ release: $(VENV)/lock ## build dist/: sdist, wheel, SBOM, SHA256SUMS; look up vu
 toolkit: $(VENV)/tools ## build dist/image_toolkit-*.whl: the imaging toolkit alone, without Twisted
 	.ci/toolkit/build dist
 
-deps: ## install the clients that acceptance tests and bench use (apt or dnf, cargo; needs root)
-	.ci/deps
+deps: ## install the clients that tests and bench use (apt or dnf, cargo; needs root); ARGS=soak: those of soak too
+	.ci/deps $(ARGS)
 
 clean: ## remove all generated files except the data
 	rm -rf '$(VENV)' build dist .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

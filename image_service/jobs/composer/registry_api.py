@@ -130,7 +130,7 @@ class RegistryApi:
             return _page(b"{}", EMPTY_TYPE, digest)
         if digest != f"sha256:{content.sha256}":
             raise NotFound("there is no such blob; digests are of SHA-256")
-        response = self._contents.respond(content, request)
+        response = await self._contents.respond(content, request)
         return attrs.evolve(response, fields=(*response.fields, ("Docker-Content-Digest", digest)))
 
     async def _open(self, request: ApiRequest, compose_id: str) -> Content:
