@@ -12,7 +12,7 @@ from image_service.settings.parsers import readable_file
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from image_service.core.provenance.dsse import BundleSigner
 
@@ -21,20 +21,19 @@ def _signing_key(value: str) -> Path:
     # Imported here because a service that signs nothing does not need it.
     from image_service.core.provenance.dsse import load_signing_key  # noqa: PLC0415
 
-    path = readable_file(value)
-    try:
-        load_signing_key(path.read_bytes())
-    except ConfigurationError as error:
-        raise ValueError(f"cannot be used: {error.detail}") from None
-    return path
+    return _file_of(load_signing_key, value)
 
 
 def _public_keys(value: str) -> Path:
     from image_service.core.provenance.dsse import load_verifying_keys  # noqa: PLC0415 - as above
 
+    return _file_of(load_verifying_keys, value)
+
+
+def _file_of(load: Callable[[bytes], object], value: str) -> Path:
     path = readable_file(value)
     try:
-        load_verifying_keys(path.read_bytes())
+        load(path.read_bytes())
     except ConfigurationError as error:
         raise ValueError(f"cannot be used: {error.detail}") from None
     return path
