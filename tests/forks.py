@@ -141,7 +141,8 @@ def start(
     program, *arguments = command
     is_module = program == sys.executable and arguments[0] == "-m"
     is_ours = program == TWISTD or (is_module and str(arguments[1]).startswith("image_service"))
-    if is_ours and env["PYTHONPATH"] == str(ROOT):
+    # The dynamic linker reads LD_PRELOAD when a program is executed.
+    if is_ours and env["PYTHONPATH"] == str(ROOT) and "LD_PRELOAD" not in env:
         return Fork(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
     return subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
 
