@@ -19,7 +19,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs check fast test container-test systemd-test cluster-test soak lint format docs site manifests bench lock release toolkit deps clean
+.PHONY: help run jobs boot check fast test container-test systemd-test cluster-test soak lint format docs site manifests bench lock release toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -32,6 +32,9 @@ run: $(VENV)/installed ## serve a sample image with the embedded stand-in for as
 jobs: $(VENV)/jobs ## compose images as jobs, with engine and worker as child processes: docs/jobs.md
 	mkdir -p '$(DATA_DIR)/jobs'
 	DATA_DIR='$(DATA_DIR)/jobs' ADMIN_LISTEN='$(JOBS_ADMIN_LISTEN)' exec $(bin)/image-service jobs
+
+boot: $(VENV)/tools ## boot a virtual machine from a customized ISO of the service; needs qemu, xorriso and apt
+	$(bin)/python -m tests.acceptance.boot_once
 
 # The loop of a contributor: at most three minutes on two cores, also without any cache.
 check: $(VENV)/tools ## lint, check types and run the fast tests of what does no I/O

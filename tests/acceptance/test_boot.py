@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from tests.acceptance import boot_once
 from tests.acceptance.boot_iso import KERNEL_ARGUMENTS, VOLUME_ID, make_boot_iso
 from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.cutting_proxy import cutting
@@ -280,3 +281,12 @@ def test_ipxe_for_uefi_boots_by_the_script_of_a_link(host: Host, tmp_path: Path)
     report = boot(*firmware("uefi", tmp_path), *dhcp, *medium("usb", str(disk)), "-m", "1024")
     assert report.arguments.endswith(" ".join(APPENDED))
     assert report.config == host.service.ignition_config(infra_env_id)
+
+
+@pytest.mark.soak
+def test_make_boot_shows_what_the_machine_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert boot_once.main() == 0
+    shown, found = capsys.readouterr().out.split("booting …")
+    assert boot_once.ARGUMENT in found.splitlines()[-1]
+    assert "Hello%20from%20the%20config" in found
+    assert boot_once.ARGUMENT not in shown
