@@ -9,7 +9,6 @@ of a pair counts. The file is in the page cache.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -18,12 +17,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
+from bench.base_images import dense_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MIB = 1 << 20
 _CLI = (sys.executable, "-m", "image_service.cli")
 
 
@@ -56,12 +54,9 @@ def measure(command: Sequence[str | Path]) -> float:
 
 def prepare(directory: Path, mebibytes: int) -> dict[str, Sequence[str | Path]]:
     """Make a customized ISO, its statement and a vendor's signature; return the commands to compare."""
-    base, image, config = (directory / name for name in ("base.iso", "image.iso", "config.ign"))
+    base = dense_image(directory, mebibytes)
+    image, config = directory / "image.iso", directory / "config.ign"
     key, public, ring = (directory / name for name in ("key.pem", "public.pem", "vendor.gpg"))
-    with base.open("wb") as file:
-        file.write(live_iso_with_minimal())
-        for _ in range(mebibytes):
-            file.write(os.urandom(_MIB))
     config.write_text('{"ignition": {"version": "3.4.0"}}')
     home = directory / "gpg"
     home.mkdir(0o700)
