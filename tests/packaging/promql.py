@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 from prometheus_client.parser import text_string_to_metric_families
 
 from image_service.server.observability.declarations import Declarations
-from image_service.server.observability.families import PREFIX, Gauge, GaugeByLabel, ReadCounters
+from image_service.server.observability.families import (
+    PREFIX,
+    Family,
+    Gauge,
+    GaugeByLabel,
+    ReadCounters,
+)
 from image_service.server.observability.metrics import Metrics
 from image_service.server.snapshots.replicas.observer import ClaimOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     Series: TypeAlias = list[tuple[str, Mapping[str, str]]]
 
@@ -99,16 +106,17 @@ def all_series() -> Series:
         if isinstance(family, Gauge):
             metrics.read_gauge(name, lambda: 1)
         elif isinstance(family, GaugeByLabel):
-            (declared,) = family.labels.values()
-            metrics.read_gauges(name, partial(_ones, declared or ["any"]))
+            metrics.read_gauges(name, partial(_ones, family))
         elif isinstance(family, ReadCounters):
-            metrics.read_counts(name, partial(_ones, next(iter(family.labels.values()), [""])))
+            metrics.read_counts(name, partial(_ones, family))
     families = text_string_to_metric_families(metrics.render()[0].decode())
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
 
 
-def _ones(labels: Iterable[str]) -> Mapping[str, float]:
-    return dict.fromkeys(labels, 1.0)
+def _ones(family: Family) -> dict[Any, float]:
+    """Return 1 for all values of the labels; labels whose values are not declared have one."""
+    values = product(*(declared or ("any",) for declared in family.labels.values()))
+    return {each if len(each) > 1 else "".join(each): 1.0 for each in values}
 
 
 def matches(labels: Mapping[str, str], matcher: tuple[str, ...]) -> bool:
