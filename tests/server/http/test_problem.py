@@ -89,6 +89,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("plain-http", 400),
         ("request-timeout", 408),
         ("snapshot-unreadable", 500),
+        ("store-denied", 500),
         ("store-failed", 500),
         ("store-full", 500),
         ("stream-metadata-invalid", 502),
