@@ -15,7 +15,7 @@ import attrs
 
 from image_service.jobs.database.tables import DATABASE_FILE
 from tests.jobs.random_client import MIB, MOST_DISK_BYTES, RandomClient
-from tests.jobs.running_role import API, RunningRole, compose_request
+from tests.jobs.running_role import API, RunningRole, compose_request, needs_disk_programs
 from tests.jobs.tenant_clients import ask
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class QuietTenant:
         while (status := self._ask(f"/composes/{compose_id}").json()["status"]) == "pending":
             time.sleep(PAUSE_SECONDS)
             assert compose_id.encode() in self._ask("/composes/").body
+        if status == "failure":
+            needs_disk_programs()
         assert status == "success", self._ask(f"/composes/{compose_id}/logs").body
         assert self._ask(f"/composes/{compose_id}/download").body
         self.images += 1

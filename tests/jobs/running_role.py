@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tests import forks
+from tests.acceptance.clients import needs_client
 from tests.acceptance.service import CHECKOUT, Answer, fetch
 from tests.ports import free_port
 
@@ -99,7 +100,16 @@ class RunningRole:
     def wait_until_ended(self, compose_id: str) -> dict[str, object]:
         """Return the status of a compose once it has ended."""
         wait_until(lambda: self.status(compose_id)["status"] != "pending", lambda: self.log)
-        return self.status(compose_id)
+        status = self.status(compose_id)
+        if status["status"] == "failure":
+            needs_disk_programs()
+        return status
+
+
+def needs_disk_programs() -> None:
+    """Skip the test if a program is missing without which a worker makes no disk."""
+    for program in ("debugfs", "e2fsck", "qemu-img"):
+        needs_client(program)
 
 
 def compose_request(

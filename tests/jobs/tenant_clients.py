@@ -7,7 +7,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.acceptance.service import fetch
-from tests.jobs.running_role import API, JOBS, LOCAL, RunningRole, compose_request, running_role, wait_until
+from tests.jobs.running_role import (
+    API,
+    JOBS,
+    LOCAL,
+    RunningRole,
+    compose_request,
+    needs_disk_programs,
+    running_role,
+    wait_until,
+)
 from tests.jobs.tenants.tokens import RSA, key_set
 
 if TYPE_CHECKING:
@@ -68,5 +77,7 @@ def finish(role: RunningRole, tenant: str, compose_id: str) -> dict[str, Any]:
     """Return the status of a compose that has succeeded."""
     wait_until(lambda: status_of(role, tenant, compose_id)["status"] != "pending", lambda: role.log)
     found = status_of(role, tenant, compose_id)
+    if found["status"] == "failure":
+        needs_disk_programs()
     assert found["status"] == "success", found
     return found
