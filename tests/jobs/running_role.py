@@ -89,6 +89,8 @@ class RunningRole:
         """Run the command for people, which finds the role by ``DATA_DIR``; return its output."""
         command = [*COMPOSE, *map(str, arguments)]
         finished = forks.run(command, env=self.environment, timeout=_TIMEOUT_SECONDS)
+        if "not installed" in finished.stderr:
+            needs_disk_programs()
         assert finished.returncode == 0, f"{finished.stderr}\n{self.log}"
         return finished.stdout
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.jobs.running_role import RunningRole, wait_until
+from tests.jobs.running_role import RunningRole, needs_disk_programs, wait_until
 from tests.jobs.tenant_clients import finish, running_with_tenants, start, status_of
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.acceptance
 
 
 def test_full_store_ends_jobs_and_delays_no_other_tenant(tmp_path: Path) -> None:
+    needs_disk_programs()
     tenants = ("1", "2", "1")
     with running_with_tenants(tmp_path, STORE_RESERVE_BYTES=str(10**15)) as role:
         disks = [start(role, tenant, "minimal-raw") for tenant in tenants]
