@@ -23,7 +23,8 @@ from image_service.core.images.customization import Customization
 from image_service.core.images.netboot import compose_artifact
 from image_service.core.images.reference import BootArtifact
 from image_service.core.provenance.dsse import load_signing_key, sign_bundle
-from image_service.core.provenance.statement import StatedBase, Statement, render_statement, state_image
+from image_service.core.provenance.statement import StatedBase, Statement, state_image
+from image_service.core.provenance.statement_json import render_statement
 from tests.acceptance.clients import needs_client, run_client
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.core.formats.reading import fixture

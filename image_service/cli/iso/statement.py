@@ -13,13 +13,8 @@ from image_service.core.families.coreos.live_iso import LiveIso
 from image_service.core.formats.digest_list import BLOCK_BYTES
 from image_service.core.images.layouts import newest_layout
 from image_service.core.provenance.dsse import load_signing_key, sign_bundle
-from image_service.core.provenance.statement import (
-    StatedBase,
-    contains_whole,
-    hash_blocks,
-    render_statement,
-    state_image,
-)
+from image_service.core.provenance.statement import StatedBase, contains_whole, hash_blocks, state_image
+from image_service.core.provenance.statement_json import render_statement
 
 if TYPE_CHECKING:
     from image_service.core.images.base_image import BaseImage

@@ -18,7 +18,8 @@ from image_service.common.command_line.progress_bar import ProgressBar
 from image_service.core.errors import ConfigurationError, FormatError
 from image_service.core.formats.openpgp import read_key_ring
 from image_service.core.provenance.dsse import load_verifying_keys, open_bundle, read_unverified
-from image_service.core.provenance.statement import Purpose, parse_statement
+from image_service.core.provenance.statement import Purpose
+from image_service.core.provenance.statement_json import parse_statement
 from image_service.server.catalog.lifecycle.signature import KeyRing
 
 if TYPE_CHECKING:

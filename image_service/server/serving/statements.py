@@ -25,9 +25,9 @@ from image_service.core.provenance.statement import (
     StatedBase,
     contains_whole,
     hash_blocks,
-    render_statement,
     state_image,
 )
+from image_service.core.provenance.statement_json import render_statement
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES
 from image_service.server.http.respond import Representation
 from image_service.server.serving.digests import is_local, read_block

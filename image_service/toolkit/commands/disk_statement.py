@@ -10,7 +10,8 @@ import attrs
 from image_service.common.files.atomic import atomic_write
 from image_service.core.images.boot_image import PLAIN
 from image_service.core.provenance.dsse import BundleSigner, load_signing_key, sign_bundle
-from image_service.core.provenance.statement import StatedBase, render_statement, state_changes
+from image_service.core.provenance.statement import StatedBase, state_changes
+from image_service.core.provenance.statement_json import render_statement
 
 if TYPE_CHECKING:
     from image_service.toolkit.customization.customize import CustomizedDisk

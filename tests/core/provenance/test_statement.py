@@ -29,15 +29,13 @@ from image_service.core.images.reference import BootArtifact
 from image_service.core.provenance.statement import (
     EXCERPT_BYTES,
     MAX_BENEATH,
-    PREDICATE,
     Purpose,
     StatedBase,
     StatedPart,
     Statement,
-    parse_statement,
-    render_statement,
     state_image,
 )
+from image_service.core.provenance.statement_json import PREDICATE, parse_statement, render_statement
 from image_service.core.provenance.undo import Undone, undo
 from tests.core.families.live.test_families import BOOT, make
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso

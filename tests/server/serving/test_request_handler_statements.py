@@ -13,7 +13,8 @@ from twisted.internet.defer import succeed
 from image_service.core.errors import Forbidden
 from image_service.core.images.reference import Kind
 from image_service.core.provenance.dsse import BUNDLE, load_signing_key, load_verifying_keys, open_bundle
-from image_service.core.provenance.statement import Purpose, Statement, parse_statement
+from image_service.core.provenance.statement import Purpose, Statement
+from image_service.core.provenance.statement_json import parse_statement
 from image_service.core.provenance.undo import undo
 from image_service.server.catalog.build_catalog import BaseOrigin
 from image_service.server.serving.digests import TIMEOUT_SECONDS

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from image_service.core.formats.initrd import read_members
 from image_service.core.provenance.dsse import load_signing_key, open_bundle
-from image_service.core.provenance.statement import parse_statement
+from image_service.core.provenance.statement_json import parse_statement
 from image_service.core.provenance.undo import read_pristine, undo
 from tests.acceptance.clients import run_client
 from tests.toolkit.coreos_disk import (
