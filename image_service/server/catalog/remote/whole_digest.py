@@ -13,6 +13,7 @@ Files, each complete or absent, which all processes on the cache see:
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -47,6 +48,7 @@ class WholeDigest:
     identity: CacheIdentity
     image: str
     _granules: LoggedDigests | None = attrs.field(default=None, init=False)
+    _differing: int | None = attrs.field(default=None, init=False)
 
     def check(self, granule: int, data: memoryview) -> None:
         """Raise `DigestMismatch` if the digests are known, and the content of a granule has another one."""
@@ -56,10 +58,10 @@ class WholeDigest:
     @property
     def differing(self) -> int | None:
         """Granules in the cache that were wrong, and are absent now; None: they are not all compared."""
-        try:
-            return int(self._compared.read_text("ascii"))
-        except (FileNotFoundError, ValueError):
-            return None
+        if self._differing is None:
+            with suppress(FileNotFoundError, ValueError):
+                self._differing = int(self._compared.read_text("ascii"))
+        return self._differing
 
     def raise_if_refused(self) -> None:
         """Raise `WholeRefused` if the whole was read, and had another digest."""
