@@ -71,8 +71,8 @@ class OperationDescription:
         id: ``operationId``.
         status: of success.
         other_statuses: below 400; the content is that of success, or none for 204 and 304.
-        reply: name of the schema of the response's content; None: it has none, or none in JSON.
-        content_types: of a reply that is not JSON.
+        reply: name of the schema of replies in JSON; None: there are none.
+        content_types: of replies that are not JSON.
         body: name of the schema of the request's JSON; None: there is none.
         body_type: of content that is not JSON.
     """
@@ -157,10 +157,11 @@ def _operation_object(operation: OperationDescription, error_type: str) -> Json:
         for each in operation.query
     ]
     success: dict[str, object] = {"description": "success"}
+    content: dict[str, object] = {media_type: {} for media_type in operation.content_types}
     if operation.reply is not None:
-        success["content"] = _content("application/json", operation.reply)
-    elif operation.content_types:
-        success["content"] = {media_type: {} for media_type in operation.content_types}
+        content |= _content("application/json", operation.reply)
+    if content:
+        success["content"] = content
     error = {"description": "failure", "content": _content(error_type, "Error")}
     responses: dict[str, object] = {
         str(status): {"description": "success"} if status in _WITHOUT_CONTENT else success

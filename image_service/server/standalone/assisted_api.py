@@ -168,9 +168,10 @@ class InfraEnvApi:
                 "GET",
                 f"{one}/downloads/files",
                 "DownloadInfraEnvFiles",
-                "download the Ignition config",
+                "download the Ignition config, or the config of another family",
                 self._file,
                 reply="IgnitionConfig",
+                content_types=("application/octet-stream",),
                 query=(
                     QueryParameter("file_name", "which file", {"const": _IGNITION_FILE}, required=True),
                     QueryParameter(

@@ -279,6 +279,31 @@ async def test_config_is_checked_by_the_family_of_the_base_image_that_is_set(
     assert (await api("PATCH", one, {"family_config": "%post"})).status == 422
 
 
+@pytest.mark.parametrize(
+    ("attributes", "path", "content_type"),
+    [
+        ({}, "files?file_name=discovery.ign", "application/json"),
+        ({"family_config": "x"}, "files?file_name=discovery.ign", "application/octet-stream"),
+        ({"family_config": ""}, "files?file_name=discovery.ign", "application/octet-stream"),
+        (
+            {"network_keyfiles": {"a.nmconnection": ""}},
+            "minimal-initrd",
+            "application/octet-stream",
+        ),
+        ({}, "image-url", "application/json"),
+    ],
+)
+@ensure_deferred
+async def test_openapi_document_has_the_type_of_each_download(
+    api: ApiClient, attributes: dict[str, Any], path: str, content_type: str
+) -> None:
+    reply = await api("GET", f"{INFRA_ENVS}/{await api.register(**attributes)}/downloads/{path}")
+    assert (reply.status, reply.field("Content-Type")) == (200, content_type)
+    document = (await api("GET", "/openapi.json")).document
+    operation = document["paths"][f"{INFRA_ENVS}/{{infra_env_id}}/downloads/{path.partition('?')[0]}"]["get"]
+    assert content_type in operation["responses"]["200"]["content"]
+
+
 @ensure_deferred
 async def test_wrong_fields_are_400_with_their_names(api: ApiClient) -> None:
     reply = await api("POST", INFRA_ENVS, {"name": "a", "cluster_id": "x"})
