@@ -2,7 +2,9 @@
 
 Four tenants send valid and invalid orders, uploads, cancellations, lists and slow connections, from a process
 that gets half of the cores. A fifth orders one image after another, waits for it and downloads it: first
-alone, then beside them. It sends and reads from this process, and is measured by its own clock.
+alone, then beside them. It sends and reads from this process, and is measured by its own clock. While it
+is alone, a loop takes the share of the other process: the noise may cost what the role does for it, not
+the cores of those who make it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -41,7 +45,7 @@ from tests.jobs.running_role import FRESH_JOBS
 from tests.jobs.tenant_clients import running_with_tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.jobs.running_role import RunningRole
 
@@ -55,7 +59,7 @@ class Measurement:
     """What was measured.
 
     Args:
-        alone: seconds from an order to the end of its download, without noise.
+        alone: seconds from an order to the end of its download, without noise, on the cores that it leaves.
         beside: the same, beside the noise.
         requests: seconds of the quiet tenant's requests beside the noise.
         memory: the most bytes of the role and of its engine.
@@ -102,10 +106,12 @@ def measure(role: RunningRole, images: int, seconds: float, clients: int) -> Mea
     """
     quiet, stored = QuietTenant(role), StoredBytes(role.data_dir)
     quiet.make_image()  # which unpacks the base disk
-    alone = [_seconds_of(quiet) for _ in range(images)]
+    with _beside(_loop):
+        alone = [_seconds_of(quiet) for _ in range(images)]
     quiet.seconds.clear()
     beside = []
-    with _noise(role, clients) as share, ThreadPoolExecutor(1) as sampler:
+    noise = partial(_make_noise, role, clients)
+    with _beside(noise) as share, ThreadPoolExecutor(1) as sampler:
         ended = Event()
         sampling = sampler.submit(stored.sample_until, ended)
         deadline = time.monotonic() + seconds
@@ -151,11 +157,15 @@ def _seconds_of(quiet: QuietTenant) -> float:
 
 
 @contextmanager
-def _noise(role: RunningRole, clients: int) -> Iterator[float | None]:
-    """Send requests of the noisy tenants from another process; yield its share of a core, None: all."""
+def _beside(run: Callable[[Event], None]) -> Iterator[float | None]:
+    """Run a function in another process until the end; yield its share of a core, None: all.
+
+    Args:
+        run: called with an event, which is set at the end.
+    """
     forking = multiprocessing.get_context("fork")
     begin, ended = forking.Event(), forking.Event()
-    process = forking.Process(target=_make_noise, args=(role, clients, begin, ended))
+    process = forking.Process(target=_run_after, args=(begin, run, ended))
     share = len(os.sched_getaffinity(0)) / 2
     with ExitStack() as stack:
         group = bounding_group(stack, "noise", share)
@@ -176,8 +186,26 @@ def _noise(role: RunningRole, clients: int) -> Iterator[float | None]:
         )
 
 
-def _make_noise(role: RunningRole, number: int, begin: Event, ended: Event) -> None:
+def _run_after(begin: Event, run: Callable[[Event], None], ended: Event) -> None:
     begin.wait()
+    run(ended)
+
+
+def _loop(ended: Event) -> None:
+    """Use half of the cores: a hash is computed without the interpreter's lock."""
+    block = bytes(_MIB)
+
+    def work() -> None:
+        while not ended.is_set():
+            sha256(block)
+
+    threads = len(os.sched_getaffinity(0)) // 2
+    with ThreadPoolExecutor(threads) as pool:
+        for each in [pool.submit(work) for _ in range(threads)]:
+            each.result()
+
+
+def _make_noise(role: RunningRole, number: int, ended: Event) -> None:
     clients = noisy_clients(role, number)
     with ThreadPoolExecutor(len(clients)) as threads:
         for each in [threads.submit(client.run, ended) for client in clients]:
