@@ -98,8 +98,8 @@ bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the
 
 # uv keeps the versions that are locked; ARGS=--upgrade takes the newest.
 lock: $(VENV)/lock ## pin the container's dependencies, with hashes; ARGS=--upgrade takes the newest
-	$(compile) --extra postgresql --extra s3 setup.cfg --output-file requirements.lock $(ARGS)
-	$(compile) --extra jobs --extra postgresql --extra s3 setup.cfg --output-file requirements-jobs.lock $(ARGS)
+	$(compile) --extra pkcs11 --extra postgresql --extra s3 setup.cfg --output-file requirements.lock $(ARGS)
+	$(compile) --extra jobs --extra pkcs11 --extra postgresql --extra s3 setup.cfg --output-file requirements-jobs.lock $(ARGS)
 	$(compile) --group release --output-file requirements-build.lock $(ARGS)
 
 release: $(VENV)/lock ## build dist/: sdist, wheel, SBOM, SHA256SUMS; look up vulnerabilities of the dependencies

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.pkcs11.token_uri import TokenUri, parse_token_uri
 from image_service.core.errors import ConfigurationError
 from image_service.settings.parsers import readable_file
 from image_service.settings.variables import setting
@@ -30,6 +31,29 @@ def _public_keys(value: str) -> Path:
     return _file_of(load_verifying_keys, value)
 
 
+def _token_key(value: str) -> TokenUri:
+    uri = parse_token_uri(value)
+    try:
+        _open_token(uri)
+    except ConfigurationError as error:
+        raise ValueError(f"cannot be used: {error.detail}") from None
+    return uri
+
+
+def _open_token(uri: TokenUri) -> BundleSigner:
+    from image_service.core.provenance.dsse import BundleSigner, make_verifier  # noqa: PLC0415 - as above
+
+    try:
+        from image_service.common.pkcs11.token_key import TokenKey  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        raise ConfigurationError("the extra image-service[pkcs11] is not installed") from None
+    key = TokenKey(uri)
+    signer = BundleSigner(key.sign, make_verifier(key.public))
+    if not signer.public.accepts(signer.sign(b""), b""):
+        raise ConfigurationError("the token's public key is not that of its private key")
+    return signer
+
+
 def _file_of(load: Callable[[bytes], object], value: str) -> Path:
     path = readable_file(value)
     try:
@@ -48,13 +72,27 @@ class SigningSettings:
     the path of an image, or `statement=intoto` in its query, is a signed statement of which bytes are the
     base image's, and `/.well-known/image-service-signing-keys.pem` has the public key; in the jobs role, the
     provenance of composes is signed. The file is read at the start. A key that every user may read is logged
-    as a warning, as for `HTTPS_KEY_FILE`. When not set: nothing is signed. See `docs/provenance.md`."""
+    as a warning, as for `HTTPS_KEY_FILE`. When not set: nothing is signed, without `SIGNING_KEY_URI`. See
+    `docs/provenance.md`."""
+    key_uri: TokenUri | None = setting("SIGNING_KEY_URI", parse=_token_key)
+    """In place of `SIGNING_KEY_FILE`, a private key of a PKCS#11 token, which never leaves it, as a URI of
+    RFC 7512: `pkcs11:token=NAME;object=LABEL?module-path=/PATH/OF/MODULE.so&pin-source=/PATH/OF/PIN`. The
+    token must have the public key, too. It is opened at the start; while it does not sign, statements get
+    503, and images are served. An ECDSA key of a token signs the same statement with other bytes each time.
+    Needs the extra `pkcs11`."""
     retired_keys_file: Path | None = setting("SIGNING_RETIRED_KEYS", parse=_public_keys)
     """PEM file of the public keys that have signed before, so that older statements can still be verified:
     they are listed behind the current one. When not set: none."""
 
     def read_key(self) -> BundleSigner | None:
-        """Return the key; None: there is none. OSError if the file cannot be read any more."""
+        """Return the key; None: there is none.
+
+        Raises:
+            ConfigurationError: the token cannot be used any more.
+            OSError: the file cannot be read any more.
+        """
+        if self.key_uri is not None:
+            return _open_token(self.key_uri)
         if self.key_file is None:
             return None
         from image_service.core.provenance.dsse import load_signing_key  # noqa: PLC0415 - as above
@@ -63,5 +101,8 @@ class SigningSettings:
 
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """Variables that are valid, but not together."""
-        if environ.get("SIGNING_RETIRED_KEYS") and not environ.get("SIGNING_KEY_FILE"):
+        file, uri = environ.get("SIGNING_KEY_FILE"), environ.get("SIGNING_KEY_URI")
+        if file and uri:
+            yield "SIGNING_KEY_FILE and SIGNING_KEY_URI are set; one key signs"
+        if environ.get("SIGNING_RETIRED_KEYS") and not (file or uri):
             yield "SIGNING_RETIRED_KEYS is set without SIGNING_KEY_FILE; without that no keys are listed"

@@ -78,6 +78,7 @@ _PACKAGES = {
     "setfattr": "attr",
     "sfdisk": "fdisk",
     "sgdisk": "gdisk",
+    "softhsm2-util": "softhsm2",
     "systemd-analyze": "systemd",
     "tinyproxy": "tinyproxy-bin",
     "unshare": "util-linux",

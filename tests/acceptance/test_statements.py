@@ -16,6 +16,7 @@ from image_service.core.provenance.dsse import encode_pre_authentication, load_v
 from tests.acceptance.clients import missing, run_client
 from tests.acceptance.service import SERVE, os_image, run_service
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
+from tests.softhsm import PIN, make_token
 from tests.variants import soaked
 
 if TYPE_CHECKING:
@@ -43,12 +44,11 @@ def make_key(directory: Path, algorithm: str) -> Path:
     return path
 
 
-def serving(directory: Path, key: Path, **environment: str) -> AbstractContextManager[Service]:
-    """Run the service with a key."""
+def serving(directory: Path, **environment: str) -> AbstractContextManager[Service]:
+    """Run the service with a signing key."""
     iso = directory / "live.iso"
     if not iso.exists():
         iso.write_bytes(live_iso_with_minimal())
-    environment = {"SIGNING_KEY_FILE": str(key), **environment}
     return run_service(
         directory,
         [os_image(iso, VERSION)],
@@ -80,7 +80,7 @@ class Signed:
 @pytest.fixture(scope="module", params=["p256", soaked("ed25519")])
 def signed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signed]:
     directory: Path = tmp_path_factory.mktemp("signed")
-    with serving(directory, make_key(directory, request.param)) as service:
+    with serving(directory, SIGNING_KEY_FILE=str(make_key(directory, request.param))) as service:
         yield Signed(service, directory, request.param)
 
 
@@ -125,6 +125,17 @@ def test_securesystemslib_accepts_the_envelope(signed: Signed) -> None:
     envelope.payload += b" "
     with pytest.raises(Exception, match="signatures"):
         envelope.verify([key], 1)
+
+
+def test_a_key_of_a_token_signs(tmp_path: Path) -> None:
+    token = make_token(tmp_path)
+    token.import_key("statements", "01", make_key(tmp_path, "p256").read_bytes())
+    variables = {"SIGNING_KEY_URI": token.uri(object="statements"), **token.variables}
+    with serving(tmp_path, **variables) as service:
+        kept = Signed(service, tmp_path)
+        image, bundle = kept.save("full.iso", kept.image), kept.save("bundle", f"{kept.image}.intoto.json")
+        assert main(["verify", str(image), "--statement", str(bundle), "--key", str(kept.keys)]) == 0
+    assert PIN not in "".join((tmp_path / name).read_text() for name in ("stdout", "stderr"))
 
 
 @pytest.mark.soak
@@ -173,10 +184,10 @@ def test_verify_fetches_an_image_and_its_statement(
 def test_older_statements_stay_valid_after_a_rotation(tmp_path: Path) -> None:
     """The restart changes no byte of the payload; tests/replicas compares whole bundles."""
     old, new = make_key(tmp_path, "p256"), make_key(tmp_path, "ed25519")
-    with serving(tmp_path, old) as service:
+    with serving(tmp_path, SIGNING_KEY_FILE=str(old)) as service:
         first = Signed(service, tmp_path)
         before = service.get_image(f"{first.image}.intoto.json").body
-    with serving(tmp_path, new, SIGNING_RETIRED_KEYS=str(first.keys)) as service:
+    with serving(tmp_path, SIGNING_KEY_FILE=str(new), SIGNING_RETIRED_KEYS=str(first.keys)) as service:
         listed = load_verifying_keys(service.get(KEYS).body)
         rotated = service.get_image(f"{first.image}.intoto.json").body
     assert open_bundle(rotated, listed[:1]) == open_bundle(before, listed[1:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from image_service.core.errors import ConfigurationError, FormatError, SignatureInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 IN_TOTO = "application/vnd.in-toto+json"
 """The type of a payload that is an in-toto statement."""
@@ -38,7 +39,7 @@ BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 """The type of a bundle."""
 
 _PEM_END = b"-----END PUBLIC KEY-----"
-_KINDS = "an ECDSA P-256 or an Ed25519 key in PEM"
+_KINDS = "an ECDSA P-256 or an Ed25519 key"
 
 PublicKey: TypeAlias = EcPublicKey | Ed25519PublicKey
 
@@ -69,20 +70,18 @@ class BundleVerifier:
 
 @attrs.frozen
 class BundleSigner:
-    """A private key, and its public one."""
+    """A private key, in memory or in a token, and its public one.
 
-    _key: EcPrivateKey | Ed25519PrivateKey = attrs.field(repr=False)
+    Args:
+        sign: returns the signature of a message; of ECDSA as DER.
+    """
+
+    sign: Callable[[bytes], bytes] = attrs.field(repr=False)
     public: BundleVerifier
-
-    def sign(self, message: bytes) -> bytes:
-        """Return the signature of a message, the same each time; of ECDSA as DER."""
-        if isinstance(self._key, EcPrivateKey):
-            return self._key.sign(message, ECDSA(SHA256(), deterministic_signing=True))
-        return self._key.sign(message)
 
 
 def load_signing_key(pem: bytes) -> BundleSigner:
-    """Return a private key that is not encrypted.
+    """Return a private key that is not encrypted. It signs a message with the same bytes each time.
 
     Raises:
         ConfigurationError: it is not one that signs here; never contains any of it.
@@ -90,25 +89,30 @@ def load_signing_key(pem: bytes) -> BundleSigner:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ConfigurationError(f"the signing key is not {_KINDS} without a passphrase") from None
+        raise ConfigurationError(f"the signing key is not {_KINDS} in PEM without a passphrase") from None
     if not isinstance(key, EcPrivateKey | Ed25519PrivateKey):
-        raise ConfigurationError(f"the signing key is not {_KINDS}")
-    signer = BundleSigner(key, _verifying(key.public_key()))
+        raise ConfigurationError(f"the signing key is not {_KINDS} in PEM")
+    public = make_verifier(key.public_key())
+    sign: Callable[[bytes], bytes]
+    if isinstance(key, EcPrivateKey):
+        sign = partial(key.sign, signature_algorithm=ECDSA(SHA256(), deterministic_signing=True))
+    else:
+        sign = key.sign
     try:
-        signer.sign(b"")
+        sign(b"")
     except UnsupportedAlgorithm:
         raise ConfigurationError(
             "the signing key is of ECDSA, for whose signatures of RFC 6979 this machine's OpenSSL is too old"
             " (3.2 or later); use Ed25519"
         ) from None
-    return signer
+    return BundleSigner(sign, public)
 
 
 def load_verifying_keys(pem: bytes) -> tuple[BundleVerifier, ...]:
     """Return the public keys, at least one, of a file; ConfigurationError if one does not verify here."""
     keys = tuple(load_verifying_key(each + _PEM_END) for each in pem.split(_PEM_END)[:-1])
     if not keys:
-        raise ConfigurationError(f"the file has no public key: it must have {_KINDS}")
+        raise ConfigurationError(f"the file has no public key: it must have {_KINDS} in PEM")
     return keys
 
 
@@ -117,11 +121,12 @@ def load_verifying_key(pem: bytes) -> BundleVerifier:
     try:
         key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
-        raise ConfigurationError(f"the public key is not {_KINDS}") from None
-    return _verifying(key)
+        raise ConfigurationError(f"the public key is not {_KINDS} in PEM") from None
+    return make_verifier(key)
 
 
-def _verifying(key: object) -> BundleVerifier:
+def make_verifier(key: object) -> BundleVerifier:
+    """Return what verifies with a public key; ConfigurationError if it is of another kind."""
     if not isinstance(key, EcPublicKey | Ed25519PublicKey) or (
         isinstance(key, EcPublicKey) and not isinstance(key.curve, SECP256R1)
     ):

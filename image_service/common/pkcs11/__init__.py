@@ -1,0 +1,1 @@
+"""Keys of PKCS#11 tokens: hardware security modules, smart cards, SoftHSM."""
