@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, EnumType
+from functools import cache
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -83,7 +84,7 @@ def schemas_of(*bodies: type) -> Schemas:
 
 def parse_body(cls: type[_Body], document: Mapping[str, Any]) -> _Body:
     """Return the body that a document is; it has passed the check of its schema."""
-    types = get_type_hints(cls, include_extras=True)
+    types = _types(cls)  # type: ignore[arg-type]  # a class is hashable
     return cls(**{name: _parse(types[name], value) for name, value in document.items() if name in types})
 
 
@@ -97,6 +98,12 @@ def render_body(value: Any) -> object:  # noqa: ANN401 - it is the `default` of 
     return {field.name: member for field, member in members if not (member is field.default is None)}
 
 
+@cache
+def _types(cls: type) -> Mapping[str, Any]:
+    """Return the annotations of a body; evaluating them takes longer than reading a request."""
+    return get_type_hints(cls, include_extras=True)
+
+
 def _refer(cls: type, found: dict[str, Json]) -> Json:
     """Return a reference to the schema of a body, and add that to those found."""
     name = cls.__name__.removesuffix("Body")
@@ -106,7 +113,7 @@ def _refer(cls: type, found: dict[str, Json]) -> Json:
 
 
 def _body_schema(cls: type, found: dict[str, Json]) -> Json:
-    types, fields = get_type_hints(cls, include_extras=True), attrs.fields(cls)
+    types, fields = _types(cls), attrs.fields(cls)
     properties = {field.name: _member_schema(types[field.name], field.default, found) for field in fields}
     required = [field.name for field in fields if field.default is attrs.NOTHING]
     keywords = dict(_KEYWORDS[cls])
