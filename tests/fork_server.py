@@ -35,7 +35,7 @@ NUMBER = struct.Struct("i")
 """What the status pipe of a program carries: its process id, then its wait status."""
 
 INTERPRETERS = "TEST_WITH_INTERPRETERS"
-"""A variable with which serving processes are no forks: for tests that read their ``/proc``."""
+"""A variable with which serving processes are not forks: for tests that read their ``/proc``."""
 
 _OF_TWISTD = ("twisted.scripts.twistd", "twisted.scripts._twistd_unix", "twisted.internet.epollreactor")
 _SERVING_PROCESS = "image_service.app.processes"

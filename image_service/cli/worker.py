@@ -159,5 +159,5 @@ def _parse_types(text: str) -> tuple[str, ...]:
 
 def _parse_slots(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= _MOST_SLOTS:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1 to {_MOST_SLOTS}")
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to {_MOST_SLOTS}")
     return int(text)

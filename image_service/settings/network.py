@@ -116,7 +116,7 @@ class TlsSettings:
     service's user, is logged as a warning at start; its group is the operator's choice. Set together with
     `HTTPS_CERT_FILE`, or not at all.
     When both files have changed, new connections use the new certificate, without a restart; as long as the
-    files are no pair, the previous one."""
+    files are not a pair, the previous one."""
     certificate_file: Path | None = setting("HTTPS_CERT_FILE", parse=parsers.readable_file)
     """PEM file of the certificate, followed by those of the authorities that signed it."""
     legacy_ciphers: bool = setting("TLS_LEGACY_CIPHERS", parse=parsers.flag, default="false")

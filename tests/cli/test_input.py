@@ -1,4 +1,4 @@
-"""Inputs that are no files: pipes, and the names of standard input."""
+"""Inputs that are not files: pipes, and the names of standard input."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_failed_snapshot_ends_its_waiter_with_the_reason(site: Site, tmp_path: P
         ({"Url": "s3://secret-bucket/k"}, "UnauthorizedOperation", "secret-bucket"),
         ({"Url": "https://elsewhere.example/disk"}, "InvalidParameterValue", "EC2_OBJECT_STORES"),
         ({"Url": "http://169.254.169.254/latest"}, "InvalidParameterValue", "EC2_OBJECT_STORES"),
-        ({"Url": "file:///etc/passwd"}, "InvalidParameterValue", "no http or https URL"),
+        ({"Url": "file:///etc/passwd"}, "InvalidParameterValue", "not an http or https URL"),
         ({"SnapshotId": "snap-1"}, "InvalidParameterValue", "SnapshotId is not supported"),
         ({"Format": "VMDK"}, "InvalidParameterValue", "either UserBucket or Url"),
         ({"Format": "ISO", **bucket_of("k")}, "InvalidParameterValue", "Format must be one of"),

@@ -15,7 +15,7 @@ def parse_bytes(text: str) -> int:
     """Return a number of bytes; K, M, G and T are powers of 1024."""
     match = _BYTES.fullmatch(text)
     if not match or not (count := int(match[1]) << _UNITS[match[2]]):
-        raise argparse.ArgumentTypeError(f"{text} is no number of bytes, such as 500M or 2G")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of bytes, such as 500M or 2G")
     return count
 
 
@@ -23,7 +23,7 @@ def parse_directory(text: str) -> Path:
     """Return the path of a directory in which files can be made."""
     path = Path(text)
     if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
-        raise argparse.ArgumentTypeError(f"{text} is no directory, or cannot be written")
+        raise argparse.ArgumentTypeError(f"{text} is not a directory, or cannot be written")
     return path
 
 
@@ -34,5 +34,5 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         seconds = 0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return seconds

@@ -95,7 +95,7 @@ def origin_of_url(url: str, name: str) -> UrlOrigin:
     except ValueError:
         split, port = urlsplit(""), None
     if not _URL.fullmatch(url) or len(url) > _MAX_URL_BYTES or not split.hostname or port == 0:
-        raise FormatError(f"{name} is no http or https URL of at most {_MAX_URL_BYTES} bytes")
+        raise FormatError(f"{name} is not an http or https URL of at most {_MAX_URL_BYTES} bytes")
     if "@" in split.netloc or "#" in url or "\\" in split.netloc:
         raise FormatError(f"{name} contains user information or a fragment, which a URL here must not have")
     try:
@@ -157,7 +157,7 @@ class AllowedOrigins:
         return cls(origins, None if origins else manifest)
 
     def check(self, url: str, name: str) -> UrlOrigin:
-        """Return the origin of a URL; UnsafeImage if it is not allowed, FormatError if it is no URL."""
+        """Return the origin of a URL; UnsafeImage if it is not allowed, FormatError if it is not a URL."""
         origin = origin_of_url(url, name)
         if origin not in self.named and origin != self.implied:
             raise UnsafeImage(f"{name} is at {origin}, which {self.setting} does not list")

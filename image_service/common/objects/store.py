@@ -76,5 +76,5 @@ def check_key(key: str) -> str:
         ValueError: it is none.
     """
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key!r} is no key: its parts are of A-Z a-z 0-9 . _ - and begin with no dot")
+        raise ValueError(f"{key!r} is not a key: its parts are of A-Z a-z 0-9 . _ - and begin with no dot")
     return key

@@ -132,7 +132,7 @@ def _parse_parts(image: Element) -> tuple[BundlePart, ...]:
     for index, each in enumerate(parts_of(image)):
         name = text_of(each, "filename")
         if not _FILE_NAME.fullmatch(name):
-            raise FormatError(f"the file name of the bundle's part {index} is no plain name")
+            raise FormatError(f"the file name of the bundle's part {index} is not a plain name")
         parts.append(BundlePart(name, _sha1_of(each)))
     return tuple(parts)
 
@@ -140,7 +140,7 @@ def _parse_parts(image: Element) -> tuple[BundlePart, ...]:
 def _sha1_of(parent: Element) -> str:
     digest = text_of(parent, "digest")
     if only_child(parent, "digest").get("algorithm") != "SHA1" or not _SHA1.fullmatch(digest):
-        raise FormatError(f"a digest in {parent.tag} of the bundle is no SHA1")
+        raise FormatError(f"a digest in {parent.tag} of the bundle is not a SHA1")
     return digest.lower()
 
 

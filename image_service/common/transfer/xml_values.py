@@ -102,7 +102,7 @@ def number_of(parent: Element, tag: str) -> int:
 def parse_number(text: str | None, name: str) -> int:
     """Return a number of decimal digits; FormatError if it is none."""
     if text is None or not _NUMBER.fullmatch(text):
-        raise FormatError(f"the manifest's {name} is no number of at most 18 digits")
+        raise FormatError(f"the manifest's {name} is not a number of at most 18 digits")
     return int(text)
 
 

@@ -86,7 +86,7 @@ class Ec2Api:
         """Return the response to a request.
 
         Raises:
-            MethodNotAllowed: it is no POST.
+            MethodNotAllowed: it is not a POST.
             Ec2Error: it is not authenticated.
         """
         if request.method != "POST":

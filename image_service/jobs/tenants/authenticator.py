@@ -96,7 +96,7 @@ class JwtAuthenticator:
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, RecursionError):
-            raise _unauthorized("the token is no JSON Web Token") from None
+            raise _unauthorized("the token is not a JSON Web Token") from None
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise _unauthorized("the algorithm of the token is not accepted")

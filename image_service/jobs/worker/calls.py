@@ -141,7 +141,7 @@ def _push(arguments: Mapping[str, Any], files: JobFiles) -> ToolkitCall:
 
 def _check_name(name: str) -> str:
     if not _FILE_NAME.fullmatch(name):
-        raise InvalidRequest(f"{name!a} is no name of a file: it must be {_FILE_NAME.pattern}")
+        raise InvalidRequest(f"{name!a} is not the name of a file: it must be {_FILE_NAME.pattern}")
     return name
 
 

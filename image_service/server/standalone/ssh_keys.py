@@ -16,7 +16,7 @@ def parse_ssh_keys(value: object) -> str | None:
     """Return public keys, one a line; None if there is none.
 
     Raises:
-        ValueError: says which line is no key, without its text, which may be a private key.
+        ValueError: says which line is not a key, without its text, which may be a private key.
     """
     if value is None:
         return None

@@ -78,7 +78,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 EXIT_STATUSES = {
     "0": "done",
     "1": "a fault of this program or of the machine",
-    "2": "invalid arguments, an unknown workflow, or an output that is no plain file",
+    "2": "invalid arguments, an unknown workflow, or an output that is not a plain file",
     "3": "a program or Python package is not installed",
     "4": "a download or an upload failed",
     "5": "a conversion failed",

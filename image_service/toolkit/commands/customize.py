@@ -118,7 +118,7 @@ def read_customization(options: argparse.Namespace) -> DiskCustomization:
 
 def _parse_platform(text: str) -> str:
     if not PLATFORM_NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text} is no name of a platform, such as qemu or aws")
+        raise argparse.ArgumentTypeError(f"{text} is not the name of a platform, such as qemu or aws")
     return text
 
 
@@ -195,7 +195,7 @@ def _read_arguments(path: Path | None) -> list[str]:
     except ValueError:
         arguments = None
     if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
-        raise KernelArgumentInvalid(f"{path} is no JSON array of kernel arguments, which are strings")
+        raise KernelArgumentInvalid(f"{path} is not a JSON array of kernel arguments, which are strings")
     return arguments
 
 

@@ -174,7 +174,7 @@ def parse_location(text: str) -> BucketLocation:
     """Return the bucket and key of ``s3://BUCKET/KEY``."""
     if not _URL.fullmatch(text):
         raise argparse.ArgumentTypeError(
-            f"{text} is no s3://BUCKET/KEY; a bucket has 3 to 63 lower-case letters, digits, dots and hyphens"
+            f"{text} is not s3://BUCKET/KEY: a bucket has 3 to 63 lower-case letters, digits, dots, hyphens"
         )
     return BucketLocation.of(text)
 

@@ -135,4 +135,4 @@ def _parse_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text, re.MULTILINE)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text} is no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text} is not a regular expression: {error}") from None

@@ -106,7 +106,7 @@ class TaskCall:
     def location(self) -> BucketLocation:
         """The place of a task that uploads."""
         if not isinstance(self.place, BucketLocation):
-            raise Unprocessable(f"{self.place} is no place in a bucket")
+            raise Unprocessable(f"{self.place} is not a place in a bucket")
         return self.place
 
 

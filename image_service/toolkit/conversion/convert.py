@@ -114,7 +114,7 @@ def _wrap_partition(image: DiskImage, workspace: Workspace) -> DiskImage:
     disk = image.disk
     if disk.virtual_size % SECTOR_BYTES:
         raise Unprocessable(
-            f"the partition has {disk.virtual_size} bytes, which are no whole sectors of {SECTOR_BYTES} bytes"
+            f"the partition has {disk.virtual_size} bytes: not whole sectors of {SECTOR_BYTES} bytes"
         )
     if read_partitions(disk.read_at, disk.virtual_size) is not None:
         raise Unprocessable(

@@ -57,7 +57,7 @@ class Appliance:
         """Raise Unprocessable if it cannot be described."""
         if not _NAME.fullmatch(self.name):
             raise Unprocessable(
-                f"{self.name!r} is no name of an appliance:"
+                f"{self.name!r} is not the name of an appliance:"
                 " 1 to 64 ASCII letters, digits, dots, hyphens and underscores"
             )
         if not 0 < self.cpus <= _MOST_CPUS:

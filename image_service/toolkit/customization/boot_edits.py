@@ -180,7 +180,7 @@ def _new_files(root: Ext4Node, files: Mapping[str, bytes], directory_mode: int) 
     if node is None:
         yield NewDirectory(directory, directory_mode)
     elif not stat.S_ISDIR(node().mode):
-        raise NotCustomizable(f"/{directory} of the boot partition is no directory")
+        raise NotCustomizable(f"/{directory} of the boot partition is not a directory")
     for path, content in files.items():
         if _find(root, path):
             raise NotCustomizable(f"/{path} of the boot partition is already there")
@@ -213,4 +213,4 @@ def _read_text(node: Ext4Node, path: str) -> bytes:
 
 def _check_file(node: Ext4Node, path: str) -> None:
     if not stat.S_ISREG(node.mode):
-        raise FormatError(f"/{path} of the boot partition is no file")
+        raise FormatError(f"/{path} of the boot partition is not a file")

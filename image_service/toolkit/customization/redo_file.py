@@ -106,7 +106,9 @@ def read_redo(path: Path, owners: set[int]) -> Redo | None:
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode) or state.st_uid not in owners:
-            raise UnsafeImage(f"{path} is no file of this user's; remove it if the disk is as it should be")
+            raise UnsafeImage(
+                f"{path} is not a file of this user's; remove it if the disk is as it should be"
+            )
         with open(descriptor, "rb", closefd=False) as file:
             magic = file.read(len(_MAGIC))
             content = magic + file.read() if magic == _MAGIC else b""
@@ -119,7 +121,7 @@ def read_redo(path: Path, owners: set[int]) -> Redo | None:
         return _parse(content)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise UnsafeImage(
-            f"{path} is no redo file of image-toolkit; remove it if the disk is as it should be"
+            f"{path} is not a redo file of image-toolkit; remove it if the disk is as it should be"
         ) from None
 
 

@@ -99,7 +99,7 @@ def check_size(disk: VirtualDisk, max_virtual_bytes: int) -> None:
     if size > max_virtual_bytes:
         raise FormatError(f"the disk claims {size} bytes; the limit is {max_virtual_bytes}")
     if disk.format is not DiskFormat.RAW and size % SECTOR_BYTES:
-        raise FormatError(f"the disk has {size} bytes, which are no whole sectors of {SECTOR_BYTES}")
+        raise FormatError(f"the disk has {size} bytes, which are not whole sectors of {SECTOR_BYTES}")
 
 
 def check_content(disk: VirtualDisk) -> list[str]:

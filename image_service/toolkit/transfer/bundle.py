@@ -130,7 +130,7 @@ def _read_beside(directory: Path, name: str) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_PART_BYTES:
-            raise TransferFailed(f"{directory / name} is no file of at most {MAX_PART_BYTES} bytes")
+            raise TransferFailed(f"{directory / name} is not a file of at most {MAX_PART_BYTES} bytes")
         return file.read(status.st_size)
 
 

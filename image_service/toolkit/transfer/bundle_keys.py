@@ -56,7 +56,7 @@ class BundleKeys:
         except (ValueError, TypeError, UnsupportedAlgorithm):
             private = None
         if not isinstance(private, RSAPrivateKey):
-            raise Unprocessable(f"{key_file} is no RSA private key in PEM without a passphrase")
+            raise Unprocessable(f"{key_file} is not an RSA private key in PEM without a passphrase")
         if certificate_file is None and _CERTIFICATE not in key_text:
             return cls(private, (private.public_key(),))
         text = key_text if certificate_file is None else certificate_file.read_bytes()

@@ -39,7 +39,7 @@ def check_disk_size(facts: DiskFacts, platform: Platform) -> Finding:
     size, table = facts.image.disk.virtual_size, facts.content.table
     multiple = max(platform.size_multiple, table.sector_size if table else 0)
     if size % multiple:
-        return fail(f"the disk has {size} bytes, which is no multiple of {multiple}")
+        return fail(f"the disk has {size} bytes, which is not a multiple of {multiple}")
     if size > platform.max_size:
         return fail(f"the disk has {size} bytes; {platform.title} takes at most {platform.max_size}")
     if table and table.scheme == "mbr" and size > _MBR_LIMIT:

@@ -49,7 +49,7 @@ def directory_of(path: Path) -> Path:
     except OSError as error:
         raise UnusableOutput(f"{path} cannot be made: {describe_os_error(error)}") from error
     if not directory.is_dir():
-        raise UnusableOutput(f"{path} cannot be made: {directory} is no directory")
+        raise UnusableOutput(f"{path} cannot be made: {directory} is not a directory")
     return directory
 
 

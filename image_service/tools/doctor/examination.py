@@ -144,7 +144,7 @@ def _check_image(read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, li
     iso = yield from check_image(read_at, size)
     if iso is None:
         for name in (*BOOT_CHECKS[1:], *FAMILY_CHECKS, *COREOS_CHECKS):
-            yield skipped(name, "the image is no ISO")
+            yield skipped(name, "the image is not an ISO")
         return []
     yield from check_family(iso, read_at, size)
     layout = yield from read_coreos(iso, read_at, size)

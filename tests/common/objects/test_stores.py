@@ -136,7 +136,7 @@ def test_text_that_is_no_key_is_refused(opened: Opened, key: str) -> None:
         lambda: opened.store.read_at(key, 0, 1),
         lambda: opened.store.delete(key),
     ):
-        with pytest.raises(ValueError, match="is no key"):
+        with pytest.raises(ValueError, match="is not a key"):
             call()
 
 

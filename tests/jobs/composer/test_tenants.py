@@ -80,7 +80,7 @@ def test_every_operation_but_documents_needs_a_token(composer: Composer, token: 
 
 
 def test_token_without_a_tenant_is_refused_by_its_number(composer: Composer) -> None:
-    claims: dict[str, Any] = {"rh-org-id": 42}  # a number is no name
+    claims: dict[str, Any] = {"rh-org-id": 42}  # a number is not a name
     status, document = send(composer, on_one_compose(composer)[0], RSA.token(**claims))
     assert (status, document["id"]) == (400, "28")
 

@@ -1,4 +1,4 @@
-"""The activities of plans: an action that is repeated later is no failure in the log."""
+"""The activities of plans: an action that is repeated later is not a failure in the log."""
 
 from __future__ import annotations
 

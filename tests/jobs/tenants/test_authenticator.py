@@ -100,9 +100,9 @@ def hmac_token() -> str:
     [
         pytest.param(None, "a bearer token is required", id="absent"),
         pytest.param("", "a bearer token is required", id="empty"),
-        pytest.param("nonsense", "no JSON Web Token", id="nonsense"),
-        pytest.param(f"{encoded(b'[' * 9000)}.e30.", "no JSON Web Token", id="deep"),
-        pytest.param("\u00fc", "no JSON Web Token", id="not-ascii"),
+        pytest.param("nonsense", "not a JSON Web Token", id="nonsense"),
+        pytest.param(f"{encoded(b'[' * 9000)}.e30.", "not a JSON Web Token", id="deep"),
+        pytest.param("\u00fc", "not a JSON Web Token", id="not-ascii"),
         pytest.param(unsigned_token(), "algorithm", id="unsigned"),
         pytest.param(hmac_token(), "algorithm", id="hmac"),
         pytest.param(encoded(b'{"alg": []}') + ".e30.", "algorithm", id="algorithm-is-a-list"),
@@ -128,7 +128,9 @@ def hmac_token() -> str:
             pytest.param(with_signature(issuer.token(), bytes(size)), "signature", id=f"zeros-{number}")
             for number, (issuer, size) in enumerate([(RSA, 256), (EC, 64), (ED25519, 64), (EC, 0)])
         ),
-        pytest.param(RSA.token(header={"kid": "rsa", "crit": ["x"], "x": 1}), "no JSON Web Token", id="crit"),
+        pytest.param(
+            RSA.token(header={"kid": "rsa", "crit": ["x"], "x": 1}), "not a JSON Web Token", id="crit"
+        ),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=time.time() - 60), "expired", id="expired"),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=str(2**33)), "exp", id="exp-is-text"),
         pytest.param(RSA.token(iss=SSO, aud="images", exp=10**30), "exp", id="exp-is-too-late"),

@@ -223,7 +223,7 @@ def test_artifact_that_does_not_fit_is_not_sent_again(site: WorkerSite, conversi
 def test_invalid_job_fails(site: WorkerSite) -> None:
     with site.worker():
         for kind, arguments, reason in (
-            ("convert", {"input": "image", "output": "../disk"}, "no name of a file"),
+            ("convert", {"input": "image", "output": "../disk"}, "not the name of a file"),
             ("convert", {}, "the job cannot be done: its arguments lack 'input'"),
             (
                 "customize",

@@ -187,7 +187,7 @@ def test_absent_key_ring_is_refused(tmp_path: Path) -> None:
 
 def test_file_that_is_no_key_ring_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ring").write_bytes(b"no key")
-    with pytest.raises(ConfigurationError, match=r"SIGNING_KEYS .*ring is no key ring: it does not begin"):
+    with pytest.raises(ConfigurationError, match=r"SIGNING_KEYS .*ring is not a key ring: it does not begin"):
         KeyRing.read(tmp_path / "ring")
 
 

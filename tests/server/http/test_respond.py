@@ -103,7 +103,7 @@ TABLE = [
     ("If-Match that holds", "GET", "bytes=5-", {"if-match": ETAG}, 206, [(5, SIZE)]),
     ("If-Unmodified-Since before Range", "GET", "bytes=0-1", {"if-unmodified-since": EARLIER}, 412, []),
     ("If-Unmodified-Since that holds", "GET", "bytes=0-1", {"if-unmodified-since": DATE}, 206, [(0, 2)]),
-    ("a tag is no date", "GET", "bytes=0-1", {"if-unmodified-since": WEAK}, 206, [(0, 2)]),
+    ("a tag is not a date", "GET", "bytes=0-1", {"if-unmodified-since": WEAK}, 206, [(0, 2)]),
     ("If-None-Match first", "GET", None, {"if-none-match": OTHER, "if-modified-since": DATE}, 200, WHOLE),
     ("If-None-Match first", "GET", None, {"if-none-match": ETAG, "if-modified-since": EARLIER}, 304, []),
     ("304 beats Range", "GET", "bytes=0-1", {"if-none-match": ETAG}, 304, []),

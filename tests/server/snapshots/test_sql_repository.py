@@ -250,7 +250,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "schema": lambda path: overwritten(path, 100, 3996),
     "all but the head and the schema": lambda path: overwritten(path, 4096, path.stat().st_size - 4096),
     "cut off": lambda path: os.truncate(path, 8192),
-    "a schema that is no text": schema_overwritten,
+    "a schema that is not text": schema_overwritten,
     "a table of another name": lambda path: replaced(path, b"payloads", b"payload5"),
     "foreign": lambda path: foreign(path, 0),
     "foreign, with a version of an earlier release": lambda path: foreign(path, 1),

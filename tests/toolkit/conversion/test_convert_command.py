@@ -285,7 +285,7 @@ def test_impossible_result_is_refused(
         (("--subformat", "fixed"), "qcow2 has no subformat fixed"),
         (("--format", "vhd", "--subformat", "thick"), "only: fixed, dynamic"),
         (("--format", "vmdk", "--compress"), "only qcow2"),
-        (("--format", "ova", "--ova-name", "a/b"), "no name of an appliance"),
+        (("--format", "ova", "--ova-name", "a/b"), "not the name of an appliance"),
         (("--format", "ova", "--ova-cpus", "0"), "1 to 768 CPUs"),
     ],
 )

@@ -144,7 +144,7 @@ HOSTILE = (
     Hostile("qcow2-version-4", "version 4", _changed((4, ">I", 4))),
     Hostile("qcow2-size-2-63", "claims", _changed((24, ">Q", 1 << 63))),
     Hostile("qcow2-size-64-bits", "claims", _changed((24, ">Q", (1 << 64) - 512))),
-    Hostile("qcow2-size-of-no-whole-sectors", "no whole sectors", _changed((24, ">Q", DISK_BYTES - 100))),
+    Hostile("qcow2-size-of-no-whole-sectors", "not whole sectors", _changed((24, ">Q", DISK_BYTES - 100))),
     Hostile("qcow2-sparse-bomb", "claims .* the limit is", _large("64T")),
     Hostile("qcow2-tables-in-holes", "in holes", _tables_in_holes),
     Hostile("qcow2-l1-too-small", "L1 table", _changed((24, ">Q", 1 << 44))),

@@ -314,7 +314,7 @@ def test_file_without_kernel_arguments_is_refused(
     arguments = tmp_path / "arguments.json"
     arguments.write_text(text)
     report = call(capsys, "disk", tmp_path / "out", f"--karg-append-file={arguments}")
-    assert (report["exit"], "is no JSON array" in report["error"]["reason"]) == (6, True)
+    assert (report["exit"], "is not a JSON array" in report["error"]["reason"]) == (6, True)
 
 
 def test_platform_alone_is_a_customization(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

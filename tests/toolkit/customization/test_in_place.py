@@ -237,7 +237,7 @@ def test_redo_file_that_another_program_has_made_is_refused(
     path = redo_path(tmp_path / "disk")
     content = b"IMAGE-TOOLKIT-R1" + len(description).to_bytes(4) + description + data
     path.write_bytes(content + hashlib.sha256(content).digest())
-    with pytest.raises(UnsafeImage, match="is no redo file of image-toolkit"):
+    with pytest.raises(UnsafeImage, match="is not a redo file of image-toolkit"):
         read_redo(path, {os.geteuid()})
 
 

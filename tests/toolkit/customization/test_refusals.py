@@ -65,7 +65,7 @@ def refuse(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CallCustomize:
         ({INITRAMFS: None}, "no file ostree/test-coreos"),
         ({"grub2/grub.cfg": b"set x=1\n"}, "no marks of console settings"),
         ({"coreos/platforms.json": b"{"}, "is not JSON"),
-        ({"ignition": b""}, "is no directory"),
+        ({"ignition": b""}, "is not a directory"),
         ({"coreos-firstboot-network/Wired connection 1.nmconnection": b""}, "is already there"),
     ],
 )

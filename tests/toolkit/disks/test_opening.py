@@ -127,7 +127,7 @@ RAW = {
     "bootable ISO": boot_sector().ljust(32768, b"\0") + b"\1CD001\1" + bytes(MIB),
     "text": b"# a comment\n\nnothing else\n" * 1000,
     "one byte": b"x",
-    "no whole sectors": b"\xeb" * 1000,
+    "not whole sectors": b"\xeb" * 1000,
 }
 
 

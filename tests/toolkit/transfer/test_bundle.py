@@ -237,7 +237,7 @@ def test_part_that_is_a_symlink_or_damaged_is_refused(
     check_refused(toolkit("fetch", manifest, out, "--key", maker.user.key), out, 1, "image.part.02")
     part.unlink()
     os.mkfifo(part)
-    check_refused(toolkit("fetch", manifest, out, "--key", maker.user.key), out, 4, "is no file")
+    check_refused(toolkit("fetch", manifest, out, "--key", maker.user.key), out, 4, "is not a file")
 
 
 def one_file(size: int, **fields: object) -> tarfile.TarInfo:

@@ -259,7 +259,7 @@ def test_digest_that_the_registry_states_is_compared(raw: Path, toolkit: Toolkit
         ("oci://host/UPPER", "repository of lower-case"),
         ("oci://host/a#/disk", "must have no # and path"),
         ("oci://host/a:b:c", "tag"),
-        ("s4://bucket/key", "is no s3://BUCKET/KEY"),
+        ("s4://bucket/key", "is not s3://BUCKET/KEY"),
     ],
 )
 def test_places_that_are_not_valid_are_usage_errors(

@@ -60,7 +60,7 @@ def test_size_for_azure_is_a_multiple_of_a_mebibyte(tmp_path: Path) -> None:
     disk = partitioned(tmp_path / "disk.raw", 8 * MEBIBYTE + 512, LINUX)
     assert verdicts(disk, "azure")["disk-size"] == (
         "fail",
-        "the disk has 8389120 bytes, which is no multiple of 1048576",
+        "the disk has 8389120 bytes, which is not a multiple of 1048576",
     )
     assert verdicts(disk, "ec2")["disk-size"][0] == "ok"
 

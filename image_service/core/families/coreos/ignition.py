@@ -18,7 +18,7 @@ _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", 
 
 
 def check_is_json(config: bytes, name: str) -> None:
-    """Raise IgnitionInvalid for a config of another family: one that is no JSON object."""
+    """Raise IgnitionInvalid for a config of another family: one that is not a JSON object."""
     if not config.lstrip(b" \t\r\n").startswith(b"{"):
         raise IgnitionInvalid(f"{name} is of CoreOS, whose config is Ignition; the infra-env has another one")
 

@@ -62,4 +62,6 @@ def check_keyfile(name: str, content: bytes) -> None:
         raise KeyfileInvalid(f"the keyfile {name} is not UTF-8 at offset {error.start}") from None
     settings = [line for line in lines if line and not line.startswith(_COMMENT)]
     if "\0" in "".join(lines) or not settings or not _GROUP.fullmatch(settings[0]):
-        raise KeyfileInvalid(f"the keyfile {name} is no keyfile: it must begin with a group, as [connection]")
+        raise KeyfileInvalid(
+            f"the keyfile {name} is not a keyfile: it must begin with a group, as [connection]"
+        )

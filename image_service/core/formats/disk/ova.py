@@ -181,7 +181,7 @@ def _parse_attributes(data: bytes, offset: int) -> dict[bytes, bytes]:
 def _parse_decimal(value: bytes, offset: int) -> int:
     if not value.isdigit() or len(value) > 18:  # noqa: PLR2004 - more than any file has
         raise FormatError(
-            f"the size of the tar member at offset {offset} is no decimal number of up to 18 digits"
+            f"the size of the tar member at offset {offset} is not a decimal number of up to 18 digits"
         )
     return int(value)
 

@@ -40,7 +40,9 @@ def parse_directory(
         FormatError: an entry is damaged, or a checksum is wrong.
     """
     if len(content) % block_size:
-        raise FormatError(f"a directory is damaged: its {len(content)} bytes are no multiple of its blocks")
+        raise FormatError(
+            f"a directory is damaged: its {len(content)} bytes are not a multiple of its blocks"
+        )
     for start in range(0, len(content), block_size):
         block = content[start : start + block_size]
         if is_indexed and _is_index(block, start):

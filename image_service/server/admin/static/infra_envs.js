@@ -185,7 +185,7 @@ async function fields() {
   const isCoreos = (families.get(base.value) ?? "coreos") === "coreos";
   const secret = {
     ignition_config_override: (isCoreos && config.value) || null,
-    family_config: isCoreos ? null : config.value, // an empty one is no config
+    family_config: isCoreos ? null : config.value, // an empty one is not a config
     ssh_authorized_key: keys.value || null,
     network_keyfiles: keyfiles.files.length ? files : null,
   };

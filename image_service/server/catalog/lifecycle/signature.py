@@ -45,7 +45,7 @@ class KeyRing:
         except OSError as error:
             raise ConfigurationError(f"SIGNING_KEYS cannot be read: {error}") from None
         except FormatError as error:
-            raise ConfigurationError(f"SIGNING_KEYS {path} is no key ring: {error.detail}") from None
+            raise ConfigurationError(f"SIGNING_KEYS {path} is not a key ring: {error.detail}") from None
 
     def proof(self, sha256: str, signature: bytes) -> str:
         """Return a digest of a file's SHA-256, its signature and these keys, stored once verified."""

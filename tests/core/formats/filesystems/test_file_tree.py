@@ -29,7 +29,7 @@ class File:
         return self.content
 
     def entries(self) -> dict[str, Callable[[], File]]:
-        raise AssertionError("this is no directory")
+        raise AssertionError("this is not a directory")
 
 
 @attrs.frozen
