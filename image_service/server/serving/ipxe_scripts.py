@@ -95,7 +95,7 @@ class IpxeScripts:
         """Refuse a script whose kernel could not fetch the ISO."""
         fetches = f"{base.name} is of {base.family_name}, whose initrd fetches the whole ISO"
         if not self._serves_isos:
-            raise NotFound(f"{fetches}; this listener serves none: set HTTP_SERVES_ISOS")
+            raise NotFound(f"{fetches}; this listener serves none: set HTTP_SERVES_IMAGES")
         if link_code:  # its URL would be in /proc/cmdline, without an end
             raise NotFound(f"{fetches}: no short link stands for its iPXE script")
 

@@ -66,7 +66,7 @@ async def test_kernel_fetches_the_iso_of_the_infra_env_without_credentials(finde
 @ensure_deferred
 async def test_listener_that_serves_no_isos_has_no_such_script(finder: ImageFinder) -> None:
     scripts = IpxeScripts(finder, BASE_URL, "", uses_host=True, serves_isos=False)
-    with pytest.raises(NotFound, match="set HTTP_SERVES_ISOS"):
+    with pytest.raises(NotFound, match="set HTTP_SERVES_IMAGES"):
         await scripts.render(READER, {"host": "images.test"}, "")
 
 
