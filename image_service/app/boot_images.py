@@ -16,6 +16,8 @@ from image_service.server.snapshots.build_snapshots import build_boot_images
 from image_service.server.snapshots.image_builder import ImageBuilder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.app.shared_resources import SharedResources
     from image_service.app.standalone_mode import StandIn
     from image_service.common.concurrency.process_parts import PartsStack
@@ -42,17 +44,23 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     base_images: BaseImages,
     stand_in: StandIn | None,
     base_url: str,
+    record_name: Callable[[str, str], None],
 ) -> tuple[ImageFinder, Links, DatabaseMonitor | None, UpstreamHealth]:
     """Return boot images, links to them, the monitor of the database, and assisted-service's health.
 
     The monitor is None if replicas share no database.
+
+    Args:
+        record_name: is called with the identifier and the name of each infra-env that was fetched.
     """
 
     def fail(fault: ConfigurationError) -> None:
         _log.critical("{fault}", fault=fault.detail)
         stop_with_failure(parts.reactor, os.EX_CONFIG)
 
-    assisted = connect_assisted_service(parts, settings, stand_in, metrics, is_leader=shared.is_leader)
+    assisted = connect_assisted_service(
+        parts, settings, stand_in, metrics, record_name=record_name, is_leader=shared.is_leader
+    )
     built = await build_boot_images(
         parts,
         settings,

@@ -127,6 +127,7 @@ class ImageService(ProcessService):
             base_images=base_images,
             stand_in=stand_in,
             base_url=base_url,
+            record_name=self.activity.record_name,
         )
         base_images.options.on_superseded = images.retention.supersede
         certificate = ServerCertificate.from_settings(settings.tls, self._reactor)

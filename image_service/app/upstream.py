@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 _log = Logger()
 
 
-def connect_assisted_service(
+def connect_assisted_service(  # noqa: PLR0913 - parts of the service
     parts: PartsStack,
     settings: Settings,
     stand_in: StandIn | None,
     metrics: Metrics,
     *,
+    record_name: Callable[[str, str], None],
     is_leader: bool = True,
 ) -> AssistedService:
     """Return the client of assisted-service, or of the stand-in if there is one; the parts stack closes it.
@@ -51,6 +52,7 @@ def connect_assisted_service(
         ignition_bytes=upstream.ignition_bytes,
         record=metrics.record_upstream_call,
         record_refusal=partial(metrics.record_refusal, RefusalReason.UPSTREAM_QUEUE),
+        record_name=record_name,
     )
     if is_leader and stand_in is None:
         _check_upstream(parts, settings, assisted.health.record)

@@ -168,6 +168,7 @@ class Service:
         *,
         ramdisk: bytes | None = None,
         operations: Sequence[Mapping[str, object]] = (),
+        name: str = "",
     ) -> str:
         """Register an infra-env; return its identifier.
 
@@ -178,9 +179,10 @@ class Service:
             architecture: of its base image.
             ramdisk: of minimal ISOs and PXE.
             operations: further operations on kernel arguments.
+            name: for people; empty: the version.
         """
         fields: dict[str, object] = {
-            "name": version,
+            "name": name or version,
             "openshift_version": version,
             "cpu_architecture": architecture,
             "ignition_config_override": json.dumps(config),

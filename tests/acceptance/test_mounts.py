@@ -135,6 +135,7 @@ def _boot(site: Site, infra_env: str, medium: Medium, kind: str) -> None:
     medium.read(32768)
     found = mount()
     assert found["stage"] == "probed"
+    assert found["infra_env_name"] == VERSION  # by one GET, whichever process has sent it
     assert (found["client"], found["kind"], found["size"]) == ("qemu", f"{kind}-iso", len(medium.image))
     assert READ_AHEAD <= found["bytes_read"] <= 2 * READ_AHEAD
     medium.read(medium.find("images/efiboot.img").offset)

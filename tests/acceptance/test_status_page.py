@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-WIDTHS = (360, 800, 1280, 1600)
+WIDTHS = (360, 800, 1280, 1920)
 SCHEMES = ("light", "dark")
 STALL_SECONDS = 2
+NAME = "rack 1 <b>&amp;</b>"
 TOKEN = "token-of-the-operator"
 PERMISSIONS = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
 
@@ -68,7 +69,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     }
     profile = tmp_path_factory.mktemp("profile")
     with running_site(directory, **variables) as site, running_browser(profile) as browser:
-        opened_page = Page(site, browser, os_images, site.service.register(VERSION, CONFIG))
+        infra_env = site.service.register(VERSION, CONFIG, name=NAME)
+        opened_page = Page(site, browser, os_images, infra_env)
         browser.show_as(1600)
         browser.open(f"{site.admin_url}/")
         opened_page.wait_for_row("images", VERSION, "degraded")  # its root file system is none
@@ -86,16 +88,61 @@ def test_state_of_the_service_is_shown(page: Page) -> None:
 def test_mount_advances_to_its_end(page: Page) -> None:
     with opened(page.site, page.infra_env, "minimal.iso") as medium:
         medium.read(32768)
-        page.wait_for_row("mounts", page.infra_env, "qemu", "127.0.0.1", "probed")
+        page.wait_for_row("mounts", "qemu", "127.0.0.1", "probed", "in this step for ")
         medium.read_file("images/pxeboot/vmlinuz")
-        page.wait_for_row("mounts", page.infra_env, "qemu", "kernel")
-        page.wait_for_row("mounts", page.infra_env, "qemu", "kernel, stalled for ")
+        page.wait_for_row("mounts", "qemu", "kernel, stalled for ")
         medium.read_file("images/pxeboot/initrd.img")
         ignition = medium.find("images/ignition.img")
         medium.read(ignition.offset, ignition.length)
-        page.wait_for_row("mounts", page.infra_env, "qemu", "ignition, quiet for ")
-    bars = "[...document.querySelectorAll('#mounts progress')].map((bar) => bar.getAttribute('aria-label'))"
-    assert re.search("boot stage: ignition, quiet for .*, 6 of 7", str(page.browser.run(f"return {bars}")))
+        page.wait_for_row("mounts", "qemu", "ignition, quiet for ")
+    steps = page.browser.texts("#mounts .steps li")
+    assert steps[:6] == ["probed", "firmware", "boot loader", "kernel", "initrd", "ignition"]
+    assert "ignition" in page.browser.texts("#mounts .steps [aria-current=step]")
+    labels = "[...document.querySelectorAll('#mounts [aria-label]')].map((each) => each.ariaLabel)"
+    shown = str(page.browser.run(f"return {labels}"))
+    assert re.search("boot stage: ignition, quiet for .*, 6 of 6", shown)
+    assert re.search("rate of the last 5 min: .*/s now, .*/s at most", shown)
+
+
+def test_machines_are_in_the_group_of_their_infra_env(page: Page) -> None:
+    browser, name = page.browser, "rack 2"
+    infra_env = page.site.service.register(VERSION, CONFIG, name=name)
+    for path, address in (
+        (f"/byid/{infra_env}/{VERSION}/x86_64/full.iso", "192.0.2.1"),
+        (f"/byid/{infra_env}/{VERSION}/x86_64/minimal.iso", "192.0.2.2"),
+        (f"/boot-artifacts/{VERSION}/x86_64/vmlinuz", "192.0.2.2"),
+        (f"/boot-artifacts/{VERSION}/x86_64/vmlinuz", "192.0.2.3"),
+        (page.image_url("full.iso").removeprefix(page.site.service.url), "192.0.2.1"),
+    ):
+        assert page.site.service.get_image(path, {"X-Forwarded-For": address}).status == 200
+    page.wait_for_row("mounts", "192.0.2.3")
+
+    def groups() -> list[tuple[str, int]]:
+        found = browser.run(
+            "return [...document.querySelectorAll('#mounts .group')]"
+            ".map((each) => [each.querySelector('h3').innerText, each.querySelectorAll('tbody tr').length])"
+        )
+        return [tuple(each) for each in found]  # type: ignore[attr-defined]
+
+    browser.wait_for(lambda: any(title.startswith(NAME) for title, _ in groups()))
+    (second,) = [each for each in groups() if each[0].startswith(name)]
+    assert second == (f"{name} 3 done\n{infra_env}", 3)  # with the kernel of a machine of this infra-env
+    assert [rows for title, rows in groups() if title.startswith("Boot artifacts")] == [1]
+    browser.run(
+        "[...document.querySelectorAll('#mounts h3 a')].find((each) => each.text == arguments[0]).click()",
+        name,
+    )
+    browser.wait_for(lambda: [title.split("\n")[-1] for title, _ in groups()] == [infra_env])
+    url = browser.driver.current_url
+    assert url.endswith(f"#mounts/{infra_env}")
+    assert browser.find("#mounts-chosen").text == f"Only {name}. Show all machines"
+    browser.open("about:blank")
+    browser.open(url)
+    page.wait_for_row("mounts", "192.0.2.2")
+    assert [title.split("\n")[-1] for title, _ in groups()] == [infra_env]
+    browser.find("#mounts-chosen a").click()
+    browser.wait_for(lambda: len(groups()) > 1)
+    assert not browser.find("#mounts-chosen").is_displayed()
 
 
 def test_filter_finds_a_mount(page: Page) -> None:
@@ -306,11 +353,11 @@ def test_form_asks_for_the_config_of_the_base_images_family(page: Page, tmp_path
     assert SECRET not in page.site.service.output.decode()
 
 
-def test_first_tab_stop_skips_to_the_mounts(page: Page) -> None:
+def test_first_tab_stop_skips_to_the_machines(page: Page) -> None:
     page.browser.open(f"{page.site.admin_url}/")
     page.browser.find("body").send_keys(Keys.TAB)
     link = page.browser.driver.switch_to.active_element
-    assert (link.text, link.is_displayed()) == ("Skip to the mounts", True)
+    assert (link.text, link.is_displayed()) == ("Skip to the machines", True)
     link.send_keys(Keys.ENTER)
     assert page.browser.driver.current_url.endswith("#mounts")
 

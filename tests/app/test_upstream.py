@@ -31,7 +31,9 @@ def settings_of(port: int) -> Settings:
 async def test_stop_within_the_test_request_logs_nothing(reactor: EPollReactor, seconds: float) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, capturedLogs() as events:
         async with PartsStack(reactor) as parts:
-            connect_assisted_service(parts, settings_of(silent.getsockname()[1]), None, Metrics())
+            connect_assisted_service(
+                parts, settings_of(silent.getsockname()[1]), None, Metrics(), record_name=lambda *_: None
+            )
             await deferLater(reactor, seconds)
     assert [formatEvent(event) for event in events if event["log_level"].name != "info"] == []
 
@@ -40,7 +42,9 @@ async def test_stop_within_the_test_request_logs_nothing(reactor: EPollReactor, 
 async def test_unreachable_assisted_service_is_logged_at_the_start(reactor: EPollReactor) -> None:
     with capturedLogs() as events:
         async with PartsStack(reactor) as parts:
-            assisted = connect_assisted_service(parts, settings_of(free_port()), None, Metrics())
+            assisted = connect_assisted_service(
+                parts, settings_of(free_port()), None, Metrics(), record_name=lambda *_: None
+            )
             while not events:
                 await deferLater(reactor, 0.01)
     assert (assisted.health.failures, assisted.health.failure_status) == (1, 502)

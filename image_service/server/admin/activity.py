@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from twisted.logger import Logger
 
+from image_service.common.concurrency.lru import LruCache
 from image_service.common.concurrency.single_flight import SingleFlight
-from image_service.server.boot_progress.board import ProgressBoard
+from image_service.server.boot_progress.board import MAX_RECORDS, ProgressBoard
 from image_service.server.boot_progress.recording import ReadRecorder
 from image_service.server.boot_progress.stages import ReadState, Stage
 from image_service.server.transport.exchanges.failures import FailureList, RecentFailures
@@ -23,6 +24,7 @@ COLLECT_SECONDS = 2.0
 class Collected(TypedDict):
     """The records of a process since the last collection; JSON can represent them."""
 
+    names: dict[str, str]
     reads: list[CollectedReads]
     failures: list[tuple[float, str, str, str | None, int | None]]
 
@@ -32,7 +34,7 @@ Collect: TypeAlias = Callable[[], Awaitable[Sequence[Collected]]]
 
 
 class ProcessActivity:
-    """Collects the reads of clients, and the requests that have failed.
+    """Collects the reads of clients, the names of their infra-envs, and the requests that have failed.
 
     Args:
         seconds: the clock, the same in all processes.
@@ -43,11 +45,17 @@ class ProcessActivity:
         self.reads = ReadRecorder(seconds)
         self.failures = RecentFailures()
         self._record_progress = record_progress
+        self._names: LruCache[str, str] = LruCache(MAX_RECORDS)  # since the last collection
+
+    def record_name(self, infra_env: str, name: str) -> None:
+        """Record the name of an infra-env, which assisted-service has sent."""
+        self._names[infra_env] = name
 
     def collect(self) -> Collected:
         """Return the records since the last collection."""
         self._record_progress()
-        return {"reads": self.reads.collect(), "failures": self.failures.collect()}
+        names, self._names = dict(self._names.items()), LruCache(MAX_RECORDS)
+        return {"names": names, "reads": self.reads.collect(), "failures": self.failures.collect()}
 
     async def collect_own(self) -> Sequence[Collected]:
         """Return the same for a service of this one process (see `Collect`)."""
@@ -82,6 +90,7 @@ class Activity:
 
     def merge(self, collected: Collected) -> None:
         """Add the records of a process."""
+        self.progress.name_infra_envs(collected["names"])
         self.progress.merge(collected["reads"])
         self.failures.merge(collected["failures"])
 

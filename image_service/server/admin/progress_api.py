@@ -15,11 +15,13 @@ from image_service.common.openapi.document import (
     TEXT,
     TEXT_OR_NULL,
     TIME,
+    TIME_OR_NULL,
     list_schema,
     object_schema,
 )
 from image_service.core.errors import Unavailable
 from image_service.server.admin.events import CONTENT_TYPE, EventStreams
+from image_service.server.boot_progress.board import INTERVALS
 from image_service.server.boot_progress.stages import ReadState, Stage
 from image_service.server.catalog.lifecycle.status import BASE_IMAGE_SCHEMAS
 from image_service.server.http.dates import format_epoch
@@ -43,6 +45,7 @@ _SCHEMAS: Schemas = {
     **BASE_IMAGE_SCHEMAS,
     "Mount": object_schema(
         infra_env=TEXT_OR_NULL,
+        infra_env_name=TEXT_OR_NULL,
         previous_infra_env=TEXT_OR_NULL,
         version=TEXT,
         kind=TEXT,
@@ -54,7 +57,10 @@ _SCHEMAS: Schemas = {
         bytes_read=COUNT,
         size=COUNT,
         rate=COUNT,
+        rates={"type": "array", "items": COUNT, "minItems": INTERVALS, "maxItems": INTERVALS},
         stage={"enum": [*(stage.value for stage in Stage), None]},
+        stage_since=TIME_OR_NULL,
+        last_stage={"enum": [stage.value for stage in Stage]},
         state={"enum": [state.value for state in ReadState]},
         rootfs_percent={"type": ["number", "null"], "minimum": 0, "maximum": 100},
         stalled=BOOLEAN,

@@ -85,6 +85,7 @@ class AssistedService:
         concurrency: the number of concurrent calls; more of them wait.
         record: is called after each call with its kind, outcome and duration in seconds, for the metrics.
         record_refusal: is called for each request whose calls get no slot.
+        record_name: is called with the identifier and the name of each infra-env that was fetched.
 
     Raises:
         ConfigurationError: ``base_url`` is not an http or https URL with a host, or ``ca_file`` is unusable.
@@ -105,10 +106,12 @@ class AssistedService:
         ignition_bytes: int = IGNITION_LIMIT_BYTES,
         record: Callable[[str, str, float], None] = lambda *_: None,
         record_refusal: Callable[[], None] = lambda: None,
+        record_name: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self._reactor = reactor
         self._timeout_seconds = upstream_timeout_seconds
         self._record = record
+        self._record_name = record_name
         self._ignition_bytes = ignition_bytes
         self.slots = CallSlots(concurrency, reactor, record_refusal)
         self._accepted: LruCache[bytes, bool] = LruCache(MAX_ACCEPTED)
@@ -150,7 +153,9 @@ class AssistedService:
             infra_env_limit(self._ignition_bytes),
             is_revalidation=is_revalidation,
         )
-        return await self._call(call, parse_infra_env, credentials)
+        infra_env = await self._call(call, parse_infra_env, credentials)
+        self._record_name(infra_env_id, infra_env.name)
+        return infra_env
 
     async def fetch_ramdisk(
         self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False

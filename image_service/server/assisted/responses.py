@@ -48,8 +48,11 @@ class InfraEnv:
     openshift_version: str | None  # None: the infra-env has none
     kind: Kind | None  # of its image; None: it has none, or one that is not an ISO
     architecture: str | None  # as in ``OS_IMAGES``; None: the infra-env has none
+    name: str = attrs.field(default="", eq=False)  # for people; no image depends on it
 
 
+MAX_NAME = 200
+"""Characters of an infra-env's name that are kept."""
 PROCESS_BYTES = 1 << 20
 """A config larger than this is parsed in a process of its own; one of 16 MiB takes 100 ms."""
 FAMILY_CONFIG_FIELD = "Image-Service-Config"
@@ -86,12 +89,13 @@ def parse_infra_env(response: CompleteResponse) -> InfraEnv:
             raise upstream_error(f"{name} of {response.resource} is not a string")
         return value or None  # Go writes an unset string as an empty one
 
-    kind = text("type")
+    kind, name = text("type"), infra_env.get("name")
     return InfraEnv(
         _parse_kernel_arguments(text("kernel_arguments"), f"kernel_arguments of {response.resource}"),
         text("openshift_version"),
         Kind(kind) if kind in {iso.value for iso in ISOS} else None,
         rpm_architecture(text("cpu_architecture") or "") or None,
+        name[:MAX_NAME] if isinstance(name, str) else "",
     )
 
 

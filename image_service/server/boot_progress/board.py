@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.common.concurrency.lru import LruCache
 from image_service.core.images.reference import ISOS
 from image_service.server.boot_progress.clients import DOCTOR, MACHINES, TOOLS
 from image_service.server.boot_progress.coverage import Coverage
@@ -22,7 +23,7 @@ from image_service.server.boot_progress.stages import ORDER, READ_AS_FILE, ReadS
 from image_service.server.http.dates import format_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from image_service.server.boot_progress.recording import CollectedReads
 
@@ -31,6 +32,9 @@ MAX_RECORDS = 4096
 KEEP_SECONDS = 3600.0
 RATE_SECONDS = 10.0
 """The rate is the mean of these seconds."""
+INTERVAL_SECONDS = 15
+INTERVALS = 20
+"""Of `INTERVAL_SECONDS`, whose bytes are kept to show how the rate has changed."""
 _RESTART_PAUSES = 10  # times stall_seconds: after such a pause a read of the beginning begins a new record
 _IN_ORDER_BYTES = 1024 * 1024
 _BEYOND_FIRMWARE = {Touch.KERNEL, Touch.INITRD, Touch.IGNITION, Touch.ROOTFS}
@@ -58,7 +62,9 @@ class BootProgress:
         touches: parts of an ISO that were requested.
         sent: bytes, repeated ones included.
         reached: last stage so far; None: it does not boot from the image as a medium.
+        reached_at: when that was.
         samples: times, and bytes sent until then, of the last `RATE_SECONDS`.
+        intervals: numbers of the latest in which something was sent, and its bytes.
         reported: its stage, its state, and bytes sent, when it was reported last.
         shown: its state at the latest check, and True if it had a rate then.
         is_reopened: a client has asked for the header fields, as firmware does when it opens a medium.
@@ -80,7 +86,9 @@ class BootProgress:
     touches: Touches = attrs.field(factory=Touches)
     sent: int = 0
     reached: Stage | None = None
+    reached_at: float = 0.0
     samples: deque[tuple[float, int]] = attrs.field(factory=deque)
+    intervals: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=INTERVALS + 1))
     reported: tuple[Stage | None, ReadState, int] | None = None
     shown: tuple[ReadState, bool] = (ReadState.READING, False)
     is_reopened: bool = False
@@ -138,7 +146,7 @@ class BootProgress:
             return
         stage = self.touches.stage
         if self.reached is None or ORDER[stage] > ORDER[self.reached]:
-            self.reached = stage
+            self.reached, self.reached_at = stage, self.last_read
 
     @property
     def _is_read_as_file(self) -> bool:
@@ -165,10 +173,22 @@ class BootProgress:
 
     def sample(self, now: float) -> None:
         """Record, for the rate, the bytes that were sent until now."""
-        if not self.samples or self.samples[-1][1] != self.sent:
+        before = self.samples[-1][1] if self.samples else 0
+        if not self.samples or before != self.sent:
             self.samples.append((now, self.sent))
+            self._add_to_interval(int(now // INTERVAL_SECONDS), self.sent - before)
         while len(self.samples) > 1 and self.samples[1][0] < now - RATE_SECONDS:
             self.samples.popleft()
+
+    def _add_to_interval(self, number: int, sent: int) -> None:
+        if self.intervals and self.intervals[-1][0] == number:
+            sent += self.intervals.pop()[1]
+        self.intervals.append((number, sent))
+
+    def rates(self, now: float) -> list[int]:
+        """Return the bytes per second of each of the last `INTERVALS` that have ended, the oldest first."""
+        sent, present = dict(self.intervals), int(now // INTERVAL_SECONDS)
+        return [sent.get(each, 0) // INTERVAL_SECONDS for each in range(present - INTERVALS, present)]
 
     def rate(self, now: float) -> float:
         """Return the bytes per second of the last `RATE_SECONDS`."""
@@ -213,8 +233,19 @@ class ProgressBoard:
         self._wall_clock = wall_clock
         self._records: OrderedDict[ReadKey, BootProgress] = OrderedDict()
         self._begun: dict[str, BootProgress] = {}  # the latest of each address, of an infra-env's image
+        self._names: LruCache[str, str] = LruCache(MAX_RECORDS)  # of infra-envs
         self.revision = 0
         """Number of the latest change."""
+
+    def name_infra_envs(self, names: Mapping[str, str]) -> None:
+        """Set the names of infra-envs."""
+        changed = {each for each, name in names.items() if self._names.get(each) != name}
+        for infra_env in changed:
+            self._names[infra_env] = names[infra_env]
+        if changed:
+            for record in self._records.values():
+                if record.key.infra_env in changed:
+                    self._change(record)
 
     def merge(self, collected: Iterable[CollectedReads]) -> None:
         """Add the records of a process."""
@@ -336,6 +367,7 @@ class ProgressBoard:
         state, epoch = record.state(now, self._stall_seconds), self._wall_clock() - now
         return {
             "infra_env": record.key.infra_env,
+            "infra_env_name": self._names.peek(record.key.infra_env or "") or None,
             "previous_infra_env": self._previous_infra_env(record),
             "version": record.key.version,
             "kind": record.key.kind,
@@ -347,7 +379,10 @@ class ProgressBoard:
             "bytes_read": record.coverage.count(),
             "size": record.coverage.size,
             "rate": round(record.rate(now)),
+            "rates": record.rates(now),
             "stage": None if record.reached is None else record.reached.value,
+            "stage_since": None if record.reached is None else format_epoch(epoch + record.reached_at),
+            "last_stage": record.last_stage.value,
             "state": state.value,
             "rootfs_percent": record.percent,
             "stalled": state is ReadState.STALLED,

@@ -36,6 +36,7 @@ def test_infra_env_is_parsed() -> None:
                 "openshift_version": "4.20",
                 "type": "minimal-iso",
                 "cpu_architecture": "arm64",
+                "name": "rack 1",
                 "pull_secret_set": True,
             }
         ).encode()
@@ -47,6 +48,12 @@ def test_infra_env_is_parsed() -> None:
     assert infra_env.openshift_version == "4.20"
     assert infra_env.kind is Kind.MINIMAL_ISO
     assert infra_env.architecture == "aarch64"
+    assert infra_env.name == "rack 1"
+
+
+@pytest.mark.parametrize(("name", "kept"), [("x" * 201, "x" * 200), (None, ""), (7, ""), (["x"], "")])
+def test_name_that_is_not_a_short_text_fails_no_image(name: object, kept: str) -> None:
+    assert parse(json.dumps({"name": name}).encode()).name == kept
 
 
 def test_empty_infra_env_is_parsed() -> None:

@@ -288,6 +288,7 @@ def test_client_and_image_are_described(site: Site) -> None:
     mount = site.mount()
     assert json.loads(json.dumps(mount)) == {
         "infra_env": "5a3b1e00-0000-4000-8000-000000000001",
+        "infra_env_name": None,
         "previous_infra_env": None,
         "version": "9.6",
         "kind": "full-iso",
@@ -299,7 +300,10 @@ def test_client_and_image_are_described(site: Site) -> None:
         "bytes_read": MIB,
         "size": SIZE,
         "rate": round(2048 / 5),
+        "rates": [0] * 20,
         "stage": "probed",
+        "stage_since": "2026-01-02T00:16:40Z",
+        "last_stage": "root file system",
         "state": "reading",
         "rootfs_percent": 0.0,
         "stalled": False,
@@ -425,6 +429,47 @@ def test_rate_is_that_of_the_last_seconds(site: Site) -> None:
     assert site.mount()["rate"] == pytest.approx(MIB, rel=0.15)
     site.now += 30
     assert site.mount()["rate"] == 0
+
+
+def test_rates_are_those_of_the_intervals_that_have_ended(site: Site) -> None:
+    site.now = 1500.0  # an interval begins
+    client = site.client()
+    for megabytes in (1, 2, 0, 3):
+        client.read(0, megabytes * MIB, ahead=0)
+        client.read(MIB, megabytes * MIB, ahead=0)
+        site.collect()
+        site.now += 15
+    rates = site.mount()["rates"]
+    assert len(rates) == 20
+    assert rates[-4:] == [2 * megabytes * MIB // 15 for megabytes in (1, 2, 0, 3)]
+    assert set(rates[:-4]) == {0}
+    site.now += 20 * 15
+    assert set(site.mount()["rates"]) == {0}
+
+
+def test_stage_says_since_when_and_which_is_the_last(site: Site) -> None:
+    client = minimal(site)
+    client.read(32768)
+    assert (site.mount()["stage_since"], site.mount()["last_stage"]) == ("2026-01-02T00:16:40Z", "ignition")
+    site.now += 60
+    client.read(part(BootPart.FIRMWARE).start)
+    site.collect()
+    site.now += 60
+    client.read(part(BootPart.FIRMWARE).start)
+    assert (site.mount()["stage"], site.mount()["stage_since"]) == ("firmware", "2026-01-02T00:17:40Z")
+
+
+def test_name_of_an_infra_env_is_told_and_a_new_one_is_a_change(site: Site) -> None:
+    site.board.name_infra_envs({INFRA_ENV: "rack 1"})
+    site.client().read(0)
+    site.client(mount_key=key(infra_env=OTHER, address="192.0.2.2")).read(0)
+    assert {mount["infra_env_name"] for mount in site.mounts()} == {"rack 1", None}
+    revision = site.board.revision
+    site.board.name_infra_envs({INFRA_ENV: "rack 1"})
+    assert list(site.board.changes(revision)) == []
+    site.board.name_infra_envs({INFRA_ENV: "rack 2", OTHER: ""})
+    changed = {mount["infra_env"]: mount["infra_env_name"] for _, mount in site.board.changes(revision)}
+    assert changed == {INFRA_ENV: "rack 2", OTHER: None}
 
 
 def test_only_changed_mounts_are_changes(site: Site) -> None:

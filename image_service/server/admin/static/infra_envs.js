@@ -6,7 +6,7 @@ import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
 import { bytes, number, relative } from "./format.js";
 import { parts, showCount } from "./sections.js";
-import { Table, element } from "./table.js";
+import { Table, element, second } from "./table.js";
 
 const PATH = "api/v1/infra-envs";
 const CHECK_MS = 400;
@@ -322,7 +322,7 @@ function content(infraEnv) {
 }
 
 const table = new Table(sectionParts.table, {
-  Name: (each) => [each.name, element("span", "second", each.id)],
+  Name: (each) => [each.name, second(each.id)],
   "Base image": (each) => [`${each.openshift_version} ${each.cpu_architecture}`],
   Has: (each) => [content(each)],
   Changed: (each) => [relative(each.updated_at)],

@@ -4,7 +4,7 @@ import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
 import { relative } from "./format.js";
 import { parts, showCount } from "./sections.js";
-import { Table, element } from "./table.js";
+import { Table, element, second } from "./table.js";
 
 const PATH = "api/v1/links";
 const form = document.getElementById("link-form");
@@ -65,8 +65,8 @@ function revokeButton(link) {
 const UNREADABLE = "cannot be read with the present secret";
 const linkParts = parts("links");
 const table = new Table(linkParts.table, {
-  Link: (link) => [link.readable ? link.label || "no label" : UNREADABLE, element("span", "second", link.id)],
-  Expires: (link) => [relative(link.expires_at), element("span", "second", link.expires_at)],
+  Link: (link) => [link.readable ? link.label || "no label" : UNREADABLE, second(link.id)],
+  Expires: (link) => [relative(link.expires_at), second(link.expires_at)],
   Version: (link) => [link.readable ? (link.pinned ? "pinned" : "the newest") : "unknown"],
   Action: (link) => [revokeButton(link)],
 });

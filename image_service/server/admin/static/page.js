@@ -3,7 +3,8 @@
 import { address, request } from "./api.js";
 import { infraEnvs } from "./infra_envs.js";
 import { links } from "./links.js";
-import { failures, images, mounts, service } from "./sections.js";
+import { mounts } from "./mounts.js";
+import { failures, images, service } from "./sections.js";
 
 const POLL_MS = 10_000;
 const EVENT_MS = 1_000; // between two requests, however many events there are
@@ -81,6 +82,7 @@ new EventSource(address("api/v1/events")).onmessage = loadSoon;
 document.addEventListener("visibilitychange", loadSoon);
 document.addEventListener("changed", load);
 document.getElementById("mounts-filter").addEventListener("input", redraw);
+addEventListener("hashchange", redraw);
 setInterval(loadSoon, POLL_MS);
 setInterval(redraw, DRAW_MS);
 load();

@@ -1,29 +1,16 @@
 // The sections, and the functions that draw the API's JSON in them.
 
-import { now } from "./api.js";
 import { bytes, duration, number, percent, relative } from "./format.js";
-import { Table, bar, element } from "./table.js";
+import { Table, badge, bar, element, second } from "./table.js";
 
-const MAX_MOUNTS = 100;
 const LOST_SECONDS = 15; // without a response; what the page shows is grey then
-const STAGES = [
-  "probed",
-  "firmware",
-  "boot loader",
-  "kernel",
-  "initrd",
-  "ignition",
-  "root file system",
-];
-const BOOTED_PERCENT = 10; // of the root file system; a machine that has read less may hang
-const ORDER_OF_STATES = ["stalled", "reading", "quiet", "done", "aborted"];
 const GOOD_STATES = new Set(["ready"]);
 const BAD_STATES = new Set(["failed", "refused"]);
 
 /** Return the elements of a section by their use. */
 export function parts(id) {
   const find = (selector) => document.querySelector(`#${id} > ${selector}`);
-  return { table: find("table"), empty: find(".empty"), more: find(".more"), count: find("h2 > .count") };
+  return { table: find(":is(table, .groups)"), empty: find(".empty"), more: find(".more"), count: find("h2 > .count") };
 }
 
 /** Show how many items there are, and the table only if there are some. */
@@ -32,9 +19,6 @@ export function showCount({ table, empty, count }, number) {
   table.hidden = number === 0;
   empty.hidden = number !== 0;
 }
-
-const second = (text) => element("span", "second", text);
-const badge = (text, className) => element("span", `badge ${className}`, text);
 
 // Service
 
@@ -135,78 +119,6 @@ function drawImages({ images: all }) {
 }
 
 export const images = { id: "images", path: "api/v1/images", draw: drawImages };
-
-// Mounts
-
-const mountParts = parts("mounts");
-const filter = document.getElementById("mounts-filter");
-const mountTable = new Table(mountParts.table, {
-  Client: (mount) => [mount.client ?? "unknown", second(mount.address), second(mount.user_agent ?? "")],
-  Image: (mount) => [
-    mount.kind,
-    second(mount.infra_env),
-    second(mount.version),
-    mount.previous_infra_env && second(`before: ${mount.previous_infra_env}`),
-  ],
-  Stage: mountStage,
-  Read: (mount) => [`${bytes(mount.bytes_read)} of ${bytes(mount.size)}`, second(`${bytes(mount.rate)}/s`)],
-  "Last read": (mount) => [relative(mount.last_read), second(`begun ${relative(mount.since)}`)],
-});
-
-/** Return what is known of a mount, as text and a class: what was read, and no more. */
-function mountState({ state, stage, rootfs_percent: part, bytes_read: read, size, last_read: last }) {
-  const quiet = `for ${duration((now() - Date.parse(last)) / 1000)}`;
-  const isRootfs = stage === "root file system" && part !== null;
-  const share = isRootfs ? `rootfs ${Math.floor(part)} %` : (stage ?? `${percent(read, size)} read`);
-  switch (state) {
-    case "stalled":
-      return [`${share}, stalled ${quiet}`, "bad"];
-    case "quiet":
-      return isRootfs && part < BOOTED_PERCENT
-        ? [`quiet ${quiet} at ${Math.floor(part)} % of the rootfs`, "warning"]
-        : [`${share}, quiet ${quiet}`, ""];
-    case "done":
-      return ["done", "good"];
-    case "aborted":
-      return [`aborted at ${percent(read, size)}`, ""];
-    default:
-      return [share, ""];
-  }
-}
-
-function mountStage(mount) {
-  const [text, className] = mountState(mount);
-  if (mount.stage === null) {
-    return [badge(text, className), bar(text, mount.bytes_read, mount.size, className)];
-  }
-  const step = STAGES.indexOf(mount.stage) + 1;
-  const label = `boot stage: ${text}, ${step} of ${STAGES.length}`;
-  return [badge(text, className), bar(label, step, STAGES.length, className)];
-}
-
-const mountKey = (mount) => `${mount.infra_env} ${mount.version} ${mount.kind} ${mount.address} ${mount.since}`;
-
-const rank = (mount) => ORDER_OF_STATES.indexOf(mount.state);
-
-function drawMounts({ mounts: all }) {
-  const text = filter.value.trim().toLowerCase();
-  const matches = ({ address, client, user_agent: agent, infra_env: infraEnv, version, kind, stage, state }) =>
-    [address, client, agent, infraEnv, version, kind, stage, state]
-      .join("\n")
-      .toLowerCase()
-      .includes(text);
-  const found = all
-    .filter(matches)
-    .sort((a, b) => rank(a) - rank(b) || b.last_read.localeCompare(a.last_read) || b.since.localeCompare(a.since));
-  showCount(mountParts, found.length);
-  mountParts.count.textContent = text ? `(${found.length} of ${all.length})` : mountParts.count.textContent;
-  mountParts.empty.textContent = all.length ? "No mount matches the filter." : "Nothing is mounted.";
-  mountParts.more.hidden = found.length <= MAX_MOUNTS;
-  mountParts.more.textContent = `${found.length - MAX_MOUNTS} more; the filter finds them.`;
-  mountTable.update(found.slice(0, MAX_MOUNTS), mountKey);
-}
-
-export const mounts = { id: "mounts", path: "api/v1/mounts", draw: drawMounts };
 
 // Failures
 

@@ -8,6 +8,12 @@ export function element(name, className = "", ...children) {
   return made;
 }
 
+/** Return a second line of a cell. */
+export const second = (text) => element("span", "second", text);
+
+/** Return a state as a badge, whose class is good, warning, bad or none. */
+export const badge = (text, className) => element("span", `badge ${className}`, text);
+
 /** Return a bar with a name for screen readers; value null: the end is unknown. */
 export function bar(label, value, max, className = "") {
   const made = element("progress", className);
@@ -16,6 +22,22 @@ export function bar(label, value, max, className = "") {
     made.value = value;
   }
   made.setAttribute("aria-label", label);
+  return made;
+}
+
+/** Return a small line chart, of which the label says all. */
+export function sparkline(label, values) {
+  const space = "http://www.w3.org/2000/svg";
+  const most = Math.max(...values, 1);
+  const line = document.createElementNS(space, "polyline");
+  line.setAttribute("points", values.map((value, index) => `${index},${(1 - value / most).toFixed(3)}`).join(" "));
+  const made = document.createElementNS(space, "svg");
+  made.setAttribute("class", "sparkline");
+  made.setAttribute("viewBox", `0 0 ${values.length - 1} 1`);
+  made.setAttribute("preserveAspectRatio", "none");
+  made.setAttribute("role", "img");
+  made.setAttribute("aria-label", label);
+  made.append(line);
   return made;
 }
 
