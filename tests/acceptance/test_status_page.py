@@ -29,6 +29,7 @@ pytestmark = pytest.mark.acceptance
 WIDTHS = (360, 800, 1280, 1920)
 SCHEMES = ("light", "dark")
 STALL_SECONDS = 2
+HOSTILE = "<img src=x onerror=document.title='no'>\"'&{{7*7}}"
 NAME = "rack 1 <b>&amp;</b>"
 TOKEN = "token-of-the-operator"
 PERMISSIONS = {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
@@ -157,9 +158,30 @@ def test_filter_finds_a_mount(page: Page) -> None:
 
 def test_failure_is_shown_without_its_secret(page: Page) -> None:
     secret = "s3cr3t-of-the-client"
-    fetch(f"{page.site.service.url}/bytoken/{secret}/9.9/x86_64/full.iso")
+    agent = f"iDRAC/9 {HOSTILE}"
+    for _ in range(2):
+        fetch(f"{page.site.service.url}/bytoken/{secret}/9.9/x86_64/full.iso")
+    problem = fetch(page.image_url("full.iso").replace(VERSION, "9.9"), headers={"User-Agent": agent})
+    group = next_group(page, "base-image-unknown", "Add the version to OS_IMAGES")
+    assert "1 since the start of the service" in group
+    group = next_group(page, "not-found", "2 since the start of the service")
+    for summary in page.browser.driver.find_elements("css selector", "#failures summary"):
+        summary.send_keys(Keys.ENTER)
     page.wait_for_row("failures", "404", "127.0.0.1", "/bytoken/***/9.9/x86_64/full.iso")
+    page.wait_for_row("failures", "iDRAC/9", HOSTILE, json.loads(problem.body)["id"])
+    assert page.browser.run("return document.title") == "image-service"
     assert secret not in page.browser.driver.page_source
+
+
+def next_group(page: Page, *texts: str) -> str:
+    """Wait for a group of failures with all of the texts, and return its text."""
+
+    def found() -> list[str]:
+        groups = page.browser.texts("#failures .group")
+        return [group for group in groups if all(text in group for text in texts)]
+
+    page.browser.wait_for(found)
+    return found()[0]
 
 
 def test_image_appears_after_a_reload(page: Page) -> None:
@@ -202,7 +224,6 @@ def test_link_that_cannot_be_made_is_explained(page: Page) -> None:
 
 
 SECRET = "s3cret-of-the-config"
-HOSTILE = "<img src=x onerror=document.title='no'>\"'&{{7*7}}"
 KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode()
 
 

@@ -26,7 +26,8 @@ class Collected(TypedDict):
 
     names: dict[str, str]
     reads: list[CollectedReads]
-    failures: list[tuple[float, str, str, str | None, int | None]]
+    failures: list[tuple[Any, ...]]
+    causes: dict[str, int]
 
 
 Collect: TypeAlias = Callable[[], Awaitable[Sequence[Collected]]]
@@ -55,7 +56,12 @@ class ProcessActivity:
         """Return the records since the last collection."""
         self._record_progress()
         names, self._names = dict(self._names.items()), LruCache(MAX_RECORDS)
-        return {"names": names, "reads": self.reads.collect(), "failures": self.failures.collect()}
+        return {
+            "names": names,
+            "reads": self.reads.collect(),
+            "failures": self.failures.collect(),
+            "causes": self.failures.collect_counts(),
+        }
 
     async def collect_own(self) -> Sequence[Collected]:
         """Return the same for a service of this one process (see `Collect`)."""
@@ -92,7 +98,7 @@ class Activity:
         """Add the records of a process."""
         self.progress.name_infra_envs(collected["names"])
         self.progress.merge(collected["reads"])
-        self.failures.merge(collected["failures"])
+        self.failures.merge(collected["failures"], collected["causes"])
 
     async def check(self) -> None:
         """Collect, and log the mounts that have become quiet."""

@@ -20,6 +20,7 @@ from image_service.common.openapi.document import (
     object_schema,
 )
 from image_service.core.errors import Unavailable
+from image_service.server.admin.advice import advise
 from image_service.server.admin.events import CONTENT_TYPE, EventStreams
 from image_service.server.boot_progress.board import INTERVALS
 from image_service.server.boot_progress.stages import ReadState, Stage
@@ -67,9 +68,17 @@ _SCHEMAS: Schemas = {
     ),
     "Mounts": object_schema(mounts=list_schema("Mount")),
     "Failure": object_schema(
-        path=TEXT_OR_NULL, status={"type": ["integer", "null"]}, reason=TEXT, client=TEXT, time=TIME
+        path=TEXT_OR_NULL,
+        status={"type": ["integer", "null"]},
+        reason=TEXT,
+        cause=TEXT,
+        client=TEXT,
+        user_agent=TEXT,
+        request_id=TEXT,
+        time=TIME,
     ),
-    "Failures": object_schema(failures=list_schema("Failure")),
+    "Cause": object_schema(cause=TEXT, count=COUNT, what_to_do=TEXT),
+    "Failures": object_schema(failures=list_schema("Failure"), causes=list_schema("Cause")),
 }
 
 
@@ -124,7 +133,11 @@ class ProgressApi:
     async def _list_failures(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()
         failures = [_describe_failure(failure) for failure in reversed(self._activity.failures.after())]
-        return _compact({"failures": failures})
+        causes = [
+            {"cause": cause, "count": count, "what_to_do": advise(cause)}
+            for cause, count in self._activity.failures.counts.most_common()
+        ]
+        return _compact({"failures": failures, "causes": causes})
 
     async def _stream_events(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()

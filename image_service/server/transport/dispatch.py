@@ -214,7 +214,7 @@ class Dispatcher:
         )
         if exchange.problem is not None or abort is not None:
             client = client_address(self._address, exchange.headers, context.proxies)
-            context.failures.record_exchange(exchange, client, outcome)
+            context.failures.record_exchange(exchange, client, outcome, abort)
         exchange.record_sent(body_bytes)
         if prepared is not None:
             prepared.on_end()

@@ -11,11 +11,16 @@ from jsonschema import Draft202012Validator
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.core.errors import Unavailable
+from image_service.core.errors import NotFound, Unavailable
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity, ProcessActivity
 from image_service.server.admin.events import KEEP_ALIVE_SECONDS, MAX_STREAMS
 from image_service.server.admin.progress_api import MAX_EVENTS, ProgressApi
+from image_service.server.http.head import Request
+from image_service.server.http.problem import problem
+from image_service.server.transport.exchanges.access_log import COMPLETE
+from image_service.server.transport.exchanges.exchange import Exchange, PreparedResponse
 from image_service.server.transport.exchanges.failures import MAX_FAILURES
+from image_service.server.transport.sending.observer import HandshakeFailure
 from image_service.server.web_api.messages import ApiRequest
 from tests.pytwisted import ensure_deferred
 from tests.server.boot_progress.boots import MIB, iso, key
@@ -58,6 +63,13 @@ class Site:
     def read(self, address: str = "192.0.2.1") -> None:
         """Read an image."""
         self.process.reads.find(key(address=address), iso()).record(0, MIB)
+
+    def refuse(self, reason: str) -> None:
+        """Refuse a request."""
+        request = Request("GET", "/x", {"user-agent": "iDRAC/9"}, keep_alive=True)
+        prepared = PreparedResponse(problem(NotFound(reason), {}))
+        exchange = Exchange("GET", request, 0.0, prepared=prepared, request_id="4f2a")
+        self.process.failures.record_exchange(exchange, "192.0.2.1", COMPLETE)
 
     async def get(self, name: str) -> ApiResponse:
         """Call the operation of a path below ``/api/v1/``."""
@@ -103,20 +115,27 @@ async def test_mounts_are_those_of_now(site: Site) -> None:
 @ensure_deferred
 async def test_latest_failures_come_first_and_their_number_is_limited(site: Site) -> None:
     for number in range(MAX_FAILURES + 1):
-        site.process.failures.record("192.0.2.1", f"failure {number}", "/images/x", 404)
-    site.process.failures.record("192.0.2.2", "TLS handshake: closed")
-    failures = (await site.document("failures"))["failures"]
+        site.refuse(f"failure {number}")
+    site.process.failures.record_handshake("192.0.2.2", HandshakeFailure.CLOSED, "TLS handshake: closed")
+    document = await site.document("failures")
+    failures = document["failures"]
     assert len(failures) == MAX_FAILURES
     first, second, *_ = failures
     assert (first["client"], first["path"], first["status"]) == ("192.0.2.2", None, None)
     assert (second["reason"], second["status"]) == (f"failure {MAX_FAILURES}", 404)
+    assert (second["cause"], second["request_id"], second["user_agent"]) == ("not-found", "4f2a", "iDRAC/9")
+    assert [(each["cause"], each["count"]) for each in document["causes"]] == [
+        ("not-found", MAX_FAILURES + 1),
+        ("tls-closed", 1),
+    ]
+    assert all(each["what_to_do"] for each in document["causes"])
 
 
 @ensure_deferred
 async def test_stream_begins_with_the_present_state_and_goes_on_with_changes(site: Site) -> None:
     site.state.images = [{**IMAGE, "state": "downloading"}]
     site.read()
-    site.process.failures.record("192.0.2.1", "refused", "/x", 404)
+    site.refuse("refused")
     stream = await site.open()
     assert [event["type"] for event in events_of(await stream.read())] == ["image", "mount", "failure"]
     waiting = Deferred.fromCoroutine(stream.read())

@@ -194,7 +194,7 @@ def test_ended_exchange_is_recorded_once_with_its_line() -> None:
 def test_range_of_a_broken_ipxe_is_a_warning_that_says_what_to_rebuild(requested: str) -> None:
     setting = Setting()
     start(setting, {"range": requested}, SMALL)
-    ((_, client, reason, path, status),) = setting.failures.collect()
+    ((_, client, reason, _, path, status, *_),) = setting.failures.collect()
     assert (client, path, status) == ("192.0.2.1", "/images", 200)
     assert f"asked for {requested}" in reason
     assert "rebuild iPXE for x86_64" in reason
@@ -221,7 +221,7 @@ def test_doubts_about_an_image_are_warnings_unless_it_is_refused() -> None:
     setting = Setting()
     doubtful = attrs.evolve(SMALL, warnings=("the ramdisk is zstd",))
     start(setting, {}, doubtful)
-    ((_, client, reason, path, status),) = setting.failures.collect()
+    ((_, client, reason, _, path, status, *_),) = setting.failures.collect()
     assert (client, reason, path, status) == ("192.0.2.1", "the ramdisk is zstd", "/images", 200)
     start(setting, {}, attrs.evolve(doubtful, response=problem(Unavailable("full"), {})))
     assert setting.failures.collect() == []

@@ -3,7 +3,7 @@
 import { now } from "./api.js";
 import { bytes, duration, number, percent, relative } from "./format.js";
 import { parts, showCount } from "./sections.js";
-import { Table, badge, bar, element, second, sparkline } from "./table.js";
+import { Blocks, Table, badge, bar, element, second, sparkline } from "./table.js";
 
 const MAX_MOUNTS = 100;
 const STAGES = ["probed", "firmware", "boot loader", "kernel", "initrd", "ignition", "root file system"];
@@ -109,7 +109,7 @@ class Group {
   }
 }
 
-const groups = new Map(); // by key, those on the page
+const groups = new Blocks(sectionParts.table, (key) => new Group(key));
 let only = null; // the key of the group that the page's URL names
 
 /** Return what is shown together: the mounts of each infra-env, and with them the artifacts of its machines. */
@@ -139,24 +139,6 @@ const rank = ({ state }) => STATES.indexOf(state);
 const worst = (group) => Math.min(...group.mounts.map(rank));
 const fields = ({ name, id }, { address, client, user_agent: agent, version, kind, stage, state }) =>
   [name, id, address, client, agent, version, kind, stage, state].join("\n").toLowerCase();
-
-function drawGroups(shown) {
-  for (const [key, group] of groups) {
-    if (!shown.some((each) => each.key === key)) {
-      group.element.remove();
-      groups.delete(key);
-    }
-  }
-  shown.forEach((each, index) => {
-    const group = groups.get(each.key) ?? new Group(each.key);
-    groups.set(each.key, group);
-    group.draw(each);
-    const present = sectionParts.table.children[index] ?? null;
-    if (present !== group.element) {
-      sectionParts.table.insertBefore(group.element, present);
-    }
-  });
-}
 
 /** Return the first mounts of groups, so many as the page shows, in groups. */
 function limited(all) {
@@ -202,7 +184,7 @@ function draw({ mounts: all }) {
   sectionParts.more.textContent = `${number(count - MAX_MOUNTS, "more mount")}; the filter finds them.`;
   chosen.hidden = only === null;
   chosen.querySelector("strong").textContent = every.find(({ key }) => key === only)?.name ?? only ?? "";
-  drawGroups(limited(found));
+  groups.update(limited(found), ({ key }) => key);
 }
 
 export const mounts = { id: "mounts", path: "api/v1/mounts", draw };

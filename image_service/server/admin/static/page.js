@@ -1,10 +1,11 @@
 // The status page: asks the API periodically, and at once when an event says that something has changed.
 
 import { address, request } from "./api.js";
+import { failures } from "./failures.js";
 import { infraEnvs } from "./infra_envs.js";
 import { links } from "./links.js";
 import { mounts } from "./mounts.js";
-import { failures, images, service } from "./sections.js";
+import { images, service } from "./sections.js";
 
 const POLL_MS = 10_000;
 const EVENT_MS = 1_000; // between two requests, however many events there are

@@ -119,21 +119,3 @@ function drawImages({ images: all }) {
 }
 
 export const images = { id: "images", path: "api/v1/images", draw: drawImages };
-
-// Failures
-
-const failureParts = parts("failures");
-const failureTable = new Table(failureParts.table, {
-  Time: (failure) => [relative(failure.time), second(failure.time)],
-  Client: (failure) => [failure.client],
-  Status: (failure) => [failure.status === null ? badge("aborted", "warning") : String(failure.status)],
-  Reason: (failure) => [failure.reason, second(failure.path)],
-});
-
-function drawFailures({ failures: all }) {
-  showCount(failureParts, all.length);
-  const newest = all.toSorted((a, b) => b.time.localeCompare(a.time));
-  failureTable.update(newest, (failure) => all.indexOf(failure));
-}
-
-export const failures = { id: "failures", path: "api/v1/failures", draw: drawFailures };

@@ -41,6 +41,42 @@ export function sparkline(label, values) {
   return made;
 }
 
+/** Elements that stay while their content changes, as the rows of a table do. */
+export class Blocks {
+  #container;
+  #make;
+  #blocks = new Map();
+
+  /**
+   * @param make returns a block of a key: an object with `element` and `draw`, which draws an item.
+   */
+  constructor(container, make) {
+    this.#container = container;
+    this.#make = make;
+  }
+
+  /** Show items in their order; blocks of equal keys are the same. */
+  update(items, keyOf) {
+    const keys = new Set(items.map(keyOf));
+    for (const [key, block] of this.#blocks) {
+      if (!keys.has(key)) {
+        block.element.remove();
+        this.#blocks.delete(key);
+      }
+    }
+    items.forEach((item, index) => {
+      const key = keyOf(item);
+      const block = this.#blocks.get(key) ?? this.#make(key);
+      this.#blocks.set(key, block);
+      block.draw(item);
+      const present = this.#container.children[index] ?? null;
+      if (present !== block.element) {
+        this.#container.insertBefore(block.element, present);
+      }
+    });
+  }
+}
+
 export class Table {
   #body = element("tbody");
   #columns;

@@ -108,7 +108,7 @@ class HandshakeFailures:
         """
         self._observer.record_handshake_failure(failure)
         client = unmapped(client)
-        self._recent.record(client, f"TLS handshake: {_explain(failure, cause)}")
+        self._recent.record_handshake(client, failure, f"TLS handshake: {_explain(failure, cause)}")
         line = self._lines.get((client, failure))
         if line is not None:
             line.count += 1
