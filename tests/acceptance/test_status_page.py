@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import signal
@@ -189,7 +190,29 @@ def test_image_appears_after_a_reload(page: Page) -> None:
     images.append({**images[0], "version": "4.21", "openshift_version": "4.21", "url": "file:///absent.iso"})
     page.os_images.write_text(json.dumps(images))
     page.site.service.process.send_signal(signal.SIGHUP)
-    page.wait_for_row("images", "4.21", "failed", "next attempt")
+    page.wait_for_row("images", "4.21", "failed for ", "next attempt")
+
+
+def test_failed_image_is_tried_again_at_once(page: Page, tmp_path: Path) -> None:
+    browser, file = page.browser, tmp_path / "late.iso"
+    images = json.loads(page.os_images.read_text())
+    late = {**images[0], "version": "4.22", "openshift_version": "4.22", "url": file.as_uri()}
+    page.os_images.write_text(json.dumps([*images, late]))
+    page.site.service.process.send_signal(signal.SIGHUP)
+    page.wait_for_row("images", "4.22", "failed for ")
+    iso = (page.os_images.parent / "live.iso").read_bytes()
+    file.write_bytes(iso)
+    browser.find("[aria-label='Try again now: 4.22 x86_64']").send_keys(Keys.ENTER)
+    page.wait_for_row("images", "4.22", "degraded for ", "0 clients")
+    assert browser.find("#images-told").text == "4.22 x86_64: the next attempt has begun"
+    browser.driver.execute_cdp_cmd("Browser.grantPermissions", PERMISSIONS)
+    copy = browser.find("[aria-label='Copy SHA-256 of 4.22 x86_64']")
+    copy.send_keys(Keys.ENTER)
+    browser.wait_for(lambda: browser.find("#images-told").text == "SHA-256 of 4.22 x86_64: copied")
+    copied = browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])")
+    assert copied == hashlib.sha256(iso).hexdigest()
+    assert browser.driver.switch_to.active_element == copy
+    assert page.browser.errors() == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -142,6 +142,17 @@ def test_family_is_what_the_first_worker_knows(world: World) -> None:
     assert results == [None]
 
 
+@pytest.mark.parametrize(("begun", "expected"), [([False, True], True), ([False, False], False)])
+def test_attempt_is_begun_in_each_worker(world: World, begun: list[bool], *, expected: bool) -> None:
+    results = world.start(world.state.retry_image("9.6", "x86_64", "full-iso"))
+    for slot, is_begun in zip(world.slots, begun, strict=False):
+        assert slot.sent[0][1:] == ["retry_image", "9.6", "x86_64", "full-iso"]
+        slot.respond(is_begun)
+    assert results == []
+    world.clock.advance(TIMEOUT_SECONDS)  # the third one does not respond
+    assert results == [expected]
+
+
 def test_status_is_merged_of_the_workers_that_respond(world: World) -> None:
     results = world.start(world.state.describe_status())
     world.slots[0].respond(STATUS)

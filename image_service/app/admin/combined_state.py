@@ -79,6 +79,14 @@ class CombinedState:
                 return family
         return None
 
+    async def retry_image(self, version: str, architecture: str, image_type: str) -> bool:
+        """See `ServingState`: each serving process has its own attempts."""
+        responses = await DeferredList(
+            [slot.query("retry_image", version, architecture, image_type) for slot in self._serving],
+            consumeErrors=True,
+        )
+        return any(has_responded and is_begun for has_responded, is_begun in responses)
+
     async def describe_status(self) -> StatusDocument:
         """See `ServingState`: of all serving processes that respond."""
         responses = await DeferredList(

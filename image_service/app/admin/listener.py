@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity
+from image_service.server.admin.image_retries_api import ImageRetriesApi
 from image_service.server.admin.infra_envs_api import InfraEnvsElsewhere
 from image_service.server.admin.links_api import LinksApi
 from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
@@ -51,6 +52,7 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
     apis: list[AdminApi] = [
         StatusApi(state, activity),
         ProgressApi(activity, state, parts.reactor),
+        ImageRetriesApi(state),
         LinksApi(state.links, settings.links.max_seconds),
     ]
     max_body_bytes = MAX_BODY_BYTES

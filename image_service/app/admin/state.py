@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.core.errors import UnknownBaseImage
+from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.status import describe_unready, render_statuses
 
 if TYPE_CHECKING:
@@ -58,6 +61,12 @@ class ProcessState:
     def images(self) -> bytes:
         """The states of the base images as JSON."""
         return render_statuses(self._catalog.statuses())
+
+    async def retry_image(self, version: str, architecture: str, image_type: str) -> bool:
+        """See `ServingState`."""
+        with suppress(UnknownBaseImage, ValueError):
+            return self._catalog.retry_now(version, architecture, Kind(image_type))
+        return False
 
     async def unready_reason(self) -> str:
         """See `ServiceState`."""

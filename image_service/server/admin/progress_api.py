@@ -49,6 +49,7 @@ _SCHEMAS: Schemas = {
         infra_env_name=TEXT_OR_NULL,
         previous_infra_env=TEXT_OR_NULL,
         version=TEXT,
+        cpu_architecture=TEXT,
         kind=TEXT,
         address=TEXT,
         client=TEXT_OR_NULL,

@@ -35,6 +35,14 @@ class ServingState(ServiceState, Protocol):
     def describe_status(self) -> Awaitable[Mapping[str, Any]]:
         """Return what works and what does not, as JSON: ``Status`` in `status_api`."""
 
+    async def retry_image(self, version: str, architecture: str, image_type: str) -> bool:
+        """Begin the next attempt of a base image at once; return False if no attempt is due.
+
+        Args:
+            version: its OS build.
+            image_type: as in ``OS_IMAGES``.
+        """
+
     @property
     def links(self) -> LinkHandlers:
         """Responds to the operations on short links."""

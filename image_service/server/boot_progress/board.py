@@ -370,6 +370,7 @@ class ProgressBoard:
             "infra_env_name": self._names.peek(record.key.infra_env or "") or None,
             "previous_infra_env": self._previous_infra_env(record),
             "version": record.key.version,
+            "cpu_architecture": record.key.architecture,
             "kind": record.key.kind,
             "address": record.key.address,
             "client": record.client,

@@ -207,6 +207,14 @@ class Catalog:
             each.base is not None and each.entry.file_name == entry.file_name for each in self._lifecycles
         )
 
+    def retry_now(self, version: str, architecture: str, kind: Kind) -> bool:
+        """Begin the next attempt of an image at once; return False if no attempt is due.
+
+        Raises:
+            UnknownBaseImage: there is no such image.
+        """
+        return self._find_lifecycle(version, architecture, kind).retry_now()
+
     def find_states(self, version: str, architecture: str) -> set[BaseImageState]:
         """Return the states of the images of an OS build; more than one if it has several types."""
         return {

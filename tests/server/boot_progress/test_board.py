@@ -291,6 +291,7 @@ def test_client_and_image_are_described(site: Site) -> None:
         "infra_env_name": None,
         "previous_infra_env": None,
         "version": "9.6",
+        "cpu_architecture": "x86_64",
         "kind": "full-iso",
         "address": "192.0.2.1",
         "client": "curl",

@@ -10,7 +10,7 @@ from twisted.internet.defer import fail
 from twisted.internet.task import Clock, deferLater
 from twisted.logger import LogLevel, formatEvent
 
-from image_service.core.errors import BaseImageError, ImageServiceError, Unavailable
+from image_service.core.errors import BaseImageError, ImageServiceError, Unavailable, UnknownBaseImage
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.catalog import Catalog
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
@@ -517,3 +517,36 @@ async def test_recheck_refuses_a_corrupt_local_file_and_leaves_it(
     with pytest.raises(BaseImageError, match="content changed"):
         catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)
     assert path.read_bytes() == ISO
+
+
+@ensure_deferred
+async def test_attempt_that_is_due_later_is_begun_at_once(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
+) -> None:
+    image = entry((tmp_path / "late.iso").as_uri())
+    catalog = catalogs.start(image)
+    await lines.until(image.file_name, BaseImageState.FAILED)
+    (failed,) = catalog.statuses()
+    write(tmp_path / "late.iso")
+    assert catalog.retry_now("9.6.1-0", "x86_64", Kind.FULL_ISO)
+    await lines.until(image.file_name, BaseImageState.READY)
+    (ready,) = catalog.statuses()
+    assert failed.since is not None
+    assert ready.since is not None
+    assert ready.since > failed.since
+    assert not catalog.retry_now("9.6.1-0", "x86_64", Kind.FULL_ISO)  # there is nothing to attempt
+    with pytest.raises(UnknownBaseImage):
+        catalog.retry_now("1", "x86_64", Kind.FULL_ISO)
+
+
+@ensure_deferred
+async def test_refused_file_that_was_replaced_is_attempted_again(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path
+) -> None:
+    image = entry(write(tmp_path / "base.iso", b"<html>").as_uri())
+    catalog = catalogs.start(image)
+    await lines.until(image.file_name, BaseImageState.REFUSED)
+    write(tmp_path / "base.iso")
+    assert catalog.retry_now("9.6.1-0", "x86_64", Kind.FULL_ISO)
+    assert not catalog.retry_now("9.6.1-0", "x86_64", Kind.FULL_ISO)  # one is in progress
+    await lines.until(image.file_name, BaseImageState.READY)

@@ -15,8 +15,9 @@ from image_service.server.catalog.lifecycle.status import (
 from image_service.settings.os_images import OsImage
 
 ENTRY = OsImage("9.6.1-0", "x86_64", "full-iso", ("4.19",), "https://origin.test/base.iso")
+SINCE = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
 KEYS = [
-    *("version", "openshift_version", "cpu_architecture", "type", "family", "state", "reason"),
+    *("version", "openshift_version", "cpu_architecture", "type", "family", "state", "state_since", "reason"),
     *("bytes_done", "bytes_total", "size", "sha256", "remote", "verified", "retry_at", "url"),
 ]
 
@@ -29,7 +30,7 @@ def rendered(*statuses: ImageStatus) -> list[dict[str, object]]:
 
 
 def test_ready_image_is_rendered_with_all_members() -> None:
-    ready = ImageStatus(ENTRY, BaseImageState.READY, "", 7, 7, 7, "ab" * 32, family="coreos")
+    ready = ImageStatus(ENTRY, BaseImageState.READY, "", 7, 7, 7, "ab" * 32, family="coreos", since=SINCE)
     assert rendered(ready) == [
         {
             "version": "9.6.1-0",
@@ -38,6 +39,7 @@ def test_ready_image_is_rendered_with_all_members() -> None:
             "type": "full-iso",
             "family": "coreos",
             "state": "ready",
+            "state_since": "2026-01-02T03:04:05Z",
             "reason": None,
             "bytes_done": 7,
             "bytes_total": 7,

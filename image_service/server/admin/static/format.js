@@ -36,8 +36,11 @@ export function duration(seconds) {
   return whole < 172800 ? `${Math.floor(whole / 3600)} h` : `${Math.floor(whole / 86400)} days`;
 }
 
+/** Return how many seconds ago an RFC 3339 time was. */
+export const since = (time) => (now() - Date.parse(time)) / 1000;
+
 /** Return the distance of an RFC 3339 time, such as "3 min ago" or "in 2 h". */
 export function relative(time) {
-  const seconds = (Date.parse(time) - now()) / 1000;
-  return seconds > 0 ? `in ${duration(seconds)}` : `${duration(-seconds)} ago`;
+  const seconds = since(time);
+  return seconds < 0 ? `in ${duration(-seconds)}` : `${duration(seconds)} ago`;
 }

@@ -6,7 +6,7 @@ import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
 import { bytes, number, relative } from "./format.js";
 import { parts, showCount } from "./sections.js";
-import { Table, element, second } from "./table.js";
+import { Table, button, element, second } from "./table.js";
 
 const PATH = "api/v1/infra-envs";
 const CHECK_MS = 400;
@@ -36,14 +36,6 @@ const told = find("infra-env-copied");
 const families = new Map(); // of base images, as far as they are known
 let edited = null; // the infra-env that the form changes; null: it makes one
 let checking = 0;
-
-function button(text, label, act) {
-  const made = element("button", "", text);
-  made.type = "button";
-  made.setAttribute("aria-label", label);
-  made.addEventListener("click", act);
-  return made;
-}
 
 function tell(target, error) {
   target.textContent = error.message;

@@ -4,7 +4,7 @@ import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
 import { relative } from "./format.js";
 import { parts, showCount } from "./sections.js";
-import { Table, element, second } from "./table.js";
+import { Table, button, second } from "./table.js";
 
 const PATH = "api/v1/links";
 const form = document.getElementById("link-form");
@@ -51,15 +51,11 @@ document.getElementById("link-copy").addEventListener("click", async () => {
 
 function revokeButton(link) {
   const name = link.label || link.id;
-  const button = element("button", "", "Revoke");
-  button.type = "button";
-  button.setAttribute("aria-label", `Revoke ${name}`);
-  button.addEventListener("click", () => {
+  return button("Revoke", `Revoke ${name}`, () => {
     if (confirm(`Revoke ${name}? Machines that boot from it cannot read on.`)) {
       attempt(() => request(`${PATH}/${encodeURIComponent(link.id)}`, "DELETE"));
     }
   });
-  return button;
 }
 
 const UNREADABLE = "cannot be read with the present secret";

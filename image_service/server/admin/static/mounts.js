@@ -1,7 +1,6 @@
 // Machines: the mounts of each infra-env, with the steps of their boots.
 
-import { now } from "./api.js";
-import { bytes, duration, number, percent, relative } from "./format.js";
+import { bytes, duration, number, percent, relative, since } from "./format.js";
 import { parts, showCount } from "./sections.js";
 import { Blocks, Table, badge, bar, element, second, sparkline } from "./table.js";
 
@@ -21,7 +20,7 @@ const chosen = document.getElementById("mounts-chosen");
 
 /** Return what is known of a mount, as text and a class: what was read, and no more. */
 function mountState({ state, stage, rootfs_percent: part, bytes_read: read, size, last_read: last }) {
-  const quiet = `for ${since(last)}`;
+  const quiet = `for ${duration(since(last))}`;
   const isRootfs = stage === "root file system" && part !== null;
   const share = isRootfs ? `rootfs ${Math.floor(part)} %` : (stage ?? `${percent(read, size)} read`);
   switch (state) {
@@ -40,8 +39,6 @@ function mountState({ state, stage, rootfs_percent: part, bytes_read: read, size
   }
 }
 
-const since = (time) => duration((now() - Date.parse(time)) / 1000);
-
 function progress(mount) {
   const [text, className] = mountState(mount);
   const { stage, last_stage: last, stage_since: begun } = mount;
@@ -59,7 +56,7 @@ function progress(mount) {
   });
   const list = element("ol", "steps", ...steps);
   list.setAttribute("aria-label", `boot stage: ${text}, ${step + 1} of ${shown.length}`);
-  return [badge(text, className), list, second(`in this step for ${since(begun)}`)];
+  return [badge(text, className), list, second(`in this step for ${duration(since(begun))}`)];
 }
 
 function rate({ rate: present, rates }) {
@@ -161,7 +158,16 @@ function choose() {
   only = named;
 }
 
+let reading = []; // mounts that are being read
+
+/** Return how many clients read a base image now. */
+export function readers({ version, cpu_architecture: architecture }) {
+  const found = reading.filter((mount) => mount.version === version && mount.cpu_architecture === architecture);
+  return new Set(found.map(({ address }) => address)).size;
+}
+
 function draw({ mounts: all }) {
+  reading = all.filter((mount) => mount.state === "reading");
   const text = filter.value.trim().toLowerCase();
   choose();
   const every = grouped(all);

@@ -2,10 +2,11 @@
 
 import { address, request } from "./api.js";
 import { failures } from "./failures.js";
+import { images } from "./images.js";
 import { infraEnvs } from "./infra_envs.js";
 import { links } from "./links.js";
 import { mounts } from "./mounts.js";
-import { images, service } from "./sections.js";
+import { service } from "./sections.js";
 
 const POLL_MS = 10_000;
 const EVENT_MS = 1_000; // between two requests, however many events there are

@@ -1,11 +1,9 @@
-// The sections, and the functions that draw the API's JSON in them.
+// What all sections have, and the one about the service.
 
-import { bytes, duration, number, percent, relative } from "./format.js";
-import { Table, badge, bar, element, second } from "./table.js";
+import { duration, number, relative } from "./format.js";
+import { badge, element, second } from "./table.js";
 
 const LOST_SECONDS = 15; // without a response; what the page shows is grey then
-const GOOD_STATES = new Set(["ready"]);
-const BAD_STATES = new Set(["failed", "refused"]);
 
 /** Return the elements of a section by their use. */
 export function parts(id) {
@@ -88,34 +86,3 @@ function drawLost(seconds, problem) {
 }
 
 export const service = { id: "service", path: "api/v1/status", draw: drawService, drawLost };
-
-// Base images
-
-const imageParts = parts("images");
-const imageTable = new Table(imageParts.table, {
-  Image: (image) => [`${image.openshift_version} ${image.cpu_architecture}`, second(image.version)],
-  State: imageState,
-  Size: (image) => [image.size === null ? "" : bytes(image.size), image.sha256 && second(`sha256 ${image.sha256}`)],
-  Origin: (image) => [image.remote ? "remote" : image.url.startsWith("file:") ? "local" : "downloaded", second(image.url)],
-});
-
-function imageState(image) {
-  const className = GOOD_STATES.has(image.state) ? "good" : BAD_STATES.has(image.state) ? "bad" : "warning";
-  const { bytes_done: done, bytes_total: total } = image;
-  const isPartial = image.state === "downloading" || (image.remote && total !== null && done < total);
-  const progress = total === null ? bytes(done) : `${percent(done, total)} of ${bytes(total)}`;
-  return [
-    badge(image.state, className),
-    isPartial && bar(`download: ${progress}`, total === null ? null : done, total),
-    isPartial && second(progress),
-    image.reason && second(image.reason),
-    image.retry_at && second(`next attempt ${relative(image.retry_at)}`),
-  ].filter(Boolean);
-}
-
-function drawImages({ images: all }) {
-  showCount(imageParts, all.length);
-  imageTable.update(all, (image) => `${image.openshift_version} ${image.version} ${image.cpu_architecture} ${image.type}`);
-}
-
-export const images = { id: "images", path: "api/v1/images", draw: drawImages };

@@ -14,6 +14,15 @@ export const second = (text) => element("span", "second", text);
 /** Return a state as a badge, whose class is good, warning, bad or none. */
 export const badge = (text, className) => element("span", `badge ${className}`, text);
 
+/** Return a button; `label` is its name for screen readers. */
+export function button(text, label, act) {
+  const made = element("button", "", text);
+  made.type = "button";
+  made.setAttribute("aria-label", label);
+  made.addEventListener("click", act);
+  return made;
+}
+
 /** Return a bar with a name for screen readers; value null: the end is unknown. */
 export function bar(label, value, max, className = "") {
   const made = element("progress", className);

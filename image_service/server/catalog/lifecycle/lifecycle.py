@@ -56,6 +56,7 @@ class BaseImageLifecycle:
         self.base: BaseImage | None = None
         """The open image, once it is verified."""
         self._reason = ""
+        self._since = shared.options.now()
         self._shared = shared
         self._fetcher = shared.fetcher
         self._interruption = Interruption()
@@ -74,6 +75,15 @@ class BaseImageLifecycle:
         """Attempt to make the image ready; retried until that succeeds."""
         self._retry = None
         self.attempt = Deferred.fromCoroutine(self._make_ready())
+
+    def retry_now(self) -> bool:
+        """Begin the next attempt at once, of a refused image too; return False if no attempt is due."""
+        if self._retry is not None:
+            self._retry.cancel()
+        elif self.state is not BaseImageState.REFUSED or not self.attempt.called:
+            return False
+        self.start()
+        return True
 
     async def stop(self) -> None:
         """Cancel the attempt, and release the image; a partial download stays resumable."""
@@ -121,6 +131,7 @@ class BaseImageLifecycle:
             verified="digest" if self.base and self.entry.sha256 else None,
             family=self.family,
             retry_seconds=self._retry_seconds,
+            since=self._since,
         )
 
     @property
@@ -281,6 +292,8 @@ class BaseImageLifecycle:
 
     def _set_state(self, state: BaseImageState, reason: str = "", next_attempt: str = "") -> None:
         """Log the state too; a retry, and that it failed for the same reason again, for debugging only."""
+        if state is not self.state:
+            self._since = self._shared.options.now()
         self.state, self._reason = state, reason
         is_repeated = self._failures > 0 and reason in {"", self._logged_failure}
         self._log.emit(

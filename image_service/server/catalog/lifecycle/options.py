@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -38,6 +39,7 @@ class CatalogOptions:
         on_change: called when an image may have become ready, or unavailable.
         on_superseded: called with each base image that can no longer be found.
         other_names: returns the names in ``DATA_DIR`` of files that others need.
+        now: the present time, in UTC.
     """
 
     downloads: int = DOWNLOADS
@@ -48,6 +50,7 @@ class CatalogOptions:
     on_change: Callable[[], None] = lambda: None
     on_superseded: Callable[[BaseImage], None] = lambda _: None
     other_names: Callable[[], set[str]] = set
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
 @attrs.frozen(eq=False)

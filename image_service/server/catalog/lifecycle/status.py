@@ -55,6 +55,7 @@ class ImageStatus:
         family: the name of the family of live ISOs; None: it is not known yet, or this is not a live ISO.
         verified: what says that the bytes are right: ``digest``, ``origin`` (its validator) or None.
         retry_seconds: until the next attempt; None: no retry is scheduled.
+        since: when the state was entered, in UTC; None: it is not that of a running service.
         layer: digest of the layer of a registry that is read by ranges; None: none is.
     """
 
@@ -69,6 +70,7 @@ class ImageStatus:
     family: str | None = None
     retry_seconds: float | None = None
     layer: str | None = None
+    since: datetime | None = None
 
     @property
     def image(self) -> str:
@@ -86,6 +88,7 @@ class BaseImageBody:
     type: str
     family: str | None
     state: BaseImageState
+    state_since: Time | None
     reason: str | None
     bytes_done: Count
     bytes_total: Count | None
@@ -162,6 +165,7 @@ def _describe(status: ImageStatus, openshift_version: str) -> BaseImageBody:
         type=entry.image_type,
         family=status.family,
         state=status.state,
+        state_since=None if status.since is None else format_rfc3339(status.since),
         reason=status.reason or None,
         bytes_done=status.bytes_done,
         bytes_total=status.bytes_total,
