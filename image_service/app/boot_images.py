@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.database.monitor import DatabaseMonitor
     from image_service.core.errors import ConfigurationError
+    from image_service.server.admin.activity import ProcessActivity
     from image_service.server.assisted.failure_log import UpstreamHealth
     from image_service.server.catalog.build_catalog import BaseImages
     from image_service.server.observability.metrics import Metrics
@@ -44,14 +45,11 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     base_images: BaseImages,
     stand_in: StandIn | None,
     base_url: str,
-    record_name: Callable[[str, str], None],
+    activity: ProcessActivity,
 ) -> tuple[ImageFinder, Links, DatabaseMonitor | None, UpstreamHealth]:
     """Return boot images, links to them, the monitor of the database, and assisted-service's health.
 
     The monitor is None if replicas share no database.
-
-    Args:
-        record_name: is called with the identifier and the name of each infra-env that was fetched.
     """
 
     def fail(fault: ConfigurationError) -> None:
@@ -59,7 +57,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
         stop_with_failure(parts.reactor, os.EX_CONFIG)
 
     assisted = connect_assisted_service(
-        parts, settings, stand_in, metrics, record_name=record_name, is_leader=shared.is_leader
+        parts, settings, stand_in, metrics, record_name=activity.record_name, is_leader=shared.is_leader
     )
     built = await build_boot_images(
         parts,
@@ -76,7 +74,9 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     )
     if built.monitor is not None:
         _add_gauges(metrics, built.monitor, is_leader=shared.is_leader)
-    links = _build_links(parts, built, settings, base_url, is_leader=shared.is_leader)
+    links = _build_links(
+        parts, built, settings, base_url, record_use=activity.record_link_use, is_leader=shared.is_leader
+    )
     return built.images, links, built.monitor, assisted.health
 
 
@@ -93,8 +93,14 @@ def _add_gauges(metrics: Metrics, monitor: DatabaseMonitor, *, is_leader: bool) 
         )
 
 
-def _build_links(
-    parts: PartsStack, built: BootImageParts, settings: Settings, base_url: str, *, is_leader: bool
+def _build_links(  # noqa: PLR0913 - what they are made of
+    parts: PartsStack,
+    built: BootImageParts,
+    settings: Settings,
+    base_url: str,
+    *,
+    record_use: Callable[[str], None],
+    is_leader: bool,
 ) -> Links:
     """Return the short links, which are in the repository of snapshots; the leader erases expired ones."""
     links = Links(
@@ -106,6 +112,7 @@ def _build_links(
         coordination=built.coordination,
         clock=parts.reactor,
         wall_clock=built.wall_clock,
+        record_use=record_use,
     )
     if is_leader:
         parts.call_every(LINK_CLEANUP_SECONDS, links.remove_expired)

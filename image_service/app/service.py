@@ -6,6 +6,7 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 from twisted.internet.defer import succeed
 from twisted.logger import Logger
 
@@ -70,7 +71,11 @@ class ImageService(ProcessService):
         self._ports = [[each] for each in sockets]
         self._factories: list[tuple[ConnectionFactory, IProtocolFactory]] = []
         self.metrics = Metrics()
-        self.activity = ProcessActivity(reactor.seconds, self._listeners.record_progress)
+        self.activity = ProcessActivity(
+            reactor.seconds,
+            self._listeners.record_progress,
+            lambda: (self.metrics.count_requests(), sum(attrs.astuple(self.metrics.sent))),
+        )
 
     def adopt(self, sockets: Iterable[socket.socket]) -> list[IListeningPort]:
         """Accept the connections of listening sockets, one of each port, in order; the sockets are closed."""
@@ -127,7 +132,7 @@ class ImageService(ProcessService):
             base_images=base_images,
             stand_in=stand_in,
             base_url=base_url,
-            record_name=self.activity.record_name,
+            activity=self.activity,
         )
         base_images.options.on_superseded = images.retention.supersede
         certificate = ServerCertificate.from_settings(settings.tls, self._reactor)

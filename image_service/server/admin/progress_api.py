@@ -1,8 +1,9 @@
-"""Boot progress (as `/api/v1/mounts`), base images, failures, and the events of all three."""
+"""Boot progress (as `/api/v1/mounts`), base images, failures, the events of all three, and the last hour."""
 
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -79,6 +80,9 @@ _SCHEMAS: Schemas = {
         time=TIME,
     ),
     "Cause": object_schema(cause=TEXT, count=COUNT, what_to_do=TEXT),
+    "Activity": object_schema(minutes=list_schema("Minute"), link_uses=list_schema("LinkUse")),
+    "Minute": object_schema(requests=COUNT, bytes_sent=COUNT, machines=COUNT),
+    "LinkUse": object_schema(id=TEXT, used_at=TIME),
     "Failures": object_schema(failures=list_schema("Failure"), causes=list_schema("Cause")),
 }
 
@@ -111,6 +115,14 @@ class ProgressApi:
             ),
             ApiOperation(
                 "GET",
+                "/api/v1/activity",
+                "getActivity",
+                "show each minute of the last hour, and the latest uses of short links",
+                self._show_activity,
+                reply="Activity",
+            ),
+            ApiOperation(
+                "GET",
                 "/api/v1/events",
                 "getEvents",
                 "send mounts, base images and failures as they change",
@@ -139,6 +151,20 @@ class ProgressApi:
             for cause, count in self._activity.failures.counts.most_common()
         ]
         return _compact({"failures": failures, "causes": causes})
+
+    async def _show_activity(self, _: ApiRequest) -> ApiResponse:
+        activity = self._activity
+        await activity.refresh()
+        now, epoch = activity.seconds(), time.time() - activity.seconds()
+        return _compact(
+            {
+                "minutes": [attrs.asdict(minute) for minute in activity.last_hour.minutes(now)],
+                "link_uses": [
+                    {"id": link_id, "used_at": format_epoch(epoch + used_at)}
+                    for link_id, used_at in activity.link_uses.items()
+                ],
+            }
+        )
 
     async def _stream_events(self, _: ApiRequest) -> ApiResponse:
         await self._activity.refresh()

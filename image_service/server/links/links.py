@@ -101,11 +101,13 @@ class OpenedLink:
     """A link whose code was presented. Instants are the clock's seconds.
 
     Args:
+        id: its name.
         counters: see `Links`, when it was read.
         read_at: when it was last read.
         expires_at: when it ends.
     """
 
+    id: str
     digest: bytes
     target: LinkTarget
     counters: tuple[int, int]
@@ -120,6 +122,7 @@ class Links:
         cipher: returns the cipher of the present data key.
         max_seconds: how long a link may be valid.
         wall_clock: seconds since 1970.
+        record_use: is called with the identifier of each link that is opened.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of links, and two clocks
@@ -133,6 +136,7 @@ class Links:
         coordination: Coordination,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
+        record_use: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._repository = repository
         self._cipher = cipher
@@ -142,6 +146,7 @@ class Links:
         self._coordination = coordination
         self._clock = clock
         self._wall_clock = wall_clock
+        self._record_use = record_use
         self._opened: LruCache[bytes, OpenedLink] = LruCache(MAX_OPENED)
         self._revocations = 0
         self._unreadable: set[str] = set()
@@ -226,7 +231,11 @@ class Links:
             TooManyWrongCodes: the client has presented too many wrong codes; this one was not looked up.
             Unavailable: the database cannot be read.
         """
-        group = address_group(client)
+        link = await self._open(code, address_group(client))
+        self._record_use(link.id)
+        return link
+
+    async def _open(self, code: str, group: str) -> OpenedLink:
         if self._wrong_codes.is_exhausted(group):
             raise TooManyWrongCodes(
                 "too many short links that do not exist were requested from this address",
@@ -274,7 +283,7 @@ class Links:
         left = min(stored.expires_at, target.expires_at) - self._wall_clock()
         if left <= 0:
             raise ended
-        link = self._opened[digest] = OpenedLink(digest, target, counters, now, now + left)
+        link = self._opened[digest] = OpenedLink(stored.id, digest, target, counters, now, now + left)
         return link
 
     async def _find_target(self, request: LinkRequest, client: str) -> tuple[LinkTarget, str]:

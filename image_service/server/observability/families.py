@@ -197,6 +197,10 @@ class HistogramSeries:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
+    def count(self) -> int:
+        """Return how many values there were."""
+        return sum(self._counts)
+
     def buckets(self) -> list[tuple[str, float]]:
         """Return each bucket's bound, as Go writes it, and the number of values at or below it."""
         names = (*(f"{bound:g}" for bound in self._bounds), "+Inf")
@@ -219,6 +223,10 @@ class Histograms(Family):
         if series is None:
             series = self._series.setdefault(self.fold(values), HistogramSeries(self.bounds))
         return series
+
+    def count(self) -> int:
+        """Return how many values there were, in all series."""
+        return sum(series.count() for series in self._series.values())
 
     def collect(self) -> Iterable[Metric]:
         """Return all distributions."""

@@ -74,6 +74,10 @@ class Metrics:
         """Counters of the bytes that the kernel accepted; senders add to them."""
         return self._all.sent.bytes
 
+    def count_requests(self) -> int:
+        """Return how many requests have ended."""
+        return self._all.sizes.count()
+
     def record_first_byte(self, handler: str, seconds: float) -> None:
         """Record that a response starts."""
         if handler not in PROBES:

@@ -51,12 +51,13 @@ class Site:
 
     clock: Clock = attrs.field(factory=Clock)
     state: FakeImages = attrs.field(factory=FakeImages)
+    totals: tuple[int, int] = (0, 0)
     process: ProcessActivity = attrs.field(init=False)
     activity: Activity = attrs.field(init=False)
     api: ProgressApi = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.process = ProcessActivity(self.clock.seconds, lambda: None)
+        self.process = ProcessActivity(self.clock.seconds, lambda: None, lambda: self.totals)
         self.activity = Activity(60, self.clock.seconds, self.process.collect_own)
         self.api = ProgressApi(self.activity, cast("ServiceState", self.state), self.clock)
 
@@ -110,6 +111,29 @@ async def test_mounts_are_those_of_now(site: Site) -> None:
     site.read()
     (mount,) = (await site.document("mounts"))["mounts"]
     assert (mount["address"], mount["bytes_read"]) == ("192.0.2.1", MIB)
+
+
+@ensure_deferred
+async def test_activity_is_what_was_done_since_the_last_collection(site: Site) -> None:
+    site.clock.advance(600)
+    site.totals = 5, 1000
+    site.read()
+    await site.activity.check()
+    site.clock.advance(60)
+    site.totals = 7, 1500
+    site.process.record_link_use("4f2a")
+    document = await site.document("activity")
+    assert len(document["minutes"]) == 60
+    assert document["minutes"][-2:] == [
+        {"requests": 5, "bytes_sent": 1000, "machines": 1},
+        {"requests": 2, "bytes_sent": 500, "machines": 0},
+    ]
+    (first,) = document["link_uses"]
+    assert first["id"] == "4f2a"
+    site.clock.advance(60)
+    site.process.record_link_use("4f2a")
+    (second,) = (await site.document("activity"))["link_uses"]
+    assert second["id"] == "4f2a"
 
 
 @ensure_deferred

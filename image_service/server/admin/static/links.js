@@ -1,5 +1,6 @@
 // Short links: a form that makes one, and the table of all.
 
+import { lastUse } from "./activity.js";
 import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
 import { relative } from "./format.js";
@@ -64,6 +65,10 @@ const table = new Table(linkParts.table, {
   Link: (link) => [link.readable ? link.label || "no label" : UNREADABLE, second(link.id)],
   Expires: (link) => [relative(link.expires_at), second(link.expires_at)],
   Version: (link) => [link.readable ? (link.pinned ? "pinned" : "the newest") : "unknown"],
+  "Last use": (link) => {
+    const at = lastUse(link);
+    return at ? [relative(at), second(at)] : ["not since the service started"];
+  },
   Action: (link) => [revokeButton(link)],
 });
 
