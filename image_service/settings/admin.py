@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.http.origins import UrlOrigin, origin_of_url, parse_origin
+from image_service.core.errors import FormatError
 from image_service.settings import parsers
 from image_service.settings.variables import setting
 
@@ -89,6 +91,36 @@ class AdminSettings:
             yield "ADMIN_LISTEN is not on loopback; ADMIN_TOKEN_FILE must be set then"
         if has_token and not environ.get("ADMIN_LISTEN"):
             yield "ADMIN_TOKEN_FILE is set without ADMIN_LISTEN; the token would protect nothing"
+
+
+def _parse_webhook(value: str) -> str:
+    try:
+        origin_of_url(value, "it")
+    except FormatError as error:
+        raise ValueError(f"must be an http or https URL; {error.detail}") from None
+    return value
+
+
+def _parse_origin(value: str) -> UrlOrigin:
+    try:
+        return parse_origin(value)
+    except FormatError as error:
+        raise ValueError(f"must be SCHEME://HOST[:PORT]; {error.detail}") from None
+
+
+@attrs.frozen(kw_only=True)
+class WebhookSettings:
+    """Notifications about machines."""
+
+    url: str | None = setting("WEBHOOK_URL", parse=_parse_webhook, is_secret=True, from_file=True)
+    """URL to which the service posts a JSON document when a machine is quiet, stalled or done; `@FILE`: the
+    file has it. See `docs/mounts.md`. Its host must have public addresses only, unless `WEBHOOK_ALLOW_HOST`
+    names it. When not set: nothing is posted."""
+    allowed_origins: tuple[UrlOrigin, ...] = setting(
+        "WEBHOOK_ALLOW_HOST", parse=parsers.separated(_parse_origin), absent=()
+    )
+    """Scheme, host and port to which the service may post although its address is not public, such as
+    `https://chat.lab:8443`; several are separated by commas."""
 
 
 @attrs.frozen(kw_only=True)

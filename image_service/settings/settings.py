@@ -11,7 +11,7 @@ import attrs
 from image_service.common.command_line.messages import tell
 from image_service.core.errors import ConfigurationError
 from image_service.settings import parsers
-from image_service.settings.admin import AdminSettings, LinkSettings
+from image_service.settings.admin import AdminSettings, LinkSettings, WebhookSettings
 from image_service.settings.base_images import (
     CatalogSettings,
     DownloadSettings,
@@ -61,6 +61,7 @@ class Settings:
     s3: S3Settings = attrs.field(factory=S3Settings)
     registries: RegistrySettings = attrs.field(factory=RegistrySettings)
     admin: AdminSettings = attrs.field(factory=AdminSettings)
+    webhook: WebhookSettings = attrs.field(factory=WebhookSettings)
     links: LinkSettings = attrs.field(factory=LinkSettings)
     signing: SigningSettings = attrs.field(factory=SigningSettings)
     log: LogSettings = attrs.field(factory=LogSettings)

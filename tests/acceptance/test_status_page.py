@@ -87,6 +87,15 @@ def test_state_of_the_service_is_shown(page: Page) -> None:
         assert text in facts
 
 
+def test_last_hour_is_shown(page: Page) -> None:
+    fetch(page.image_url("full.iso"))
+    page.browser.wait_for(lambda: re.search(r"[1-9]\d* request", page.browser.texts("#activity dl")[0]))
+    page.browser.wait_for(lambda: "1 at a time at most" in page.browser.texts("#activity dl")[0])
+    (shown,) = page.browser.texts("#activity dl")
+    assert re.search(r"Sent\n\d[\d.]* [KM]iB", shown)
+    assert len(page.browser.driver.find_elements("css selector", "#activity svg[role=img]")) == 3
+
+
 def test_mount_advances_to_its_end(page: Page) -> None:
     with opened(page.site, page.infra_env, "minimal.iso") as medium:
         medium.read(32768)
@@ -145,6 +154,35 @@ def test_machines_are_in_the_group_of_their_infra_env(page: Page) -> None:
     browser.find("#mounts-chosen a").click()
     browser.wait_for(lambda: len(groups()) > 1)
     assert not browser.find("#mounts-chosen").is_displayed()
+
+
+def test_browser_notifies_of_a_machine_that_is_done_while_that_is_wanted(page: Page) -> None:
+    browser = page.browser
+    browser.run(
+        "window.shown = []; window.Notification = class {"
+        " static requestPermission = async () => window.permission;"
+        " constructor(title, { body }) { window.shown.push([title, body]); } }"
+    )
+
+    def download(address: str) -> None:
+        path = page.image_url("full.iso").removeprefix(page.site.service.url)
+        page.site.service.get_image(path, {"X-Forwarded-For": address, "User-Agent": "curl/8"})
+        page.wait_for_row("mounts", address, "done")
+
+    download("192.0.2.51")
+    notify = browser.find("#notify")
+    browser.run("window.permission = 'denied'")
+    notify.send_keys(Keys.SPACE)
+    browser.wait_for(lambda: "does not permit" in browser.find("#notify-told").text)
+    assert not notify.is_selected()
+    browser.run("window.permission = 'granted'")
+    notify.send_keys(Keys.SPACE)
+    browser.run("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+    download("192.0.2.52")
+    browser.run("delete document.hidden")
+    browser.wait_for(lambda: browser.run("return window.shown.length"))
+    assert browser.run("return window.shown") == [[f"{NAME}: done", "192.0.2.52 (curl)"]]
+    notify.send_keys(Keys.SPACE)
 
 
 def test_filter_finds_a_mount(page: Page) -> None:
@@ -229,7 +267,7 @@ def test_link_is_made_copied_and_revoked_by_keyboard(page: Page, width: int) -> 
     browser.driver.switch_to.active_element.send_keys(Keys.TAB, Keys.ENTER)
     browser.wait_for(lambda: browser.find("#link-copied").text == "copied")
     assert browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])") == url
-    page.wait_for_row("links", label, "pinned", "in ")
+    page.wait_for_row("links", label, "pinned", "in ", " ago")
     browser.find(f"[aria-label='Revoke {label}']").send_keys(Keys.ENTER)
     browser.driver.switch_to.alert.accept()
     browser.wait_for(lambda: not any(label in row for row in page.rows("links")))
@@ -410,7 +448,10 @@ def test_first_tab_stop_skips_to_the_machines(page: Page) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_page_fits_its_width_and_suits_assistive_technology(page: Page, width: int, scheme: str) -> None:
     page.browser.show_as(width, scheme=scheme)
+    fetch(page.image_url("full.iso"))
+    fetch(f"{page.site.service.url}/nowhere")
     page.browser.wait_for(lambda: page.rows("mounts") and page.rows("failures"))
+    page.browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert page.browser.run("return document.documentElement.scrollWidth <= innerWidth")
     violations = Axe().run(page.browser.driver)["violations"]
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []

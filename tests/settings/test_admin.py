@@ -136,3 +136,27 @@ def test_absent_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "absent"
     detail = faults(tmp_path, ADMIN_LISTEN="0.0.0.0:0", ADMIN_TOKEN_FILE=str(file))
     assert detail == f"ADMIN_TOKEN_FILE={str(file)!r}: must be a readable file: No such file or directory"
+
+
+def test_webhook_is_a_url_and_the_origins_that_may_be_inner(tmp_path: Path) -> None:
+    url, origin = "https://chat.lab:8443/hooks/a?b=c", "https://chat.lab:8443"
+    webhook = read(tmp_path, WEBHOOK_URL=url, WEBHOOK_ALLOW_HOST=f"{origin}, http://10.0.0.1").webhook
+    assert (webhook.url, [str(each) for each in webhook.allowed_origins]) == (
+        url,
+        [origin, "http://10.0.0.1"],
+    )
+    assert read(tmp_path).webhook.url is None
+    file = tmp_path / "url"
+    file.write_text(url)
+    assert read(tmp_path, WEBHOOK_URL=f"@{file}").webhook.url == url
+
+
+@pytest.mark.parametrize("url", ["ftp://chat.lab/s3cret", "chat.lab/s3cret", "https://u:s3cret@chat.lab/"])
+def test_webhook_that_is_no_url_is_refused_without_its_text(tmp_path: Path, url: str) -> None:
+    fault = faults(tmp_path, WEBHOOK_URL=url)
+    assert fault.startswith("WEBHOOK_URL: must be an http or https URL")
+    assert "s3cret" not in fault
+
+
+def test_allowed_origin_has_no_path(tmp_path: Path) -> None:
+    assert "must be SCHEME://HOST[:PORT]" in faults(tmp_path, WEBHOOK_ALLOW_HOST="https://chat.lab/hooks")

@@ -26,7 +26,12 @@ def faults(environ: dict[str, str]) -> list[str]:
 
 
 def test_texts_in_files_are_equal_to_texts_in_variables(complete: dict[str, str], tmp_path: Path) -> None:
-    texts = {"OS_IMAGES": json.dumps([IMAGE]), "COREOS_STREAMS": json.dumps([STREAM]), "LOGLEVEL": "warning"}
+    texts = {
+        "OS_IMAGES": json.dumps([IMAGE]),
+        "COREOS_STREAMS": json.dumps([STREAM]),
+        "LOGLEVEL": "warning",
+        "WEBHOOK_URL": "https://chat.example/hooks/a",
+    }
     assert {variable.names[0] for variable in variables() if variable.from_file} == set(texts)
     for name, text in texts.items():
         (tmp_path / name).write_text(f"\n {text}\n")

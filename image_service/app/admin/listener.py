@@ -12,6 +12,7 @@ from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
 from image_service.server.admin.progress_api import ProgressApi
 from image_service.server.admin.status_api import StatusApi
 from image_service.server.admin.status_page import page_routes
+from image_service.server.admin.webhook import start_webhook
 from image_service.server.standalone import service
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
     metrics: Metrics,
     infra_envs: AdminApi | None,
 ) -> Activity:
-    """Log mounts, and listen on ``ADMIN_LISTEN`` if it is set, until the parts stop.
+    """Log and post mounts, and listen on ``ADMIN_LISTEN`` if it is set, until the parts stop.
 
     Args:
         parts: see `PartsStack`.
@@ -44,7 +45,13 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
     Raises:
         ConfigurationError: see `start_admin`.
     """
-    activity = Activity(settings.snapshots.mount_stall_seconds, parts.reactor.seconds, collect)
+    webhook = start_webhook(parts, settings.webhook, settings.proxies)
+    activity = Activity(
+        settings.snapshots.mount_stall_seconds,
+        parts.reactor.seconds,
+        collect,
+        webhook.add if webhook else lambda _: None,
+    )
     parts.callback(activity.progress.close)
     metrics.count_states("mounts", activity.progress.stages)
     metrics.read_gauge("mounts_moved", activity.progress.count_moved)

@@ -1,6 +1,7 @@
 // Machines: the mounts of each infra-env, with the steps of their boots.
 
 import { bytes, duration, number, percent, relative, since } from "./format.js";
+import { notify } from "./notifications.js";
 import { parts, showCount } from "./sections.js";
 import { Blocks, Table, badge, bar, element, second, sparkline } from "./table.js";
 
@@ -168,6 +169,7 @@ export function readers({ version, cpu_architecture: architecture }) {
 
 function draw({ mounts: all }) {
   reading = all.filter((mount) => mount.state === "reading");
+  notify(all, mountKey);
   const text = filter.value.trim().toLowerCase();
   choose();
   const every = grouped(all);

@@ -1,11 +1,13 @@
 // The status page: asks the API periodically, and at once when an event says that something has changed.
 
 import { address, request } from "./api.js";
+import { activity } from "./activity.js";
 import { failures } from "./failures.js";
 import { images } from "./images.js";
 import { infraEnvs } from "./infra_envs.js";
 import { links } from "./links.js";
 import { mounts } from "./mounts.js";
+import { isWanted } from "./notifications.js";
 import { service } from "./sections.js";
 
 const POLL_MS = 10_000;
@@ -57,7 +59,7 @@ class Section {
   }
 }
 
-const sections = [service, images, infraEnvs, mounts, links, failures].map((each) => new Section(each));
+const sections = [service, activity, images, infraEnvs, mounts, links, failures].map((each) => new Section(each));
 let latest = -Infinity;
 let scheduled = false;
 
@@ -68,7 +70,7 @@ function load() {
 }
 
 function loadSoon() {
-  if (!scheduled && !document.hidden) {
+  if (!scheduled && (!document.hidden || isWanted())) {
     scheduled = true;
     setTimeout(load, Math.max(0, latest + EVENT_MS - performance.now()));
   }
