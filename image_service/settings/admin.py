@@ -115,7 +115,7 @@ class WebhookSettings:
     url: str | None = setting("WEBHOOK_URL", parse=_parse_webhook, is_secret=True, from_file=True)
     """URL to which the service posts a JSON document when a machine is quiet, stalled or done; `@FILE`: the
     file has it. See `docs/mounts.md`. Its host must have public addresses only, unless `WEBHOOK_ALLOW_HOST`
-    names it. When not set: nothing is posted."""
+    names it. It is read at the start alone. When not set: nothing is posted."""
     allowed_origins: tuple[UrlOrigin, ...] = setting(
         "WEBHOOK_ALLOW_HOST", parse=parsers.separated(_parse_origin), absent=()
     )
