@@ -19,6 +19,8 @@ _HOME_DIRECTORIES = [str(Path.home() / tool / "bin") for tool in (".cargo", "go"
 _SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), *_HOME_DIRECTORIES])
 _TEMPORAL = "go install go.temporal.io/server/cmd/%s@v1.32.0, renamed"
 _COMPILED = {
+    "butane": "go build github.com/coreos/butane/internal",
+    "nmstatectl": "cargo install nmstatectl",
     "coreos-installer": "cargo install coreos-installer",
     "cosign": "go install github.com/sigstore/cosign/v2/cmd/cosign",
     "crane": "go install github.com/google/go-containerregistry/cmd/crane",

@@ -38,6 +38,15 @@ def test_wheel_holds_the_files_that_are_no_modules(contents: set[str]) -> None:
         "image_service/py.typed",
         "image_service/server/standalone/sample.iso.xz",
         "image_service/server/standalone/sample-disk.raw.xz",
+        *(
+            f"image_service/server/standalone/translation/{name}"
+            for name in (
+                "common_network_script.sh",
+                "initrd.service",
+                "pre-network-manager-config.sh",
+                "system.service",
+            )
+        ),
         *(f"image_service/examples/{path.name}" for path in EXAMPLES),
         *(f"image_service/server/admin/static/{path.name}" for path in STATUS_PAGE),
     }

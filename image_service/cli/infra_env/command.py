@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples:
   image-service infra-env create --name lab --base 4.20 --ignition config.ign --ssh-key ~/.ssh/id_ed25519.pub
-  butane config.bu | image-service infra-env create --name lab --base 4.20 --ignition -
+  image-service infra-env create --name lab --base 4.20 --butane config.bu --static-network network.yaml
+  image-service infra-env create --csv rack7.csv --base 4.20 --ssh-key ~/.ssh/id_ed25519.pub
   image-service infra-env show lab --json
   image-service infra-env edit lab --hostname worker-1 --karg console=ttyS0
 """
@@ -43,7 +44,7 @@ def add(add_parser: AddParser) -> None:
         ("delete", "remove infra-envs; their images are then refused"),
     ):
         declared = verbs.add_parser(verb, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        declared.set_defaults(run=run, verb=verb)
+        declared.set_defaults(run=run, verb=verb, refuse=declared.error, csv=None)
         if verb in {"show", "edit", "copy"}:
             declared.add_argument(
                 "infra_env", metavar="INFRA-ENV", help="its id, or its name if only one has it"
@@ -53,7 +54,16 @@ def add(add_parser: AddParser) -> None:
                 "infra_envs", nargs="+", metavar="INFRA-ENV", help="its id, or its name if only one has it"
             )
         if verb in {"create", "edit", "copy"}:
-            _add_fields(declared, is_required=verb == "create")
+            _add_fields(declared)
+        if verb == "create":
+            declared.add_argument(
+                "--csv",
+                type=parse_input_name,
+                metavar="FILE",
+                help="register one for each line; the first one names columns as options are named: name,"
+                " base, arch, hostname, ignition, butane, config, ssh_key, karg, and network with mac; - is"
+                " standard input",
+            )
         if verb != "delete":
             declared.add_argument("--json", action="store_true", help="print JSON")
         _add_service(declared)
@@ -69,20 +79,26 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_fields(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
-    parser.add_argument("--name", required=is_required, metavar="TEXT", help="name for people")
+def _add_fields(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="TEXT", help="name for people")
     parser.add_argument(
         "--base",
-        required=is_required,
         metavar="VERSION",
         help="version of the base image, such as 4.20; `image-service images list` shows them",
     )
     parser.add_argument("--arch", metavar="NAME", help="architecture of the base image (default: x86_64)")
-    parser.add_argument(
+    coreos_config = parser.add_mutually_exclusive_group()
+    coreos_config.add_argument(
         "--ignition",
         type=parse_input_name,
         metavar="FILE",
         help="the Ignition config, version 3; - is standard input",
+    )
+    coreos_config.add_argument(
+        "--butane",
+        type=parse_input_name,
+        metavar="FILE",
+        help="the config as Butane, which the service translates if butane is installed there",
     )
     parser.add_argument(
         "--config",
@@ -118,6 +134,13 @@ def _add_fields(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
         action="append",
         help="a NetworkManager keyfile, NAME.nmconnection; repeatable",
     )
+    parser.add_argument(
+        "--static-network",
+        type=parse_input_name,
+        metavar="FILE",
+        help="assisted-service's static_network_config, as YAML or JSON: a list of network_yaml, nmstate's,"
+        " and mac_interface_map; the service converts it if nmstatectl is installed there",
+    )
 
 
 def _parse_kernel_argument(operation: str, value: str) -> dict[str, str]:
@@ -126,6 +149,8 @@ def _parse_kernel_argument(operation: str, value: str) -> dict[str, str]:
 
 def run(options: argparse.Namespace) -> int:
     """Run the verb; return the exit status."""
+    if options.verb == "create" and options.csv is None and None in {options.name, options.base}:
+        options.refuse("create needs --name and --base, or --csv")
     # Imported here because no other command needs them.
     from image_service.cli.infra_env.verbs import VERBS  # noqa: PLC0415
 

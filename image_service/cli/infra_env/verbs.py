@@ -6,12 +6,17 @@ import base64
 import json
 import os
 import re
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
+from image_service.cli.infra_env.tables import read_rows, read_text, read_yaml_list
 from image_service.cli.shared.input import read_input
 from image_service.common.command_line.parser import printable
-from image_service.core.errors import ConfigurationError, InvalidParameter, NotFound
+from image_service.core.errors import ConfigurationError, ImageServiceError, InvalidParameter, NotFound
+from image_service.core.families.coreos.ignition import is_butane
 from image_service.server.admin.client import AdminClient
 from image_service.settings.upstream import StandaloneSettings
 from image_service.settings.variables import read_group
@@ -20,9 +25,12 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
+    from image_service.cli.infra_env.tables import TableRow
+
 _PATH = "/api/assisted-install/v2/infra-envs"
 _ID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _COLUMNS = ("id", "name", "openshift_version", "cpu_architecture", "updated_at")
+_ROW_COLUMNS = ("LINE", "NAME", "MAC", "ISO")
 _LABELS = {
     "iso": "ISO",
     "iso_sha256": "its SHA-256",
@@ -37,8 +45,50 @@ _LABELS = {
 
 
 def create(options: argparse.Namespace) -> None:
-    """Register an infra-env, and print it."""
-    _print(_api(options).post(_PATH, _fields(options)), options)
+    """Register an infra-env, or one for each row of a table, and print them."""
+    api = _api(options)
+    if options.csv is None:
+        _print(api.post(_PATH, _fields(options)), options)
+        return
+    results = [_create_row(api, options, row) for row in read_rows(options.csv)]
+    if options.json:
+        _write(json.dumps([attrs.asdict(result) for result in results], indent=2))
+    else:
+        _write_table([_ROW_COLUMNS, *(result.cells for result in results)])
+    failed = sum(result.fault is not None for result in results)
+    if failed:
+        raise InvalidParameter(f"{failed} of {len(results)} infra-envs were not registered")
+
+
+@attrs.frozen
+class RowResult:
+    """What became of a row: an infra-env, or a fault."""
+
+    line: int
+    name: str | None
+    mac: str | None
+    infra_env: dict[str, Any] | None = attrs.field(default=None, repr=False)
+    fault: str | None = None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Those of `_ROW_COLUMNS`."""
+        found = self.infra_env["image_urls"]["iso"] if self.infra_env else f"not registered: {self.fault}"
+        return str(self.line), self.name or "-", self.mac or "-", found
+
+
+def _create_row(api: AdminClient, options: argparse.Namespace, row: TableRow) -> RowResult:
+    result = partial(RowResult, row.line, row.values.get("name"), row.values.get("mac"))
+    try:
+        row_options = row.options(options)
+        fields = _fields(row_options) | row.static_network()
+        if None in {row_options.name, row_options.base}:
+            raise InvalidParameter("there is no name, or no base")
+        return result(infra_env=json.loads(api.post(_PATH, fields)))
+    except ImageServiceError as error:
+        return result(fault=error.detail)
+    except OSError as error:
+        return result(fault=f"{error.filename}: {error.strerror}")
 
 
 def show(options: argparse.Namespace) -> None:
@@ -76,11 +126,8 @@ def show_all(options: argparse.Namespace) -> None:
     if options.json:
         _write(json.dumps(infra_envs, indent=2))
         return
-    lines = [[column.upper().replace("_", " ") for column in _COLUMNS]]
-    lines += [[printable(infra_env[column]) for column in _COLUMNS] for infra_env in infra_envs]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    for cells in lines:
-        _write("  ".join(map(str.ljust, cells, widths)).rstrip())
+    heads = [column.upper().replace("_", " ") for column in _COLUMNS]
+    _write_table([heads, *([infra_env[column] for column in _COLUMNS] for infra_env in infra_envs)])
 
 
 VERBS = {"create": create, "list": show_all, "show": show, "edit": edit, "copy": copy, "delete": delete}
@@ -120,28 +167,32 @@ def _fields(options: argparse.Namespace) -> dict[str, Any]:
         "cpu_architecture": options.arch,
         "hostname": options.hostname,
         "kernel_arguments": options.kernel_arguments,
-        "ignition_config_override": options.ignition and _read_text(options.ignition, "--ignition"),
+        "ignition_config_override": _read_coreos_config(options),
         "ssh_authorized_key": options.ssh_key and "\n".join(_read_texts(options.ssh_key)),
     }
     if options.config is not None:
         given["family_config"] = {"base64": base64.b64encode(read_input(options.config)).decode()}
+    if options.static_network is not None:
+        given["static_network_config"] = read_yaml_list(options.static_network)
     if options.network_keyfile is not None:
         keyfiles = options.network_keyfile
         given["network_keyfiles"] = {
-            path.name: _read_text(str(path), "--network-keyfile") for path in keyfiles
+            path.name: read_text(str(path), "--network-keyfile") for path in keyfiles
         }
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _read_texts(names: Sequence[str]) -> Iterable[str]:
-    return (_read_text(name, "--ssh-key") for name in names)
+    return (read_text(name, "--ssh-key") for name in names)
 
 
-def _read_text(name: str, option: str) -> str:
-    try:
-        return read_input(name).decode()
-    except UnicodeDecodeError:
-        raise InvalidParameter(f"{option} {name}: is not text in UTF-8") from None
+def _read_coreos_config(options: argparse.Namespace) -> str | None:
+    if options.butane is None:
+        return options.ignition and read_text(options.ignition, "--ignition")
+    config = read_text(options.butane, "--butane")
+    if not is_butane(config.encode()):
+        raise InvalidParameter(f"--butane {options.butane}: is not Butane, which has a line variant: NAME")
+    return config
 
 
 def _print(body: bytes, options: argparse.Namespace) -> None:
@@ -156,6 +207,13 @@ def _print(body: bytes, options: argparse.Namespace) -> None:
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         _write(f"{label.ljust(width)}  {printable(value)}")
+
+
+def _write_table(rows: Iterable[Sequence[str]]) -> None:
+    lines = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for cells in lines:
+        _write("  ".join(map(str.ljust, cells, widths)).rstrip())
 
 
 def _write(text: str) -> None:

@@ -33,7 +33,8 @@ def run_interruptibly(  # noqa: PLR0913 - properties of a child process
     command: Sequence[str],
     interruption: Interruption,
     *,
-    descriptors: Sequence[int],
+    descriptors: Sequence[int] = (),
+    stdin: bytes = b"",
     reads: Sequence[Path] = (),
     environment: Mapping[str, str] | None = None,
     limits: ResourceLimits = _NO_LIMITS,
@@ -77,6 +78,7 @@ def run_interruptibly(  # noqa: PLR0913 - properties of a child process
         warn=lambda line: _warn_once(name, line),
         reads=reads,
         descriptors=descriptors,
+        stdin=stdin,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +13,14 @@ from image_service.common.openapi.bodies import Count, Keywords, Time, body, sch
 from image_service.common.openapi.document import TEXT, TEXT_OR_NULL, list_schema, object_schema
 from image_service.core.errors import InvalidParameter, Unprocessable
 from image_service.core.families.coreos.build_names import rpm_architecture
-from image_service.core.families.coreos.ignition import check_ignition
+from image_service.core.families.coreos.ignition import check_ignition, is_butane
 from image_service.core.families.live.others import IGNITION_CONFIG
 from image_service.core.images.live import check_config
 from image_service.core.images.reference import DEFAULT_ARCHITECTURE
 from image_service.server.admin.infra_envs_api import INFRA_ENVS_PATH
 from image_service.server.standalone.assisted_api import InfraEnvApi, live_family
-from image_service.server.standalone.infra_env import CHANGE_SCHEMAS, MAX_OVERRIDE_BYTES
+from image_service.server.standalone.infra_env import CHANGE_SCHEMAS, MAX_OVERRIDE_BYTES, parse_override
+from image_service.server.standalone.translation.butane import BUTANE, MAX_BUTANE_BYTES
 from image_service.server.web_api.messages import json_response, parse_json_object
 from image_service.server.web_api.operations import ApiOperation
 
@@ -55,6 +57,7 @@ class InfraEnvSummary:
     config_set: bool
     ssh_keys: Count
     keyfiles: Count
+    static_networks: Count
     image_urls: Mapping[str, str]
     updated_at: Time
 
@@ -107,8 +110,20 @@ class InfraEnvOperations(InfraEnvApi):
         if version is not None:
             architecture = rpm_architecture(architecture or DEFAULT_ARCHITECTURE)
             family = live_family(await self._find_family(version, architecture))
-        found = await self._in_thread(partial(_find_fault, document["config"].encode(), family))
-        return json_response(found)
+        config = document["config"]
+        if family is None and is_butane(config.encode()):
+            return json_response(await self._check_butane(config))
+        return json_response(await self._in_thread(partial(_find_fault, config.encode(), family)))
+
+    async def _check_butane(self, config: str) -> Mapping[str, object]:
+        fault = None
+        try:
+            await self._translate({"ignition_config_override": parse_override(config)})
+        except InvalidParameter as error:
+            fault = error.detail
+        except ValueError as error:
+            fault = f"the config {error}"
+        return _check_reply(fault, BUTANE, len(config.encode()), MAX_BUTANE_BYTES)
 
     def _describe(self, infra_env: StandaloneInfraEnv, family: LiveFamily | None) -> InfraEnvSummary:
         keys = infra_env.ssh_authorized_key
@@ -125,6 +140,7 @@ class InfraEnvOperations(InfraEnvApi):
             config_set=infra_env.ignition_config_override is not None or infra_env.family_config is not None,
             ssh_keys=keys.count("\n") + 1 if keys else 0,
             keyfiles=len(infra_env.network_keyfiles),
+            static_networks=len(json.loads(infra_env.static_network_config or "[]")),
             image_urls=self._image_urls(infra_env, family),
             updated_at=infra_env.updated_at.isoformat(),
         )
@@ -140,7 +156,7 @@ def _parse_check(content: bytes) -> dict[str, str]:
     return document
 
 
-def _find_fault(config: bytes, family: LiveFamily | None) -> dict[str, object]:
+def _find_fault(config: bytes, family: LiveFamily | None) -> Mapping[str, object]:
     """Return what is wrong with a config; no fault quotes it."""
     fault = None
     if len(config) > MAX_OVERRIDE_BYTES:
@@ -154,4 +170,8 @@ def _find_fault(config: bytes, family: LiveFamily | None) -> dict[str, object]:
         except Unprocessable as error:
             fault = error.detail
     language = IGNITION_CONFIG if family is None else family.config
-    return {"fault": fault, "language": language, "size": len(config), "max_size": MAX_OVERRIDE_BYTES}
+    return _check_reply(fault, language, len(config), MAX_OVERRIDE_BYTES)
+
+
+def _check_reply(fault: str | None, language: str, size: int, max_size: int) -> Mapping[str, object]:
+    return {"fault": fault, "language": language, "size": size, "max_size": max_size}

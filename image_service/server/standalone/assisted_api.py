@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from image_service.server.web_api.messages import ApiRequest
 
     FindFamily: TypeAlias = Callable[[str, str], Awaitable[str | None]]
+    TranslateFields: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
 _ID = "(?P<infra_env_id>[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"
@@ -92,6 +93,7 @@ class InfraEnvApi:
         in_thread: calls the store in a thread.
         clock: seconds since 1970.
         image_service_base_url: returns the base URL of images, without a final slash.
+        translate: returns the fields of `parse_fields` as `translate_fields` makes them.
         find_family: returns the name of the family of the base image that a version and an architecture
             name; None if it is not known.
     """
@@ -99,18 +101,21 @@ class InfraEnvApi:
     collection = _COLLECTION
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         store: InfraEnvStore,
         in_thread: InThread,
         clock: Callable[[], float],
         image_service_base_url: Callable[[], str],
+        *,
+        translate: TranslateFields,
         find_family: FindFamily = find_no_family,
     ) -> None:
         self._store = store
         self._in_thread = in_thread
         self._clock = clock
         self._image_service_base_url = image_service_base_url
+        self._translate = translate
         self._find_family = find_family
         collection = {"GET": self._list, "POST": self._register}
         operations = (*self.operations, *self._downloads())
@@ -175,7 +180,9 @@ class InfraEnvApi:
                 query=(
                     QueryParameter("file_name", "which file", {"const": _IGNITION_FILE}, required=True),
                     QueryParameter(
-                        "discovery_iso_type", "kind of image; full-iso", {"enum": [iso.value for iso in ISOS]}
+                        "discovery_iso_type",
+                        "kind of image; that of the infra-env",
+                        {"enum": [iso.value for iso in ISOS]},
                     ),
                 ),
             ),
@@ -286,12 +293,13 @@ class InfraEnvApi:
         name = request.query.get("file_name")
         if name != _IGNITION_FILE:
             raise InvalidParameter(f"file_name must be {_IGNITION_FILE}")
-        kind = request.query.get("discovery_iso_type", Kind.FULL_ISO.value)
-        if kind not in {iso.value for iso in ISOS}:
-            raise InvalidParameter(f"discovery_iso_type must be {', '.join(iso.value for iso in ISOS)}")
         infra_env = await self._find_infra_env(infra_env_id)
+        iso_type = request.query.get("discovery_iso_type", infra_env.image_type.value)
+        kind = next((iso for iso in ISOS if iso.value == iso_type), None)
+        if kind is None:
+            raise InvalidParameter(f"discovery_iso_type must be {', '.join(iso.value for iso in ISOS)}")
         if infra_env.family_config is None:
-            return ApiResponse(200, discovery_config(infra_env), modified=infra_env.updated_at)
+            return ApiResponse(200, discovery_config(infra_env, kind), modified=infra_env.updated_at)
         return ApiResponse(
             200,
             infra_env.family_config,
@@ -331,7 +339,8 @@ class InfraEnvApi:
 
     async def _parse_fields(self, body: bytes, *, registering: bool) -> dict[str, Any]:
         """Parse in a thread: a JSON tree of some MiB takes seconds."""
-        return await self._in_thread(partial(parse_fields, body, registering=registering))
+        fields = await self._in_thread(partial(parse_fields, body, registering=registering))
+        return await self._translate(fields)
 
     def _describe(self, infra_env: StandaloneInfraEnv, family: LiveFamily | None) -> object:
         return infra_env.describe(self.image_url(infra_env), self._image_urls(infra_env, family))

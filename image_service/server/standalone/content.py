@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from image_service.core.families.coreos.network_keyfiles import pack_keyfiles
+from image_service.core.families.coreos.network_keyfiles import keyfile_members, pack_members
+from image_service.core.images.reference import Kind
+from image_service.server.standalone.translation.machine_files import ignition_config, initrd_members
 
 if TYPE_CHECKING:
     from image_service.server.standalone.infra_env import StandaloneInfraEnv
@@ -15,8 +17,12 @@ _DISCOVERY: dict[str, Any] = {"ignition": {"version": "3.0.0"}}
 _KEYS = ("path", "name", "device", "number", "label")
 
 
-def discovery_config(infra_env: StandaloneInfraEnv) -> bytes:
-    """Return the Ignition config of a discovery image: the override, merged over SSH keys and host name."""
+def discovery_config(infra_env: StandaloneInfraEnv, kind: Kind = Kind.FULL_ISO) -> bytes:
+    """Return the Ignition config of a discovery image: the override, merged over what other fields ask for.
+
+    Args:
+        kind: of the ISO; a full one has the static network here, others have it in their ramdisk.
+    """
     config = _DISCOVERY
     if infra_env.ssh_authorized_key is not None:
         user = {"name": "core", "sshAuthorizedKeys": infra_env.ssh_authorized_key.split("\n")}
@@ -25,21 +31,28 @@ def discovery_config(infra_env: StandaloneInfraEnv) -> bytes:
         contents = {"source": f"data:,{infra_env.hostname}"}
         file = {"path": "/etc/hostname", "mode": 0o644, "overwrite": True, "contents": contents}
         config = {**config, "storage": {"files": [file]}}
+    if infra_env.static_network_files and kind is Kind.FULL_ISO:
+        config = merge(config, ignition_config(infra_env.static_network_files))
     if infra_env.ignition_config_override is not None:
         config = merge(config, json.loads(infra_env.ignition_config_override))
     return json.dumps(config, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def ramdisk(infra_env: StandaloneInfraEnv) -> bytes | None:
-    """Return the initrd that configures the network: the infra-env's own ramdisk, or its keyfiles.
+    """Return the initrd that configures the network: the infra-env's own ramdisk, or its networks.
+
+    Machines without a static network of their own keep the keyfiles.
 
     Returns:
-        a compressed newc archive; None if there is no ramdisk and no keyfile.
+        a compressed newc archive; None if there is no ramdisk and no network.
     """
     if infra_env.ramdisk is not None:
         return infra_env.ramdisk
     keyfiles = {name: text.encode() for name, text in infra_env.network_keyfiles.items()}
-    return pack_keyfiles(keyfiles) if keyfiles else None
+    members = [*keyfile_members(keyfiles)]
+    if infra_env.static_network_files:
+        members += initrd_members(infra_env.static_network_files)
+    return pack_members(members) if members else None
 
 
 def merge(below: Any, above: Any) -> Any:  # noqa: ANN401 - JSON is any of six types

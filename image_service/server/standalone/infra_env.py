@@ -22,12 +22,19 @@ from image_service.core.families.coreos.build_names import (
     is_architecture,
     rpm_architecture,
 )
-from image_service.core.families.coreos.ignition import check_ignition
+from image_service.core.families.coreos.ignition import check_ignition, is_butane
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.core.families.coreos.network_keyfiles import check_keyfile_name
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.reference import Kind
 from image_service.server.standalone.ssh_keys import parse_ssh_keys
+from image_service.server.standalone.translation.butane import MAX_BUTANE_BYTES, ButaneConfig
+from image_service.server.standalone.translation.hosts import (
+    STATIC_NETWORK_SCHEMA,
+    parse_static_network,
+    render_static_network,
+)
+from image_service.server.standalone.translation.keyfiles import convert_networks
 from image_service.server.web_api.messages import parse_json_object
 from image_service.settings.upstream import MAX_IGNITION_BYTES
 
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+    from image_service.common.concurrency.interruption import Interruption
     from image_service.common.openapi.bodies import Json, Schemas
 
 MAX_OVERRIDE_BYTES = MAX_IGNITION_BYTES
@@ -67,13 +75,17 @@ class InfraEnvBody:
     ssh_authorized_key: str | None = attrs.field(repr=False)
     hostname: str | None
     network_keyfiles: Mapping[str, str] = attrs.field(repr=False)
+    # A string: assisted-service's own oddity.
+    static_network_config: Annotated[str | None, Keywords(contentMediaType="application/json")] = attrs.field(
+        repr=False
+    )
     family_config_set: bool
     ramdisk_set: bool
     download_url: str
     image_urls: Mapping[str, str]
     created_at: Time
     updated_at: Time
-    # A string: assisted-service's own oddity.
+    # A string, too.
     kernel_arguments: Annotated[str | None, Keywords(contentMediaType="application/json")] = attrs.field(
         default=None, repr=False
     )
@@ -92,6 +104,8 @@ class StandaloneInfraEnv:
         family_config: the config for a base image of another family than CoreOS; None: there is none.
         kernel_arguments: operations on those of the image.
         network_keyfiles: NetworkManager keyfiles by file name.
+        static_network_config: JSON, as assisted-service has it in its replies; None: there is none.
+        static_network_files: what machines get of it, by path, see `convert_networks`; None: nothing.
         ramdisk: a compressed archive, instead of one of the keyfiles; None: there is none.
         created_at: UTC, whole seconds.
         updated_at: same; later after every change.
@@ -108,6 +122,8 @@ class StandaloneInfraEnv:
     family_config: bytes | None = attrs.field(default=None, repr=False)
     kernel_arguments: tuple[KernelArgument, ...] = attrs.field(default=(), repr=False)
     network_keyfiles: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    static_network_config: str | None = attrs.field(default=None, repr=False)
+    static_network_files: Mapping[str, str] | None = attrs.field(default=None, repr=False)
     ramdisk: bytes | None = attrs.field(default=None, repr=False)
     created_at: datetime
     updated_at: datetime
@@ -145,6 +161,7 @@ class StandaloneInfraEnv:
             ssh_authorized_key=self.ssh_authorized_key,
             hostname=self.hostname,
             network_keyfiles=self.network_keyfiles,
+            static_network_config=self.static_network_config,
             family_config_set=self.family_config is not None,
             ramdisk_set=self.ramdisk is not None,
             download_url=download_url,
@@ -156,7 +173,7 @@ class StandaloneInfraEnv:
 
 
 def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
-    """Parse the attributes of an infra-env that a client sets.
+    """Parse the attributes of an infra-env that a client sets; `translate_fields` makes them complete.
 
     Args:
         body: a JSON object.
@@ -167,14 +184,9 @@ def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
         InvalidParameter: names every field that is unknown, missing or wrong.
     """
     document = parse_json_object(body)
-    static_network_config = document.pop("static_network_config", None)
     missing = [name for name in _REQUIRED if registering and name not in document]
     faults = [f"{name!a} is not a field" for name in document.keys() - _FIELDS.keys() - _IGNORED]
     faults += [f"{name} is required" for name in missing]
-    if static_network_config not in (None, []):
-        faults.append(
-            "static_network_config is not supported; nmstatectl gc FILE prints keyfiles for network_keyfiles"
-        )
     fields: dict[str, Any] = {}
     for name in _FIELDS.keys() & document.keys():
         try:
@@ -184,6 +196,31 @@ def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
     if faults:
         raise InvalidParameter("; ".join(sorted(faults)))
     return fields
+
+
+def needs_programs(fields: Mapping[str, Any]) -> bool:
+    """Return whether `translate_fields` starts programs, and so blocks its thread."""
+    is_butane_config = isinstance(fields.get("ignition_config_override"), ButaneConfig)
+    return is_butane_config or bool(fields.get("static_network_config"))
+
+
+def translate_fields(fields: Mapping[str, Any], interruption: Interruption) -> dict[str, Any]:
+    """Return the attributes of `parse_fields` with what programs make of Butane and of nmstate's YAML.
+
+    Raises:
+        InvalidParameter: a program refuses it, or is not installed.
+        Unavailable: a program cannot be run, or takes too long.
+        Interrupted: the service stops.
+    """
+    translated = dict(fields)
+    override = fields.get("ignition_config_override")
+    if isinstance(override, ButaneConfig):
+        translated["ignition_config_override"] = override.to_ignition(interruption)
+    if "static_network_config" in fields:
+        hosts = fields["static_network_config"]
+        translated["static_network_config"] = render_static_network(hosts)
+        translated["static_network_files"] = convert_networks(hosts, interruption) or None
+    return translated
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[object], str]:
@@ -208,7 +245,8 @@ def _image_type(value: object) -> Kind:
     raise ValueError("must be full-iso or minimal-iso")
 
 
-def _override(value: object) -> str | None:
+def parse_override(value: object) -> str | ButaneConfig | None:
+    """Return a config for CoreOS; raises ValueError, which says what it must be."""
     if value in (None, ""):
         return None
     if isinstance(value, dict):
@@ -216,6 +254,10 @@ def _override(value: object) -> str | None:
     if not isinstance(value, str):
         raise ValueError("must be an Ignition config, as an object or as a string that holds one")  # noqa: TRY004 - one type for all faults
     config = value.encode()
+    if is_butane(config):
+        if len(config) > MAX_BUTANE_BYTES:
+            raise ValueError(f"has {len(config)} bytes of Butane, more than {MAX_BUTANE_BYTES}")
+        return ButaneConfig(value)
     if len(config) > MAX_OVERRIDE_BYTES:
         raise ValueError(f"has {len(config)} bytes, more than {MAX_OVERRIDE_BYTES}")
     try:
@@ -336,7 +378,7 @@ _FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
     ),
     "cpu_architecture": (_architecture, {"enum": [*ARCHITECTURES, *SYNONYMS]}),
     "image_type": (_image_type, _IMAGE_TYPE),
-    "ignition_config_override": (_override, {"anyOf": [TEXT_OR_NULL, {"type": "object"}]}),
+    "ignition_config_override": (parse_override, {"anyOf": [TEXT_OR_NULL, {"type": "object"}]}),
     "ssh_authorized_key": (parse_ssh_keys, TEXT_OR_NULL),
     "hostname": (_hostname, {**TEXT_OR_NULL, "maxLength": _MAX_HOSTNAME}),
     "family_config": (
@@ -344,13 +386,13 @@ _FIELDS: dict[str, tuple[Callable[[object], object], Json]] = {
         {"anyOf": [TEXT_OR_NULL, object_schema(base64={**TEXT, "contentEncoding": "base64"})]},
     ),
     "kernel_arguments": (_kernel_arguments, {"type": ["array", "null"], "items": _KERNEL_ARGUMENT}),
+    "static_network_config": (parse_static_network, STATIC_NETWORK_SCHEMA),
     "network_keyfiles": (_network_keyfiles, {"type": ["object", "null"], "additionalProperties": TEXT}),
     "ramdisk": (_ramdisk, {**TEXT_OR_NULL, "contentEncoding": "base64"}),
 }
 _CHANGES = object_schema(
     **{name: schema for name, (_, schema) in _FIELDS.items()},
     pull_secret={},
-    static_network_config={"type": ["array", "null"], "maxItems": 0},
 )
 CHANGE_SCHEMAS: Schemas = {
     "NewInfraEnv": {**_CHANGES, "required": list(_REQUIRED)},

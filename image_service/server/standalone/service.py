@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
@@ -17,13 +18,15 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.internet.threads import deferToThreadPool
 
+from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.common.files.modes import make_private_directory
 from image_service.common.files.private_files import restrict_to_owner
-from image_service.core.errors import ConfigurationError
+from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.server.standalone.admin_operations import InfraEnvOperations
 from image_service.server.standalone.assisted_api import InfraEnvApi, find_no_family
 from image_service.server.standalone.certificates import prepare_certificates
+from image_service.server.standalone.infra_env import needs_programs, translate_fields
 from image_service.server.standalone.store import InfraEnvStore
 from image_service.server.transport.listeners import cannot_listen, log_listening
 from image_service.server.web_api.authentication import RequestGuard
@@ -32,7 +35,7 @@ from image_service.server.web_api.resource import ApiResource, ApiSite
 from image_service.settings.parsers import Address, ListenAddress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from twisted.internet.address import IPv4Address, IPv6Address
@@ -93,7 +96,8 @@ class Standalone:
         self._directory = data_dir / "standalone"
         self._listen = listen
         self._token = None if token is None else lambda: token
-        self._lock = DeferredLock()
+        self._store_lock, self._program_lock = DeferredLock(), DeferredLock()
+        self._interruption = Interruption()
         self._ports: list[IListeningPort] = []
         self._factories: list[LimitedFactory] = []
         self._running: _StartedParts | None = None
@@ -145,7 +149,8 @@ class Standalone:
         log_listening(self._listen.host, _number(self._ports[1]), "HTTP: the API of the stand-in")
 
     async def stop(self) -> None:
-        """Stop listening, close every connection, and close the store after its last call."""
+        """Stop listening, close every connection, end programs, and close the store after its last call."""
+        self._interruption.interrupt()
         for port in self._ports:
             await maybeDeferred(port.stopListening)
         for factory in self._factories:
@@ -190,9 +195,14 @@ class Standalone:
             self._in_thread,
             time.time,
             lambda: self.image_service_base_url,
-            lambda *image: self.find_family(*image),  # noqa: PLW0108 - it is set later
         )
-        return _StartedParts(store, certificates, InfraEnvApi(*parts), InfraEnvOperations(*parts))
+        find_family: FindFamily = lambda *image: self.find_family(*image)  # noqa: E731, PLW0108 - it is set later
+        return _StartedParts(
+            store,
+            certificates,
+            InfraEnvApi(*parts, translate=self._translate, find_family=find_family),
+            InfraEnvOperations(*parts, translate=self._translate, find_family=find_family),
+        )
 
     def _site(self, resource: ApiResource) -> LimitedFactory:
         """Return a site whose connections can be aborted."""
@@ -211,10 +221,22 @@ class Standalone:
 
         Canceling the result does not cancel the call: its changes are completed before the next call.
         """
+        return self._call(self._store_lock, partial(function, *args, **kwargs))
+
+    async def _translate(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """See `translate_fields`; the store is used meanwhile."""
+        translate = partial(translate_fields, fields, self._interruption)
+        if not needs_programs(fields):
+            return translate()
+        try:
+            return await self._call(self._program_lock, translate)
+        except Interrupted:
+            raise Unavailable("the service stops") from None
+
+    def _call(self, lock: DeferredLock, function: Callable[[], T]) -> Deferred[T]:
         result: Deferred[T] = Deferred()
         pool = self._reactor.getThreadPool()
-        call = self._lock.run(lambda: deferToThreadPool(self._reactor, pool, function, *args, **kwargs))
-        call.chainDeferred(result)
+        lock.run(lambda: deferToThreadPool(self._reactor, pool, function)).chainDeferred(result)
         return result
 
 

@@ -46,6 +46,8 @@ _INFRA_ENVS = Table(
     Column("family_config", LargeBinary),
     Column("kernel_arguments", JSON, nullable=False),  # list of pairs
     Column("network_keyfiles", JSON, nullable=False),  # object
+    Column("static_network_config", Text),
+    Column("static_network_files", JSON(none_as_null=True)),  # object
     Column("ramdisk", LargeBinary),
     Column("created_at", Integer, nullable=False),  # seconds since 1970, UTC
     Column("updated_at", Integer, nullable=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from openapi_spec_validator import validate
@@ -13,12 +13,15 @@ from image_service.core.errors import InvalidParameter, NotFound
 from image_service.server.admin.admin_api import api_routes
 from image_service.server.admin.infra_envs_api import INFRA_ENVS_PATH, InfraEnvsElsewhere
 from image_service.server.standalone.infra_env import MAX_OVERRIDE_BYTES
+from image_service.server.standalone.translation.butane import MAX_BUTANE_BYTES
 from image_service.server.web_api.messages import ApiRequest
 from image_service.server.web_api.router import ApiRouter
 from tests.pytwisted import ensure_deferred
+from tests.server.standalone.programs import SYSTEM_PATH, put_double, put_printer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from pathlib import Path
     from typing import TypeAlias
 
     from tests.server.standalone.faults import FaultyStandalone
@@ -77,7 +80,6 @@ async def test_no_reply_has_what_may_be_secret(ask: Ask) -> None:
     [
         (json.dumps(CONFIG), None),
         ('{"s3cret"', "it ends too early"),
-        ("variant: fcos\na: s3cret", "it is Butane: translate it by butane"),
         (" " * (MAX_OVERRIDE_BYTES + 1), f"more than {MAX_OVERRIDE_BYTES}"),
     ],
 )
@@ -86,6 +88,28 @@ async def test_config_is_checked_without_being_repeated(ask: Ask, config: str, f
     assert (found["size"], found["max_size"]) == (len(config), MAX_OVERRIDE_BYTES)
     assert found["fault"] is None if fault is None else fault in found["fault"]
     assert SECRET not in json.dumps(found)
+
+
+@ensure_deferred
+async def test_butane_is_checked_without_being_repeated(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = f"variant: fcos\na: {SECRET}"
+
+    async def fault(config: str) -> str | None:
+        found = await ask("POST", "/api/v1/config-checks", {"config": config})
+        assert (found["language"], found["size"]) == ("Butane config", len(config))
+        assert found["max_size"] == MAX_BUTANE_BYTES
+        assert SECRET not in json.dumps(found)
+        return cast("str | None", found["fault"])
+
+    monkeypatch.setenv("PATH", SYSTEM_PATH)
+    assert "butane is not installed" in (await fault(config) or "")
+    assert f"more than {MAX_BUTANE_BYTES}" in (await fault(config + " " * MAX_BUTANE_BYTES) or "")
+    put_double(monkeypatch, tmp_path, "butane", f"echo 'line 2 col 4: `{SECRET}`' >&2; exit 1")
+    assert "line 2, column 4" in (await fault(config) or "")
+    put_printer(monkeypatch, tmp_path, "butane", json.dumps(CONFIG))
+    assert await fault(config) is None
 
 
 @ensure_deferred

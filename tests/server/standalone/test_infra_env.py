@@ -150,7 +150,7 @@ def test_refused_ssh_key_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("empty", [None, []])
 def test_empty_static_network_config_is_taken(empty: object) -> None:
-    assert read(static_network_config=empty) == REQUIRED
+    assert read(static_network_config=empty) == {**REQUIRED, "static_network_config": ()}
 
 
 def test_unset_fields_have_defaults() -> None:

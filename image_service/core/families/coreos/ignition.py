@@ -17,6 +17,11 @@ _BUTANE = re.compile(rb"^variant\s*:", re.MULTILINE)
 _VERSION_3 = re.compile(r"3\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-experimental)?", re.ASCII)
 
 
+def is_butane(config: bytes) -> bool:
+    """Return whether a config is Butane, which people write and ``butane`` translates to Ignition."""
+    return not config.lstrip().startswith(b"{") and _BUTANE.search(config) is not None
+
+
 def check_is_json(config: bytes, name: str) -> None:
     """Raise IgnitionInvalid for a config of another family: one that is not a JSON object."""
     if not config.lstrip(b" \t\r\n").startswith(b"{"):
@@ -53,8 +58,8 @@ def _parse(body: bytes) -> object:
     try:
         return json.loads(body.decode(), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        is_butane = _BUTANE.search(body) is not None
-        fault += "; it is Butane: translate it by butane" if is_butane else f": {_describe_place(error)}"
+        is_yaml = is_butane(body)
+        fault += "; it is Butane: translate it by butane" if is_yaml else f": {_describe_place(error)}"
     except (ValueError, RecursionError):
         pass
     # Raised outside the decoder's error, which contains the whole config and would be this one's context.

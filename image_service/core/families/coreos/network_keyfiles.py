@@ -13,7 +13,7 @@ from image_service.core.formats.initrd import MAX_DECOMPRESSED, compress_archive
 from image_service.core.formats.newc import Member, write_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 FEATURE = "live-initrd-network"
 """The feature of an ISO that reads keyfiles."""
@@ -30,7 +30,16 @@ _COMMENT = ("#", ";")
 
 def pack_keyfiles(keyfiles: Mapping[str, bytes]) -> bytes:
     """Return a ramdisk with keyfiles, by their file names."""
-    members = [Member(f"{_DIRECTORY}/{name}", content) for name, content in keyfiles.items()]
+    return pack_members(keyfile_members(keyfiles))
+
+
+def keyfile_members(keyfiles: Mapping[str, bytes]) -> Iterator[Member]:
+    """Yield the members of a ramdisk with keyfiles."""
+    return (Member(f"{_DIRECTORY}/{name}", content) for name, content in keyfiles.items())
+
+
+def pack_members(members: Iterable[Member]) -> bytes:
+    """Return a ramdisk."""
     return compress_archive(write_archive(members), MAX_DECOMPRESSED)
 
 

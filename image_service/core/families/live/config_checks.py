@@ -17,6 +17,7 @@ from xml.parsers import expat
 import yaml
 
 from image_service.core.errors import ConfigInvalid
+from image_service.core.families.coreos.ignition import is_butane
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -152,7 +153,7 @@ def check_any_ignition(config: bytes) -> None:
         if isinstance(version, str) and version[:2] in {"2.", "3."}:
             return
         raise ConfigInvalid("the config's 'ignition.version' is neither 2.x nor 3.x")
-    if re.search(rb"^variant:", config, re.MULTILINE):
+    if is_butane(config):
         raise ConfigInvalid("the config is Butane: translate it by butane to Ignition")
     raise ConfigInvalid(f"the Ignition config of {len(config)} bytes is not a JSON object")
 

@@ -1,0 +1,64 @@
+"""What machines get of their static networks: files, the script that takes a machine's own, and its unit.
+
+A minimal ISO and a network boot have them in the initrd, a full ISO in its Ignition config, at the paths of
+assisted-service.
+"""
+
+from __future__ import annotations
+
+import base64
+import stat
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from image_service.core.formats.newc import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_DIRECTORY = "etc/assisted/network"
+_SCRIPTS = {
+    f"usr/local/bin/{name}": resources.files(__package__).joinpath(name).read_bytes()
+    for name in ("pre-network-manager-config.sh", "common_network_script.sh")
+}
+_UNIT = "pre-network-manager-config.service"
+_IN_INITRD, _IN_SYSTEM = (
+    resources.files(__package__).joinpath(name).read_text() for name in ("initrd.service", "system.service")
+)
+_UNITS = "etc/systemd/system"
+
+
+def initrd_members(files: Mapping[str, str]) -> Iterator[Member]:
+    """Yield the members of an archive that is unpacked over the initrd.
+
+    Args:
+        files: of `convert_networks`.
+    """
+    for path, text in files.items():
+        yield Member(f"{_DIRECTORY}/{path}", text.encode())
+    for path, script in _SCRIPTS.items():
+        yield Member(path, script, stat.S_IFREG | 0o755)
+    yield Member(f"{_UNITS}/{_UNIT}", _IN_INITRD.encode(), stat.S_IFREG | 0o644)
+    link = f"/{_UNITS}/{_UNIT}".encode()
+    yield Member(f"{_UNITS}/initrd.target.wants/{_UNIT}", link, stat.S_IFLNK | 0o777)
+
+
+def ignition_config(files: Mapping[str, str]) -> dict[str, Any]:
+    """Return the part of an Ignition config; see `initrd_members`."""
+    members = [(f"{_DIRECTORY}/{path}", text.encode(), 0o600) for path, text in files.items()]
+    members += [(path, script, 0o755) for path, script in _SCRIPTS.items()]
+    return {
+        "storage": {"files": [_ignition_file(*member) for member in members]},
+        "systemd": {"units": [{"name": _UNIT, "enabled": True, "contents": _IN_SYSTEM}]},
+    }
+
+
+def _ignition_file(path: str, content: bytes, mode: int) -> dict[str, Any]:
+    source = f"data:text/plain;base64,{base64.b64encode(content).decode()}"
+    return {
+        "path": f"/{path}",
+        "mode": mode,
+        "overwrite": True,
+        "user": {"name": "root"},
+        "contents": {"source": source},
+    }
