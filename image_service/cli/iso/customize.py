@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
 
 import attrs
 
@@ -31,11 +30,10 @@ from image_service.core.errors import (
 )
 from image_service.core.families.coreos.ignition import check_ignition
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
-from image_service.core.formats.hosts import ascii_host
 from image_service.core.formats.initrd_stream import check_ramdisk
 from image_service.core.images.boot_image import BootImage
 from image_service.settings.os_images import FAMILY_NAMES
-from image_service.tools.iso.customization import IsoCustomization
+from image_service.tools.iso.customization import IsoCustomization, check_rootfs_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,23 +183,10 @@ def _parse_kernel_argument(operation: Operation, value: str) -> KernelArgument:
 
 
 def _parse_url(url: str) -> str:
-    """Refuse a URL that would not be one kernel argument, and name the character to replace."""
-    if not url:
-        raise argparse.ArgumentTypeError("the URL is empty")
-    for position, character in enumerate(url):
-        try:
-            check_argument(KernelArgument(Operation.APPEND, character))  # which has no quotes around it
-        except KernelArgumentInvalid:
-            raise argparse.ArgumentTypeError(
-                f"the URL has {character!a} at position {position}, which boot loaders do not pass on alike;"
-                f" write {quote(character, errors='surrogateescape')} if the server takes it for the same, or"
-                " use a URL without it"
-            ) from None
     try:
-        if host := urlsplit(url).hostname:
-            ascii_host(host)
-    except ValueError as fault:
-        raise argparse.ArgumentTypeError(str(fault)) from None
+        check_rootfs_url(url)
+    except KernelArgumentInvalid as error:
+        raise argparse.ArgumentTypeError(error.detail) from None
     return url
 
 

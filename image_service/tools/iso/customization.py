@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
 
 import attrs
 
+from image_service.core.errors import KernelArgumentInvalid
 from image_service.core.families.coreos.kargs import KernelArgument, Operation, check_argument
 from image_service.core.families.live.family import MediumEdit
+from image_service.core.formats.hosts import ascii_host
 from image_service.core.images.customization import Customization
 
 if TYPE_CHECKING:
@@ -18,6 +21,26 @@ def _words(values: Sequence[str]) -> tuple[str, ...]:
     if isinstance(values, str):
         raise TypeError(f"kernel arguments are a sequence of strings, not the string {values!a}")
     return tuple(values)
+
+
+def check_rootfs_url(url: str) -> None:
+    """Raise KernelArgumentInvalid unless a URL is one kernel argument; name the character to replace."""
+    if not url:
+        raise KernelArgumentInvalid("the URL is empty")
+    for position, character in enumerate(url):
+        try:
+            check_argument(KernelArgument(Operation.APPEND, character))  # which has no quotes around it
+        except KernelArgumentInvalid:
+            raise KernelArgumentInvalid(
+                f"the URL has {character!a} at position {position}, which boot loaders do not pass on alike;"
+                f" write {quote(character, errors='surrogateescape')} if the server takes it for the same, or"
+                " use a URL without it"
+            ) from None
+    try:
+        if host := urlsplit(url).hostname:
+            ascii_host(host)
+    except ValueError as fault:
+        raise KernelArgumentInvalid(str(fault)) from None
 
 
 @attrs.frozen(kw_only=True)

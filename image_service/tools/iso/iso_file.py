@@ -21,10 +21,16 @@ from image_service.core.families.coreos.live_iso import LiveIso, detect_architec
 from image_service.core.families.coreos.network_keyfiles import FEATURE, check_keyfile_name, pack_keyfiles
 from image_service.core.images.base_image import BaseImage
 from image_service.core.images.base_layout import read_base_layout
-from image_service.core.images.canvas import full_canvas
+from image_service.core.images.canvas import full_canvas, spliced_minimal_canvas
 from image_service.core.images.compose import compose
 from image_service.core.images.live import compose_live
-from image_service.tools.iso.description import UNKNOWN, Description, describe_coreos
+from image_service.tools.iso.customization import check_rootfs_url
+from image_service.tools.iso.description import (
+    UNKNOWN,
+    Description,
+    describe_coreos,
+    with_checked_minimal,
+)
 from image_service.tools.iso.other_description import OtherDescription, describe_other
 from image_service.tools.iso.writing import CHUNK_BYTES, write_extents
 
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from image_service.core.extents import ExtentMap
     from image_service.core.families.coreos.kargs import KernelArgument
     from image_service.core.images.boot_areas import BootArea
+    from image_service.core.images.canvas import Canvas
     from image_service.core.images.customization import Customization
     from image_service.tools.iso.customization import IsoCustomization
 
@@ -123,7 +130,29 @@ class IsoFile:
         if self.base.family is not None:
             image = compose_live(self.base, laid_over, "", more=customization.medium_edit)
             return CustomizedIso(image.extents, self.base.file, (), image.areas)
-        canvas = full_canvas(self.base)
+        return self._compose(full_canvas(self.base), laid_over)
+
+    def customize_minimal(self, customization: IsoCustomization, rootfs_url: str) -> CustomizedIso:
+        """Lay a customization over the minimal ISO of a pristine CoreOS ISO; nothing is written.
+
+        It lacks the root file system, which the machine fetches when it boots. Its recipe, which is in the
+        ISO, is checked: that reads the ISO once.
+
+        Args:
+            rootfs_url: where the machine fetches ``images/pxeboot/rootfs.img`` of the same ISO.
+
+        Raises:
+            BaseImageError: the ISO has no usable recipe of a minimal one, or does not take such a
+                customization.
+            Unprocessable: the customization or the URL is invalid, or the customization does not fit.
+        """
+        laid_over = self.lay_over(customization)
+        if self.base.family is not None:
+            raise BaseImageError(f"{self.path} is of the family {self.family}: minimal ISOs are for CoreOS")
+        check_rootfs_url(rootfs_url)
+        return self._compose(spliced_minimal_canvas(with_checked_minimal(self.base), rootfs_url), laid_over)
+
+    def _compose(self, canvas: Canvas, laid_over: Customization) -> CustomizedIso:
         absent = find_ineffective(canvas.arguments, laid_over.kernel_arguments)
         image = compose(canvas, laid_over, "")
         return CustomizedIso(image.extents, self.base.file, tuple(absent), image.areas)

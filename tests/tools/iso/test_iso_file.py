@@ -24,6 +24,7 @@ from image_service.tools.iso.other_description import OtherDescription
 from tests.acceptance.clients import run_client
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.core.families.live.test_families import BOOT, make
+from tests.core.formats.filesystems.iso_builder import build_live_iso
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +51,38 @@ def generic(tmp_path: Path) -> Path:
 def customized(coreos: Path) -> Iterator[CustomizedIso]:
     with open_iso(coreos) as iso:
         yield iso.customize(IsoCustomization(config=CONFIG, append=["console=ttyS0"], delete=["absent"]))
+
+
+def test_minimal_iso_is_the_one_of_coreos_installer(coreos: Path, tmp_path: Path) -> None:
+    url = "http://192.0.2.1/rootfs.img"
+    by_others, by_us = tmp_path / "theirs.iso", tmp_path / "ours.iso"
+    run_client("coreos-installer", "iso", "extract", "minimal-iso", "--rootfs-url", url, coreos, by_others)
+    with open_iso(coreos) as iso:
+        iso.customize_minimal(IsoCustomization(), url).write(by_us)
+        image = iso.customize_minimal(IsoCustomization(config=CONFIG, append=["a=1"], delete=["absent"]), url)
+        assert image.read(0, image.size) != by_us.read_bytes()
+        image.write(tmp_path / "customized.iso")
+    assert by_us.read_bytes() == by_others.read_bytes()
+    assert [argument.value for argument in image.ineffective] == ["absent"]
+    assert run_client("coreos-installer", "iso", "ignition", "show", tmp_path / "customized.iso") == CONFIG
+    arguments = run_client("coreos-installer", "iso", "kargs", "show", tmp_path / "customized.iso").decode()
+    assert arguments.split()[-2:] == [f"coreos.live.rootfs_url={url}", "a=1"]
+
+
+def test_minimal_iso_needs_a_recipe_and_a_pristine_iso(
+    coreos: Path, generic: Path, customized: CustomizedIso, tmp_path: Path
+) -> None:
+    (tmp_path / "without.iso").write_bytes(build_live_iso())
+    customized.write(tmp_path / "customized.iso")
+    for path, reason in (
+        (generic, "minimal ISOs are for CoreOS"),
+        (tmp_path / "without.iso", "no usable recipe of a minimal ISO"),
+        (tmp_path / "customized.iso", "already customized"),
+    ):
+        with open_iso(path) as iso, pytest.raises(BaseImageError, match=reason):
+            iso.customize_minimal(IsoCustomization(), "http://192.0.2.1/rootfs.img")
+    with open_iso(coreos) as iso, pytest.raises(KernelArgumentInvalid):
+        iso.customize_minimal(IsoCustomization(), "http://192.0.2.1/a b")
 
 
 def test_written_iso_has_config_and_arguments(customized: CustomizedIso, tmp_path: Path) -> None:
