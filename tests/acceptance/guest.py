@@ -77,11 +77,15 @@ def run_machine(*options: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> byt
     return console.replace(b"\r\n", b"\n")
 
 
+def machine_command(*options: str) -> list[str]:
+    """Return the command of a machine."""
+    return [needs_client("qemu-system-x86_64"), *_MACHINE, *options]
+
+
 @contextmanager
 def started(*options: str) -> Iterator[None]:
     """Run a machine, and kill it at the end of the block."""
-    command = [needs_client("qemu-system-x86_64"), *_MACHINE, *options]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(machine_command(*options), stdout=subprocess.DEVNULL) as process:
         try:
             yield
         finally:

@@ -21,7 +21,7 @@ from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.acceptance.service import Certificate, Service
 
@@ -54,7 +54,14 @@ class Bmc:
 
 
 @contextmanager
-def emulator(directory: Path, certificate: Certificate, name: str) -> Iterator[Bmc]:
+def emulator(
+    directory: Path, certificate: Certificate, name: str, machine: Sequence[str] = ()
+) -> Iterator[Bmc]:
+    """Run the emulator.
+
+    Args:
+        machine: a command that stands for the machines, see `range_reading_bmc`; (): they read nothing.
+    """
     port, users = free_port(), directory / f"{name}.htpasswd"
     users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}\n")
     systems = [
@@ -66,12 +73,14 @@ def emulator(directory: Path, certificate: Certificate, name: str) -> Iterator[B
     state.mkdir()
     config.write_text(
         f"SUSHY_EMULATOR_AUTH_FILE = {str(users)!r}\nSUSHY_EMULATOR_FAKE_SYSTEMS = {systems!r}\n"
-        f"SUSHY_EMULATOR_STATE_DIR = {str(state)!r}\n"
+        f"SUSHY_EMULATOR_STATE_DIR = {str(state)!r}\nMACHINE_COMMAND = {list(machine)!r}\n"
     )
-    program = Path(sys.executable).with_name("sushy-emulator")
+    program: list[str | Path] = [Path(sys.executable).with_name("sushy-emulator")]
+    if machine:
+        program = [sys.executable, "-m", "tests.acceptance.range_reading_bmc"]
     tls = ("--ssl-certificate", certificate.chain, "--ssl-key", certificate.key)
     command: list[str | Path] = [
-        program,
+        *program,
         "--fake",
         "--interface",
         "127.0.0.1",
@@ -84,7 +93,7 @@ def emulator(directory: Path, certificate: Certificate, name: str) -> Iterator[B
     credentials = directory / f"{name}.txt"
     credentials.write_text(f"{USER}:{PASSWORD}\n")
     log = (directory / f"{name}.log").open("wb")
-    environment = {**os.environ, "TMPDIR": str(state)}
+    environment = {**os.environ, "TMPDIR": str(state), "PYTHONPATH": str(CHECKOUT)}
     with log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
         try:
             url = f"https://127.0.0.1:{port}"
