@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -40,7 +41,9 @@ RETENTION = timedelta(days=14)
 _CHECK_SECONDS = 5.0
 _CALL_TIMEOUT = timedelta(seconds=5)
 _SHUTDOWN_SECONDS = 5.0
+_START_SECONDS = 30.0  # of an engine that starts beside this process; longer silence is a fault
 _MAX_ACTIVITIES = 500  # most wait for a base that another one fetches
+_SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _BACKOFF = Backoff(min_seconds=0.5, max_seconds=10.0)
 
 
@@ -86,17 +89,20 @@ class EngineConnection:
 
     async def _work(self, activities: PlanActivities) -> None:
         """Connect and work until it is cancelled."""
-        failures = 0
+        failures, patient_until = 0, self.loop.time() + _START_SECONDS
         while True:
             try:
                 client = await self._connect()
                 await self._ensure_namespace(client)
-                self._client, self.is_available, failures = client, True, 0
+                self._client, self.is_available, failures, patient_until = client, True, 0, 0.0
                 _log.info("the job engine answers")
                 await self._worker(client, activities).run()
             except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, RPCError and others
                 failures += 1
-                _log.warn("the job engine cannot be used: {reason}", reason=str(error))
+                if self.loop.time() >= patient_until:
+                    _log.warn("the job engine cannot be used: {reason}", reason=_reason(error))
+                elif failures == 1:
+                    _log.info("waiting for the job engine, {seconds:.0f} s at most", seconds=_START_SECONDS)
             await asyncio.sleep(_BACKOFF.delay_seconds(failures or 1))
 
     async def _connect(self) -> Client:
@@ -153,6 +159,13 @@ class EngineConnection:
                 self.is_available = True
                 if not was_available:
                     _log.info("the job engine answers again")
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error; of one of the SDK's connections the system's, which is in its text."""
+    text = str(error)
+    found = _SYSTEM_MESSAGE.search(text)
+    return f"no connection: {found[1]}" if found else text
 
 
 async def _is_found(call: Awaitable[object]) -> bool:
