@@ -103,6 +103,7 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
         downloads=downloads.concurrency,
         backoff=Backoff(downloads.retry_min_seconds, downloads.retry_max_seconds),
         ready_when_any=settings.ready_when == "any",
+        logs_progress=is_leader,
         derive=derived.derive,
     )
     fetcher = ImageFetcher(data_dir, partial(download_file, http), keys)

@@ -550,3 +550,23 @@ async def test_refused_file_that_was_replaced_is_attempted_again(
     assert catalog.retry_now("9.6.1-0", "x86_64", Kind.FULL_ISO)
     assert not catalog.retry_now("9.6.1-0", "x86_64", Kind.FULL_ISO)  # one is in progress
     await lines.until(image.file_name, BaseImageState.READY)
+
+
+@ensure_deferred
+@pytest.mark.parametrize(("logs_progress", "level"), [(True, "info"), (False, "debug")])
+async def test_one_process_logs_progress_and_each_logs_failures(
+    catalogs: Catalogs,
+    lines: Lines,
+    tmp_path: Path,
+    level: str,
+    *,
+    logs_progress: bool,
+) -> None:
+    good, absent = entry(write(tmp_path / "base.iso").as_uri()), entry("file:///absent.iso", version="10")
+    catalogs.start(good, absent, logs_progress=logs_progress)
+    await lines.until(good.file_name, BaseImageState.READY)
+    await lines.until(absent.file_name, BaseImageState.FAILED)
+    states = [event for event in lines.events if "state" in event]
+    levels = {(event["image"], event["state"]): event["log_level"].name for event in states}
+    assert levels[good.file_name, "ready"] == level
+    assert levels[absent.file_name, "failed"] == "warn"

@@ -296,8 +296,9 @@ class BaseImageLifecycle:
             self._since = self._shared.options.now()
         self.state, self._reason = state, reason
         is_repeated = self._failures > 0 and reason in {"", self._logged_failure}
+        progress = LogLevel.info if self._shared.options.logs_progress else LogLevel.debug
         self._log.emit(
-            LogLevel.debug if is_repeated else _LEVELS.get(state, LogLevel.info),
+            LogLevel.debug if is_repeated else _LEVELS.get(state, progress),
             "base image {image} is {state}" + (": {reason}{next_attempt}" if reason else ""),
             image=self.entry.file_name,
             state=state.value,
@@ -308,7 +309,7 @@ class BaseImageLifecycle:
     def _log_limits(self, base: BaseImage) -> None:
         if base.family is not None:
             return
-        if base.coreos.no_minimal and not base.disconnected:
+        if base.coreos.no_minimal and not base.disconnected and self._shared.options.logs_progress:
             self._log.info(
                 "base image {image} contains no usable minimal ISO: {reason}",
                 image=self.entry.file_name,

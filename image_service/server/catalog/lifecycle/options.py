@@ -34,6 +34,7 @@ class CatalogOptions:
         downloads: at the same time.
         backoff: delays of retries.
         ready_when_any: one ready image makes the service ready; else every image must have been attempted.
+        logs_progress: whether states that need no attention are logged; else they are for debugging only.
         tells_reasons: whether errors for clients say why an image is not served; else another listener does.
         derive: makes the files that images of a base need, like `DerivedImages.derive`; None: all are there.
         on_change: called when an image may have become ready, or unavailable.
@@ -45,6 +46,7 @@ class CatalogOptions:
     downloads: int = DOWNLOADS
     backoff: Backoff = attrs.field(factory=Backoff)
     ready_when_any: bool = False
+    logs_progress: bool = True
     tells_reasons: bool = True
     derive: Callable[[BaseImage], Awaitable[None] | None] = lambda _: None
     on_change: Callable[[], None] = lambda: None
