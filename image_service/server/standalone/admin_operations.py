@@ -110,20 +110,21 @@ class InfraEnvOperations(InfraEnvApi):
         if version is not None:
             architecture = rpm_architecture(architecture or DEFAULT_ARCHITECTURE)
             family = live_family(await self._find_family(version, architecture))
-        config = document["config"]
-        if family is None and is_butane(config.encode()):
-            return json_response(await self._check_butane(config))
-        return json_response(await self._in_thread(partial(_find_fault, config.encode(), family)))
+        config = document["config"].encode()
+        if family is None and await self._in_thread(partial(is_butane, config)):
+            return json_response(await self._check_butane(document["config"], len(config)))
+        return json_response(await self._in_thread(partial(_find_fault, config, family)))
 
-    async def _check_butane(self, config: str) -> Mapping[str, object]:
+    async def _check_butane(self, config: str, size: int) -> Mapping[str, object]:
         fault = None
         try:
-            await self._translate({"ignition_config_override": parse_override(config)})
+            override = await self._in_thread(partial(parse_override, config))
+            await self._translate({"ignition_config_override": override})
         except InvalidParameter as error:
             fault = error.detail
         except ValueError as error:
             fault = f"the config {error}"
-        return _check_reply(fault, BUTANE, len(config.encode()), MAX_BUTANE_BYTES)
+        return _check_reply(fault, BUTANE, size, MAX_BUTANE_BYTES)
 
     def _describe(self, infra_env: StandaloneInfraEnv, family: LiveFamily | None) -> InfraEnvSummary:
         keys = infra_env.ssh_authorized_key
