@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.web.client import ResponseNeverReceived
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
 from image_service.core.errors import InvalidParameter, Unavailable
@@ -13,10 +15,13 @@ from image_service.server.standalone.translation import translators
 from image_service.server.standalone.translation.butane import MAX_BUTANE_BYTES, ButaneConfig
 from tests.pytwisted import ensure_deferred
 from tests.server.standalone.programs import SYSTEM_PATH, put_client, put_double, put_printer
-from tests.server.standalone.running import INFRA_ENVS, ApiClient
+from tests.server.standalone.running import INFRA_ENVS, ApiClient, running
+from tests.server.transport.reactor_turns import until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from twisted.internet.epollreactor import EPollReactor
 
 FILES = "variant: fcos\nversion: 1.5.0\nstorage:\n  files:\n"
 VALID = f"{FILES}    - path: /etc/a\n      contents:\n        inline: hello\n"
@@ -141,3 +146,18 @@ async def test_api_refuses_what_butane_does_not_translate_to_ignition(
         "POST", INFRA_ENVS, {**document, "ignition_config_override": VALID + "#" * MAX_BUTANE_BYTES}
     )
     assert f"more than {MAX_BUTANE_BYTES}" in reply.document["detail"]
+
+
+@ensure_deferred
+async def test_service_that_stops_ends_a_translation(
+    reactor: EPollReactor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_double(monkeypatch, tmp_path, "butane", "sleep 1000")
+    async with running(reactor, tmp_path / "data") as standalone:
+        running_program = standalone._program_lock
+        api = ApiClient(reactor, standalone.api_url)
+        document = {"name": "a", "openshift_version": "4.20", "ignition_config_override": VALID}
+        replied = Deferred.fromCoroutine(api("POST", INFRA_ENVS, document))
+        await until(reactor, lambda: running_program.locked)
+    await replied.addErrback(lambda failure: failure.trap(ResponseNeverReceived))  # or it is a refusal
+    await until(reactor, lambda: not running_program.locked)
