@@ -40,12 +40,7 @@ def test_wheel_holds_the_files_that_are_no_modules(contents: set[str]) -> None:
         "image_service/server/standalone/sample-disk.raw.xz",
         *(
             f"image_service/server/standalone/translation/{name}"
-            for name in (
-                "common_network_script.sh",
-                "initrd.service",
-                "pre-network-manager-config.sh",
-                "system.service",
-            )
+            for name in ("initrd.service", "static-network.sh", "system.service")
         ),
         *(f"image_service/examples/{path.name}" for path in EXAMPLES),
         *(f"image_service/server/admin/static/{path.name}" for path in STATUS_PAGE),

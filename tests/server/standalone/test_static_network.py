@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import subprocess
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -242,9 +243,8 @@ async def test_api_answers_as_assisted_service_and_gives_files_to_each_kind_of_i
         "etc/assisted/network/host0/eth0.nmconnection",
         "etc/assisted/network/host0/eth0.100.nmconnection",
         "etc/assisted/network/host0/mac_interface.ini",
-        "usr/local/bin/pre-network-manager-config.sh",
-        "usr/local/bin/common_network_script.sh",
-        "etc/systemd/system/pre-network-manager-config.service",
+        "usr/local/bin/static-network.sh",
+        "etc/systemd/system/static-network.service",
     }
     ramdisk = (await api("GET", f"{one}/downloads/minimal-initrd")).body
     assert read_members(ramdisk).keys() == in_initrd
@@ -252,10 +252,10 @@ async def test_api_answers_as_assisted_service_and_gives_files_to_each_kind_of_i
     config = f"{one}/downloads/files?file_name=discovery.ign"
     full = (await api("GET", f"{config}&discovery_iso_type=full-iso")).document
     assert {file["path"][1:] for file in full["storage"]["files"]} == in_initrd - {
-        "etc/systemd/system/pre-network-manager-config.service"
+        "etc/systemd/system/static-network.service"
     }
     (unit,) = full["systemd"]["units"]
-    assert (unit["name"], unit["enabled"]) == ("pre-network-manager-config.service", True)
+    assert (unit["name"], unit["enabled"]) == ("static-network.service", True)
     for query in ("", "&discovery_iso_type=minimal-iso"):  # the infra-env's own kind is minimal
         assert "storage" not in (await api("GET", config + query)).document
 
@@ -278,8 +278,8 @@ async def test_machine_takes_its_own_network(
     if kind == "initrd":
         unpack((await api("GET", f"{downloads}/minimal-initrd")).body, machine)
         (machine / "etc/initrd-release").touch()
-        wanted = machine / "etc/systemd/system/initrd.target.wants/pre-network-manager-config.service"
-        assert os.fspath(wanted.readlink()) == "/etc/systemd/system/pre-network-manager-config.service"
+        wanted = machine / "etc/systemd/system/initrd.target.wants/static-network.service"
+        assert os.fspath(wanted.readlink()) == "/etc/systemd/system/static-network.service"
     else:
         write_files((await api("GET", f"{downloads}/files?file_name=discovery.ign")).document, machine)
     interface = machine / "sys/class/net/ens3"
@@ -295,15 +295,95 @@ async def test_machine_takes_its_own_network(
     assert "\nparent=ens3\n" in keyfiles["ens3.100.nmconnection"]
 
 
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory that stands for a machine with two interfaces, and the networks of two machines."""
+    put_double(monkeypatch, tmp_path, "sleep", "")
+    root = tmp_path / "machine"
+    script = root / "usr/local/bin/static-network.sh"
+    script.parent.mkdir(parents=True)
+    content = resources.files("image_service.server.standalone.translation").joinpath("static-network.sh")
+    script.write_bytes(content.read_bytes())
+    script.chmod(0o755)
+    put_interface(root, "lo", "00:00:00:00:00:00")
+    put_interface(root, "enp175s0f0np0", "52:54:00:aa:bb:01")
+    put_interface(root, "ens4", "52:54:00:aa:bb:02")
+    put_network(root, 0, {"52:54:00:00:00:09": "eth0"}, {"eth0": "[connection]\nid=other\n"})
+    return root
+
+
+def put_interface(root: Path, name: str, mac: str) -> None:
+    directory = root / "sys/class/net" / name
+    directory.mkdir(parents=True)
+    (directory / "address").write_text(f"{mac}\n")
+
+
+def put_network(root: Path, number: int, names: dict[str, str], keyfiles: dict[str, str]) -> None:
+    directory = root / f"etc/assisted/network/host{number}"
+    directory.mkdir(parents=True)
+    (directory / "mac_interface.ini").write_text("\n".join(f"{mac}={name}" for mac, name in names.items()))
+    for name, text in keyfiles.items():
+        (directory / f"{name}.nmconnection").write_text(text)
+
+
+def connections(root: Path) -> dict[str, str]:
+    directory = root / "etc/NetworkManager/system-connections"
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in directory.iterdir())
+    return {path.name.removesuffix(".nmconnection"): path.read_text() for path in directory.iterdir()}
+
+
+def test_names_of_interfaces_become_those_of_the_machine(machine: Path) -> None:
+    names = {"52:54:00:AA:BB:01": "eth0", "52:54:00:aa:bb:02": "e.t]h*"}
+    odd = "[connection]\n$(touch {root}/run)=a\ncontroller=bond0\ninterface-name=e.t]h*\n\nflags=\n"
+    keyfiles = {
+        "eth0": "[connection]\nid=eth0\ninterface-name=eth0\n[ipv4]\naddress1=192.0.2.1/24\ndns=eth0;",
+        "eth0.100": "[connection]\ninterface-name=eth0.100\n[vlan]\nparent=eth0\nid=100\n",
+        "e.t]h*": odd.format(root=machine),
+        "bond0": "[connection]\ninterface-name=bond0\n",
+    }
+    put_network(machine, 1, names, keyfiles)
+    default = machine / "etc/NetworkManager/system-connections/default_connection.nmconnection"
+    default.parent.mkdir(parents=True)
+    default.touch()
+    configure(machine)
+    longest = "enp175s0f0n.100"  # 15 characters
+    assert connections(machine) == {
+        "enp175s0f0np0": "[connection]\nid=enp175s0f0np0\ninterface-name=enp175s0f0np0\n[ipv4]\n"
+        "address1=192.0.2.1/24\ndns=eth0;\n",
+        longest: f"[connection]\ninterface-name={longest}\n[vlan]\nparent=enp175s0f0np0\nid=100\n",
+        "ens4": odd.format(root=machine).replace("e.t]h*", "ens4"),
+        "bond0": keyfiles["bond0"],
+    }
+    assert not (machine / "run").exists()
+
+
+def test_network_is_that_of_which_most_is_there(machine: Path) -> None:
+    """The first whose interfaces are all there; else the first of which one is."""
+    keyfile = {"a": "[connection]\nid=a\n"}
+    put_network(machine, 1, {"52:54:00:aa:bb:01": "a", "52:54:00:00:00:08": "b"}, keyfile)
+    configure(machine)
+    assert connections(machine).keys() == {"enp175s0f0np0"}
+    put_network(machine, 2, {"52:54:00:aa:bb:02": "a"}, keyfile)
+    configure(machine)
+    assert connections(machine).keys() == {"ens4"}
+
+
+def test_machine_without_a_network_keeps_its_connections(machine: Path) -> None:
+    kept = machine / "etc/NetworkManager/system-connections/a.nmconnection"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert "lists a MAC address of this machine" in configure(machine)
+    assert kept.exists()
+
+
 def configure(machine: Path) -> str:
-    script, common = (
-        machine / "usr/local/bin" / name
-        for name in ("pre-network-manager-config.sh", "common_network_script.sh")
-    )
+    script = machine / "usr/local/bin/static-network.sh"
     assert script.stat().st_mode & 0o111
-    paths = {"PATH_PREFIX": str(machine), "COMMON_SCRIPT_PATH": str(common)}
-    command = ["/bin/bash", str(script)]
-    done = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PATH_PREFIX": str(machine)}
+    done = subprocess.run(
+        ["/bin/bash", str(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
     return done.stdout
 
 
