@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import zipfile
 from typing import TYPE_CHECKING
@@ -84,12 +85,12 @@ def test_installed_program_writes_the_examples(installed: Path, tmp_path: Path) 
 
 
 def test_requirements_are_declared(installed: Path, contents: set[str], tmp_path: Path) -> None:
-    """The modules of the jobs role and of Redfish need their extras; no other does."""
+    """The modules of the jobs role, of Redfish and of tokens need their extras; no other does."""
     modules = [name.removesuffix(".py").replace("/", ".") for name in contents if name.endswith(".py")]
     imported = ", ".join(
         name.removesuffix(".__init__")
         for name in modules
-        if not name.endswith("__main__") and ".jobs" not in name and ".redfish" not in name
+        if not name.endswith("__main__") and not re.search(r"\.jobs|\.redfish|\.pkcs11", name)
     )
     run(installed / "python", "-c", f"import {imported}", cwd=tmp_path)
 
