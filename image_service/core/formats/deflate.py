@@ -12,7 +12,7 @@ A stream is one block with dynamic codes:
 
 from __future__ import annotations
 
-from collections import Counter
+import sys
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -27,15 +27,49 @@ _DISTANCES = 2 * "0001"
 
 def deflate_by_huffman(data: bytes) -> bytes:
     """Return a deflate stream of the data, without a search for repeats."""
-    frequencies = Counter(data)
+    frequencies = _count_symbols(data)
     frequencies[_END] = 1
     frequencies.setdefault(0, 0)  # a code needs two symbols
     lengths = code_lengths(frequencies)
-    codes = _codes(lengths)
-    literals = [codes.get(symbol, "") for symbol in range(_END)]
     head = "".join(f"{lengths.get(symbol, 0):04b}" for symbol in range(_END + 1))
-    bits = "".join([_HEAD, head, _DISTANCES, *map(literals.__getitem__, data), codes[_END]])
-    return int(bits[::-1], 2).to_bytes((len(bits) + 7) // 8, "little")
+    # The stream's first bit is the number's lowest, so all is written from the end on.
+    codes = {symbol: code[::-1] for symbol, code in _codes(lengths).items()}
+    odd = len(data) & 1
+    pairs = memoryview(data)[: len(data) - odd].cast("H").tolist()
+    pairs.reverse()
+    pair_codes = _pair_codes(codes)
+    bits = "".join(
+        (
+            codes[_END],
+            codes[data[-1]] if odd else "",
+            *map(pair_codes.__getitem__, pairs),
+            (_HEAD + head + _DISTANCES)[::-1],
+        )
+    )
+    return int(bits, 2).to_bytes((len(bits) + 7) // 8, "little")
+
+
+def _count_symbols(data: bytes) -> dict[int, int]:
+    """Return how often each byte occurs; `Counter` takes five times the instructions."""
+    counts = {}
+    while data:
+        others = data.replace(data[:1], b"")
+        counts[data[0]] = len(data) - len(others)
+        data = others
+    return counts
+
+
+def _pair_codes(codes: Mapping[int, str]) -> list[str]:
+    """Return the reversed codes of two bytes, by both as a number in the machine's byte order.
+
+    A lookup for each two bytes takes half the time of one for each.
+    """
+    found = [""] * (1 << 16)
+    literals = [item for item in codes.items() if item[0] != _END]
+    for first, code in literals:
+        for second, next_code in literals:
+            found[int.from_bytes((first, second), sys.byteorder)] = next_code + code
+    return found
 
 
 def code_lengths(frequencies: Mapping[int, int]) -> dict[int, int]:

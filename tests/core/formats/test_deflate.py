@@ -33,7 +33,7 @@ def test_zlib_inflates_any_data(data: bytes) -> None:
     assert inflate(deflate_by_huffman(data)) == data
 
 
-@pytest.mark.parametrize("data", [b"", b"\0", b"x", b"x" * 100_000, bytes(range(256)), TEXT])
+@pytest.mark.parametrize("data", [b"", b"\0", b"x", b"xyz", b"x" * 100_000, bytes(range(256)), TEXT])
 def test_zlib_inflates(data: bytes) -> None:
     assert inflate(deflate_by_huffman(data)) == data
 
