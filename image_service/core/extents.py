@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@attrs.frozen
+@attrs.define(unsafe_hash=True)
 class FileExtent:
-    """``length`` bytes of a file from ``offset`` on."""
+    """``length`` bytes of a file from ``offset`` on; treat it as frozen.
+
+    attrs' frozen classes take three times as long to make one, and each range makes one.
+    """
 
     file: BaseFile
     offset: int
@@ -75,7 +78,14 @@ class ExtentMap:
     """Consecutive extents, found by bisection."""
 
     extents: tuple[Extent, ...]  # none empty
+    is_remote: bool = attrs.field(init=False, repr=False, eq=False)
+    """True if bytes may be absent from the local disk."""
     _starts: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
+
+    @is_remote.default
+    def _has_remote_file(self) -> bool:
+        files = (extent.file for extent in self.extents if isinstance(extent, FileExtent))
+        return any(file.residency is not None for file in files)
 
     @_starts.default
     def _count_starts(self) -> tuple[int, ...]:
@@ -103,8 +113,7 @@ class ExtentMap:
         """
         starts = self._starts
         index = bisect_right(starts, start) - 1
-        if starts[index] < start < stop <= starts[index + 1]:  # most ranges are inside one extent
-            begin = starts[index]
+        if (begin := starts[index]) < start < stop <= starts[index + 1]:  # most ranges are inside one extent
             return (self.extents[index].slice(start - begin, stop - begin),)
         found: list[Extent] = []
         while start < stop:

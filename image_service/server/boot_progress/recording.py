@@ -129,15 +129,11 @@ class PendingReads:
         """
         if count <= 0:
             return
-        self.add(start, count)
-        stop, coverage, distance, self._previous = (
-            start + count,
-            self._coverage,
-            self._previous - start,
-            start,
-        )
-        if distance > _JUMP_BYTES or (
-            distance > 2 << coverage.shift and coverage.has(start) and coverage.has(stop - 1)
+        now, stop, coverage = self.add(start, count), start + count, self._coverage
+        distance, self._previous = self._previous - start, start
+        if distance > 0 and (
+            distance > _JUMP_BYTES
+            or (distance > 2 << coverage.shift and coverage.has(start) and coverage.has(stop - 1))
         ):
             self._marks |= RETURNED
         if start < BEGINNING_BYTES:
@@ -148,10 +144,10 @@ class PendingReads:
         file_start, file_stop, touch = self._file
         if file_start <= start and stop < file_stop:
             if touch is not None:
-                self._touches.last[touch] = self._last_read
+                self._touches.last[touch] = now
         else:
             self._marks |= SMALL
-            self._touches.add(self._boot_map.find_touches(start, stop), self._last_read)
+            self._touches.add(self._boot_map.find_touches(start, stop), now)
             self._file = self._boot_map.find_file(start)
 
     def record_head(self) -> None:
@@ -162,15 +158,16 @@ class PendingReads:
         if not self._is_changed:
             self._change()
 
-    def add(self, start: int, count: int) -> None:
-        """Record that a client was sent more bytes, of a range that has begun before."""
+    def add(self, start: int, count: int) -> float:
+        """Record that a client was sent more bytes, of a range that has begun before; return the time."""
         self._coverage.add(start, start + count)
-        self._last_read = self._seconds()
+        now = self._last_read = self._seconds()
         if not self._sent:
-            self._first_read = self._last_read
+            self._first_read = now
         self._sent += count
         if not self._is_changed:
             self._change()
+        return now
 
     def _change(self) -> None:
         self._is_changed = True

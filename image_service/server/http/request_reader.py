@@ -69,7 +69,9 @@ class RequestReader:
 
     __slots__ = (
         "_after",
+        "_after_bytes",
         "_before",
+        "_before_bytes",
         "_dropped",
         "_is_over",
         "_latest",
@@ -88,6 +90,7 @@ class RequestReader:
         self._latest: Request | None = None
         self._latest_head = b""  # empty: too long to be kept
         self._before = self._after = b""  # the latest head up to the numbers of Range and behind them, if any
+        self._before_bytes = self._after_bytes = 0  # their lengths
 
     @property
     def is_exhausted(self) -> bool:
@@ -162,8 +165,10 @@ class RequestReader:
         if not before:
             return self._latest if data and data == self._latest_head else None
         if data.startswith(before) and data.endswith(after):
-            match = INT_RANGE.fullmatch(data, len(before), len(data) - len(after))
-            return None if match is None else (int(match[1]), int(match[2]))
+            match = INT_RANGE.fullmatch(data, self._before_bytes, len(data) - self._after_bytes)
+            if match is not None:
+                first, last = match.groups()
+                return int(first), int(last)
         return None
 
     def _parse(self, head: bytes) -> Request:
@@ -176,4 +181,5 @@ class RequestReader:
             # A second Range field would make another value, a list.
             if match is not None and request.headers["range"] == match[0][9:-2].decode("ascii"):
                 self._before, self._after = head[: match.start(1)], head[match.end(2) :]
+                self._before_bytes, self._after_bytes = len(self._before), len(self._after)
         return request

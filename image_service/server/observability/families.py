@@ -10,7 +10,7 @@ therefore bounded, and nothing that clients send is shown.
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
 from itertools import accumulate, product
 from typing import TYPE_CHECKING, ClassVar
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 PREFIX = "assisted_image_service_"
+_COUNTED_TOGETHER = 256  # values of a histogram
 OTHER = "other"
 
 
@@ -181,21 +182,43 @@ class StateGauge(Family):
 class HistogramSeries:
     """One series of a histogram.
 
+    Values are counted together, some hundred at a time: to find the bucket of each took twice as long.
+
     Args:
         bounds: of the buckets, each inclusive, ascending.
     """
 
-    __slots__ = ("_bounds", "_counts", "sum")
+    __slots__ = ("_bounds", "_counts", "_sum", "_values")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self.sum: float = 0
+        self._sum: float = 0
+        self._values: list[float] = []  # not counted yet
 
     def observe(self, value: float) -> None:
         """Count a value in its bucket."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
+        values = self._values
+        values.append(value)
+        if len(values) >= _COUNTED_TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        values, counted = self._values, 0
+        values.sort()
+        for index, bound in enumerate(self._bounds):
+            position = bisect_right(values, bound)
+            self._counts[index] += position - counted
+            counted = position
+        self._counts[-1] += len(values) - counted
+        self._sum += sum(values)
+        values.clear()
+
+    @property
+    def sum(self) -> float:
+        """The sum of all values."""
+        self._count()
+        return self._sum
 
     def count(self) -> int:
         """Return how many values there were."""
@@ -203,6 +226,7 @@ class HistogramSeries:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return each bucket's bound, as Go writes it, and the number of values at or below it."""
+        self._count()
         names = (*(f"{bound:g}" for bound in self._bounds), "+Inf")
         return list(zip(names, accumulate(self._counts), strict=True))
 

@@ -54,6 +54,8 @@ class RangeStream:
     _fields: PartFields
     _reads: PendingReads
     _is_allowed: Callable[[], bool] = always
+    is_remote: bool = attrs.field(default=True, init=False)
+    """See `exchange.RangeResponder`."""
     _lookup: CachedLookup | None = attrs.field(default=None, init=False)
 
     def respond_to_range(self, first: int, last: int, now: float) -> Message | None:
@@ -70,6 +72,7 @@ class RangeStream:
             image = None if lookup is None else lookup.image(now)
             if image is None:
                 return None
+            self.is_remote = image.extents.is_remote
         start, stop = byte_range
         return self._fields.render(start, stop), image.extents.slice(start, stop)
 
@@ -77,9 +80,10 @@ class RangeStream:
         """Keep the mount in progress until the returned function is called."""
         return self._images.mounts.keep_in_progress(self._mount)
 
-    def record_sent(self, first: int, count: int) -> None:
-        """Record that all of a response was sent, from offset `first` on."""
-        self._reads.record(first, count)
+    @property
+    def record_sent(self) -> Callable[[int, int], None]:
+        """See `exchange.RangeResponder`."""
+        return self._reads.record
 
     def follow(self, first: int, last: int) -> Callable[[int], None]:
         """Return a function that records how many bytes of a response were sent since it began."""

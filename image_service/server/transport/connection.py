@@ -200,8 +200,7 @@ class Connection(Protocol):
         head, body = message
         if self._sender.send(head, body):
             self.exchange = None
-            further.record_sent(self._sender.body_bytes)
-            self._await_request()
+            self._await_request(further.record_sent(self._sender.body_bytes))
         elif self.exchange is exchange:  # else `response_sent` has been called meanwhile
             self._enter(State.SENDING)
             further.start_sending()
@@ -262,7 +261,7 @@ class Connection(Protocol):
         self._dispatcher.end_exchange(exchange, self._sender.body_bytes, COMPLETE)
         self._is_get_due = exchange.method == "HEAD"
         if exchange.keep_alive and self._can_continue(exchange):
-            self._await_request()
+            self._await_request(self._context.clock.seconds())
             if self._shutdown.draining:
                 self._timeouts.await_get()
         else:
@@ -270,10 +269,10 @@ class Connection(Protocol):
 
     # Deadlines and the close.
 
-    def _await_request(self) -> None:
+    def _await_request(self, now: float) -> None:
         if self._state is not _IDLE:
             self._enter(_IDLE)
-        self._timeouts.await_request()
+        self._timeouts.await_request(now)
 
     def _deadline_passed(self) -> None:
         limits = self._context.limits

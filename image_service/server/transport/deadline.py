@@ -45,8 +45,10 @@ class Deadline:
 
     def set(self, seconds: float) -> None:
         """Set the deadline, in seconds from now."""
-        due = self._clock.seconds() + seconds
-        self._due = due
+        self._set(seconds, self._clock.seconds())
+
+    def _set(self, seconds: float, now: float) -> None:
+        due = self._due = now + seconds
         if self._timer is None:
             self._arm(seconds)
         elif due < self._fires_at:
@@ -110,9 +112,9 @@ class Timeouts(Deadline):
         """Wait for the rest of a head."""
         self.set(self._limits.head_seconds)
 
-    def await_request(self) -> None:
-        """Wait for the next request."""
-        self.set(self._limits.idle_seconds)
+    def await_request(self, now: float) -> None:
+        """Wait for the next request; `now`: the clock's seconds."""
+        self._set(self._limits.idle_seconds, now)
 
     def await_get(self) -> None:
         """Wait for the GET that follows a HEAD, while the connection drains."""

@@ -253,6 +253,7 @@ class FurtherRanges:
         "_prepared",
         "_ranges",
         "_record",
+        "_record_read",
         "exchange",
     )
 
@@ -276,6 +277,7 @@ class FurtherRanges:
         self._last_lines = self.exchange.render_last_lines()
         self._logged = first.subject, first.user_agent, first.request_id
         self._record = context.observer.get_recorder(first.subject.handler, first.method, _PARTIAL_CONTENT)
+        self._record_read = ranges.record_sent
 
     def respond_to_range(self, int_range: RepeatedRange) -> Message | None:
         """Return head and content of the response to a range; `exchange` is then its exchange.
@@ -286,9 +288,9 @@ class FurtherRanges:
         first, last = int_range
         if last - first >= SMALL_BYTES:  # it needs a slot
             return None
-        now = self._clock.seconds()
-        message = self._ranges.respond_to_range(first, last, now)
-        if message is None or find_absent(message[1]) is not None:
+        now, ranges = self._clock.seconds(), self._ranges
+        message = ranges.respond_to_range(first, last, now)
+        if message is None or (ranges.is_remote and find_absent(message[1]) is not None):
             return None
         exchange = self.exchange
         exchange.started, exchange.int_range, exchange.prepared = now, int_range, self._prepared
@@ -303,13 +305,19 @@ class FurtherRanges:
         )
         assert exchange.int_range is not None  # noqa: S101 - `respond_to_range` has set it
         on_sent = self._ranges.follow(*exchange.int_range)
-        exchange.prepared = attrs.evolve(self._prepared, on_sent=on_sent, on_end=self._ranges.hold_mount())
+        prepared, release = self._prepared, self._ranges.hold_mount()
+        exchange.prepared = PreparedResponse(prepared.response, prepared.subject, release, on_sent=on_sent)
 
-    def record_sent(self, body_bytes: int) -> None:
-        """Record a response that the kernel accepted at once, with so many bytes of content."""
-        exchange = self.exchange
+    def record_sent(self, body_bytes: int) -> float:
+        """Record a response that the kernel accepted at once, with so many bytes of content.
+
+        Returns:
+            the clock's seconds now.
+        """
+        exchange, now = self.exchange, self._clock.seconds()
         assert exchange.int_range is not None  # noqa: S101 - `respond_to_range` has set it
-        self._ranges.record_sent(exchange.int_range[0], body_bytes)
-        self._record(self._clock.seconds() - exchange.started, body_bytes)
+        self._record_read(exchange.int_range[0], body_bytes)
+        self._record(now - exchange.started, body_bytes)
         subject, user_agent, request_id = self._logged
         self._log.add_range(subject, user_agent, request_id, body_bytes)
+        return now

@@ -49,6 +49,17 @@ NO_SUBJECT = Subject()
 class RangeResponder(Protocol):
     """Responds to the further ranges of a mount: requests that differ from an earlier one in Range alone."""
 
+    @property
+    def is_remote(self) -> bool:
+        """True if bytes of the latest response may be absent from the local disk."""
+
+    @property
+    def record_sent(self) -> Callable[[int, int], None]:
+        """A function that records that all of a response was sent: its first offset, and its bytes.
+
+        It is always the same one.
+        """
+
     def respond_to_range(self, first: int, last: int, now: float) -> Message | None:
         """Return fields and content of the 206 for an int-range.
 
@@ -63,9 +74,6 @@ class RangeResponder(Protocol):
 
     def hold_mount(self) -> Callable[[], None]:
         """Keep the mount in progress until the returned function is called."""
-
-    def record_sent(self, first: int, count: int) -> None:
-        """Record that all of a response was sent, from offset `first` on."""
 
     def follow(self, first: int, last: int) -> Callable[[int], None]:
         """Return a function that records how many bytes of a response were sent since it began."""

@@ -208,7 +208,9 @@ class Sender(ABC):
             count: int | None = len(data)
             buffer[:count] = data
         else:
-            count = self._page_cache.read_into(buffer[: self._present_bytes(extent)], file, offset)
+            if file.residency is not None:
+                buffer = buffer[: self._present_bytes(extent)]
+            count = self._page_cache.read_into(buffer, file, offset)
         if count is None:
             raise NotResidentError(extent)
         if not count:

@@ -37,7 +37,8 @@ FAST_SECONDS = 1 / 8
 COPY_BYTES = 16 * 1024
 """Up to here one copy and one system call cost less than a residency check and two system calls."""
 _NEVER = -math.inf
-_MIN_CHARGE = 16 * 1024  # so that a pipeline of small responses ends its turn too
+# A bit of what each call sends is always set, so that a pipeline of small responses ends its turn too.
+_LEAST_CHARGE = 16 * 1024
 # One for all connections: its content is sent before another connection has its turn.
 _COPY_BUFFER = memoryview(bytearray(COPY_BYTES))
 
@@ -116,8 +117,10 @@ class SendfileSender(Sender):
         try:
             if extent.length <= COPY_BYTES:
                 if isinstance(extent, FileExtent):
-                    buffer = _COPY_BUFFER[: extent.length]
-                    data: bytes | memoryview = buffer[: self._read_into(buffer, extent)]
+                    data: bytes | memoryview = _COPY_BUFFER[: extent.length]
+                    count = self._read_into(data, extent)
+                    if count < extent.length:
+                        data = data[:count]
                 else:
                     data = data_of(extent)
                 self._send_bytes(head + data)
@@ -220,14 +223,14 @@ class SendfileSender(Sender):
         count = self._socket.send(data, flags)
         self._sent.copy += count
         self.body_bytes += count
-        self._budget -= max(count, _MIN_CHARGE)
+        self._budget -= count | _LEAST_CHARGE
         return count
 
     def _send_with_head(self, head: bytes, data: bytes) -> None:
         count = self._socket.sendmsg((head, data))
         self._sent.copy += count
         self.body_bytes += count
-        self._budget -= max(count, _MIN_CHARGE)
+        self._budget -= count | _LEAST_CHARGE
 
     def _send_file(self, extent: FileExtent, count: int) -> int:
         count = os.sendfile(self._socket.fileno(), extent.file.descriptor, extent.offset, count)
@@ -235,7 +238,7 @@ class SendfileSender(Sender):
             raise ShortReadError(extent.offset, extent.file.size)
         self._sent.sendfile += count
         self.body_bytes += count
-        self._budget -= max(count, _MIN_CHARGE)
+        self._budget -= count | _LEAST_CHARGE
         return count
 
     def _await_writable(self) -> None:
