@@ -17,10 +17,11 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _END = 256
 _MAX_BITS = 15
+_CHUNK_BYTES = 64 * 1024  # an even number
 _HEAD = "101" + "00000" + "10000" + "1111" + 3 * "000" + 16 * "001"  # the lowest bit of a number first
 _DISTANCES = 2 * "0001"
 
@@ -34,18 +35,7 @@ def deflate_by_huffman(data: bytes) -> bytes:
     head = "".join(f"{lengths.get(symbol, 0):04b}" for symbol in range(_END + 1))
     # The stream's first bit is the number's lowest, so all is written from the end on.
     codes = {symbol: code[::-1] for symbol, code in _codes(lengths).items()}
-    odd = len(data) & 1
-    pairs = memoryview(data)[: len(data) - odd].cast("H").tolist()
-    pairs.reverse()
-    pair_codes = _pair_codes(codes)
-    bits = "".join(
-        (
-            codes[_END],
-            codes[data[-1]] if odd else "",
-            *map(pair_codes.__getitem__, pairs),
-            (_HEAD + head + _DISTANCES)[::-1],
-        )
-    )
+    bits = "".join((codes[_END], *_code_from_end(data, codes), (_HEAD + head + _DISTANCES)[::-1]))
     return int(bits, 2).to_bytes((len(bits) + 7) // 8, "little")
 
 
@@ -57,6 +47,19 @@ def _count_symbols(data: bytes) -> dict[int, int]:
         counts[data[0]] = len(data) - len(others)
         data = others
     return counts
+
+
+def _code_from_end(data: bytes, codes: Mapping[int, str]) -> Iterator[str]:
+    """Yield the reversed codes of the data, the last ones first."""
+    end = len(data)
+    if end & 1:
+        end -= 1
+        yield codes[data[end]]
+    pair_codes = _pair_codes(codes)
+    for stop in range(end, 0, -_CHUNK_BYTES):
+        pairs = memoryview(data)[max(0, stop - _CHUNK_BYTES) : stop].cast("H").tolist()
+        pairs.reverse()
+        yield "".join(map(pair_codes.__getitem__, pairs))
 
 
 def _pair_codes(codes: Mapping[int, str]) -> list[str]:
