@@ -117,10 +117,9 @@ class SendfileSender(Sender):
         try:
             if extent.length <= COPY_BYTES:
                 if isinstance(extent, FileExtent):
-                    data: bytes | memoryview = _COPY_BUFFER[: extent.length]
-                    count = self._read_into(data, extent)
-                    if count < extent.length:
-                        data = data[:count]
+                    buffer = _COPY_BUFFER[: extent.length]
+                    count = self._read_into(buffer, extent)
+                    data: bytes | memoryview = buffer if count == extent.length else buffer[:count]
                 else:
                     data = data_of(extent)
                 self._send_bytes(head + data)
