@@ -23,6 +23,7 @@ OUTSIDE = {
     ("jobs/engine/engine_child.py", "_spawn"): "the job engine, which listens on loopback",
     ("jobs/worker/toolkit.py", "_running"): "image-toolkit, which has a sandbox for each of its programs",
     ("jobs/worker/toolkit.py", "_first_line"): "asks programs of this machine for their versions",
+    ("tools/loadtest/fleet/services.py", "start"): "the services of a fleet, which the load test loads",
     ("app/jobs/built_in_worker.py", "spawn"): "the worker of this service",
     ("app/processes/serving_process.py", "__init__"): "a process of this service",
 }

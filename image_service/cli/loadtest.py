@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from image_service import __version__
 from image_service.common.command_line.parser import exit_on_signals
 from image_service.core.errors import ConfigurationError
+from image_service.server.standalone.sample import SAMPLE_OPENSHIFT_VERSION, sample_iso
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser
 
-PROFILES = ("mount", "boot", "download", "composer")
+PROFILES = ("mount", "boot", "download", "composer", "ztp-3500")
+_FLEET = PROFILES[-1]
 _EXAMPLES = """\
 examples:
   image-service loadtest URL --clients 64 --duration 1m --slo 'p99<200ms' --slo 'errors<0.1%'
@@ -22,6 +24,7 @@ examples:
       --infra-envs 100 --api http://localhost:8090
   image-service loadtest http://localhost:8091/api/image-builder-composer/v2 --profile composer \\
       --slo 'p95<200ms' --slo 'errors<5%'
+  image-service loadtest --profile ztp-3500 --report out
 
 It generates as much load as it can: use it only against your own servers.
 """
@@ -62,16 +65,27 @@ def add(add_parser: AddParser) -> None:
         "--profile",
         choices=PROFILES,
         default=PROFILES[0],
-        help="ranges as a BMC reads them, the first of them only, whole images, or composes of the jobs role"
-        " (default: mount)",
+        help="ranges as a BMC reads them, the first of them only, whole images, composes of the jobs role,"
+        " or a fleet that installs itself, from services that the test starts (default: mount)",
     )
     parser.add_argument(
         "--compose",
         metavar="FILE",
         help="with --profile composer: JSON of the requests (default: a minimal ISO of the sample)",
     )
-    parser.add_argument("--clients", default="16", metavar="N", help="that read at once (default: 16)")
-    parser.add_argument("--duration", default="30s", metavar="TIME", help="such as 30s or 5m (default: 30s)")
+    parser.add_argument(
+        "--clients", metavar="N", help="that read at once (default: 16; a fleet's hosts: 3500)"
+    )
+    parser.add_argument(
+        "--duration", metavar="TIME", help="such as 30s or 5m (default: 30s; of a fleet at most: 45m)"
+    )
+    parser.add_argument(
+        "--ranges", default="3000", metavar="N", help="that each host of a fleet reads (default: 3000)"
+    )
+    parser.add_argument("--start", metavar="TIME", help="in which the hosts of a fleet start (default: 10m)")
+    parser.add_argument(
+        "--outage", metavar="TIME", help="how long the fleet's assisted-service is out (default: 60s)"
+    )
     parser.add_argument(
         "--rate",
         metavar="RATE",
@@ -106,6 +120,7 @@ def run(options: argparse.Namespace) -> int:
     # Imported late: other commands do not need this package, nor the extra.
     try:
         from image_service.tools.loadtest.command import run_command  # noqa: PLC0415
+        from image_service.tools.loadtest.fleet.command import run_fleet  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"loadtest needs the module {error.name}: pip install 'image-service[loadtest]'"
@@ -113,4 +128,6 @@ def run(options: argparse.Namespace) -> int:
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - an entry point
 
     exit_on_signals()
+    if options.profile == _FLEET:
+        return run_fleet(options, sample_iso(), SAMPLE_OPENSHIFT_VERSION, reactor, __version__)
     return run_command(options, os.environ.get("STANDALONE_TOKEN"), reactor, __version__)

@@ -20,9 +20,14 @@ SAMPLE_OPENSHIFT_VERSION = "4.17"  # from 4.18 on a ramdisk would need xorriso
 SAMPLE_ARCHITECTURE = "x86_64"
 
 
+def sample_iso() -> bytes:
+    """Return the sample ISO."""
+    return lzma.decompress(_packed("sample.iso.xz"))
+
+
 def unpack_sample(data_dir: Path) -> Path:
     """Write the sample ISO into a directory unless it is there; return the file, which is complete."""
-    return _write(data_dir / "sample.iso", lzma.decompress(_packed("sample.iso.xz")))
+    return _write(data_dir / "sample.iso", sample_iso())
 
 
 def unpack_sample_disk(data_dir: Path) -> Path:

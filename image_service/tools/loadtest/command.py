@@ -26,6 +26,7 @@ from image_service.tools.loadtest.traffic.tls import https_policy
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from image_service.tools.loadtest.options import LoadTestOptions
     from image_service.tools.loadtest.traffic.counters import Interval
+    from image_service.tools.loadtest.traffic.objectives import Objective
     from image_service.tools.loadtest.traffic.plan import Plan
 
 EXIT_FAILED = 1
@@ -62,7 +64,7 @@ def run_command(
     """
     try:
         options = parse_options(arguments)
-        _raise_descriptor_limit(options.plan.clients + _OWN_DESCRIPTORS)
+        raise_descriptor_limit(options.plan.clients + _OWN_DESCRIPTORS)
         with _infra_envs(options, token) as infra_envs:
             report = _run(options, options.plan_for(infra_envs), reactor, version)
     except (OptionsError, RegistrationError) as error:
@@ -71,11 +73,12 @@ def run_command(
         return EXIT_USAGE if isinstance(error, OptionsError) else EXIT_FAILED
     sys.stdout.write(render_text(report))
     if options.report is not None:
-        _write(report, options.report)
+        write_reports(report, options.report)
     return EXIT_FAILED if report.missed() else 0
 
 
-def _raise_descriptor_limit(count: int) -> None:
+def raise_descriptor_limit(count: int) -> None:
+    """Let this process open so many files; raises OptionsError if it may not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and count > hard:
         raise OptionsError(f"--clients: {count} descriptors are needed, and the limit is {hard} (ulimit -n)")
@@ -90,22 +93,57 @@ def _infra_envs(options: LoadTestOptions, token: str | None) -> AbstractContextM
 
 
 def _run(options: LoadTestOptions, plan: Plan, reactor: Any, version: str) -> Report:  # noqa: ANN401 - same
+    dialer = make_dialer(reactor, plan, options.ca_file, insecure=options.insecure)
+    return run_to_report(
+        lambda show: Run(reactor, plan, dialer, show), plan, options.objectives, reactor, version
+    )
+
+
+def make_dialer(
+    reactor: Any,  # noqa: ANN401 - same
+    plan: Plan,
+    ca_file: Path | None,
+    *,
+    insecure: bool,
+    source: Callable[[int], str] | None = None,
+) -> Dialer:
+    """Return the dialer of a plan; `source` is that of `Dialer`. Raises OptionsError: a name is not known."""
     addresses = {}
     for origin in sorted({target.origin for target in plan.targets}):
         try:
             addresses[origin] = find_addresses(origin)
         except (OSError, UnicodeError) as error:
             raise OptionsError(f"cannot resolve {origin}: {error}") from None
-    policy = https_policy(options.ca_file, insecure=options.insecure)
-    dialer = Dialer(reactor, addresses, policy, clock=time.monotonic, timeout_seconds=plan.timeout_seconds)
+    return Dialer(
+        reactor,
+        addresses,
+        https_policy(ca_file, insecure=insecure),
+        clock=time.monotonic,
+        timeout_seconds=plan.timeout_seconds,
+        source=source,
+    )
+
+
+def run_to_report(
+    make_run: Callable[[Callable[[Interval], None]], Run],
+    plan: Plan,
+    objectives: Sequence[Objective],
+    reactor: Any,  # noqa: ANN401 - same
+    version: str,
+) -> Report:
+    """Run the reactor for a run, and return its report.
+
+    Args:
+        make_run: is called with the function that shows intervals.
+    """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with _StatusLine(plan.seconds) as line:
-        run = Run(reactor, plan, dialer, line.show)
+        run = make_run(line.show)
         _run_reactor(reactor, run)
     counters = run.state.counters
     return Report(
         plan=plan,
-        objectives=options.objectives,
+        objectives=objectives,
         started_at=started_at,
         seconds=run.seconds,
         was_interrupted=run.was_interrupted,
@@ -125,6 +163,7 @@ def _run(options: LoadTestOptions, plan: Plan, reactor: Any, version: str) -> Re
         plotted=counters.plotted,
         intervals=counters.intervals,
         checks=run.checks,
+        fleet=run.fleet_result,
     )
 
 
@@ -147,7 +186,8 @@ def _run_reactor(reactor: Any, run: Run) -> None:  # noqa: ANN401 - same
         failure.raiseException()
 
 
-def _write(report: Report, directory: Path) -> None:
+def write_reports(report: Report, directory: Path) -> None:
+    """Write a report as JSON and as a page."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "report.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
     (directory / "report.html").write_text(render_page(report), encoding="utf-8")

@@ -35,6 +35,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 STANDARD_INPUT = "-"
+DEFAULT_CLIENTS, DEFAULT_DURATION = "16", "30s"
 MAX_REGISTERED = 100_000
 MAX_CLIENTS = 100_000
 MAX_SECONDS = 7 * 24 * 3600.0
@@ -92,13 +93,14 @@ class LoadTestOptions:
         return attrs.evolve(self.plan, targets=tuple(map(parse_target, urls)))
 
 
-class _FaultCollector:
+class FaultCollector:
     """Parses texts, and collects the faults."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
 
     def parse(self, name: str, parse: Callable[[str], T], text: str | None, default: D) -> T | D:
+        """Return a parsed text; the default if there is none, or if it has a fault."""
         if text is None:
             return default
         try:
@@ -109,13 +111,14 @@ class _FaultCollector:
             return default
 
     def require(self, condition: object, fault: str) -> None:
+        """Collect a fault unless a condition holds."""
         if not condition:
             self.faults.append(fault)
 
 
 def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
     """Parse the arguments of ``image-service loadtest``; raises OptionsError."""
-    collector = _FaultCollector()
+    collector = FaultCollector()
     parse = collector.parse
     profile = Profile(arguments.profile)
     templates = tuple(arguments.urls) + parse("--urls", _read_lines, arguments.urls_file, ())
@@ -123,7 +126,7 @@ def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
     build = _check_urls(collector, templates, infra_envs, register, arguments.api)
     requests_per_second, bytes_per_second = _rate(collector, arguments.rate, profile)
     objectives = [parse(f"--slo {text!a}", parse_objective, text, None) for text in arguments.slo]
-    checks = parse("--check", _number(0, MAX_REGISTERED), arguments.check, 0)
+    checks = parse("--check", parse_number(0, MAX_REGISTERED), arguments.check, 0)
     collector.require(
         arguments.compose is None or profile is Profile.COMPOSER, "--compose: needs --profile composer"
     )
@@ -132,8 +135,8 @@ def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
         plan=Plan(
             targets=(),
             profile=profile,
-            clients=parse("--clients", _number(1, MAX_CLIENTS), arguments.clients, 1),
-            seconds=parse("--duration", parse_duration, arguments.duration, 1.0),
+            clients=parse("--clients", parse_number(1, MAX_CLIENTS), arguments.clients or DEFAULT_CLIENTS, 1),
+            seconds=parse("--duration", parse_duration, arguments.duration or DEFAULT_DURATION, 1.0),
             requests_per_second=requests_per_second,
             bytes_per_second=bytes_per_second,
             timeout_seconds=parse("--timeout", parse_duration, arguments.timeout, 1.0),
@@ -147,7 +150,7 @@ def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
         register=register,
         build=build,
         api=parse("--api", parse_base_url, arguments.api, None),
-        report=parse("--report", _writable_directory, arguments.report, None),
+        report=parse("--report", writable_directory, arguments.report, None),
         ca_file=parse("--cacert", _ca_file, arguments.cacert, None),
         insecure=arguments.insecure,
     )
@@ -165,7 +168,9 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _number(lowest: int, highest: int) -> Callable[[str], int]:
+def parse_number(lowest: int, highest: int) -> Callable[[str], int]:
+    """Return a function that parses a number of these bounds; it raises ValueError."""
+
     def parse(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,9}", text) or not lowest <= int(text) <= highest:
             raise ValueError(f"must be a whole number, from {lowest} to {highest}")
@@ -182,10 +187,10 @@ def _read_lines(name: str) -> tuple[str, ...]:
     return lines
 
 
-def _infra_envs(collector: _FaultCollector, text: str | None) -> tuple[tuple[str, ...], int]:
+def _infra_envs(collector: FaultCollector, text: str | None) -> tuple[tuple[str, ...], int]:
     """Parse the number of infra-envs to register, or a file of identifiers."""
     if text is not None and text.isdecimal():
-        return (), collector.parse("--infra-envs", _number(1, MAX_REGISTERED), text, 1)
+        return (), collector.parse("--infra-envs", parse_number(1, MAX_REGISTERED), text, 1)
     return collector.parse("--infra-envs", _read_identifiers, text, ()), 0
 
 
@@ -196,7 +201,7 @@ def _read_identifiers(name: str) -> tuple[str, ...]:
 
 
 def _check_urls(
-    collector: _FaultCollector,
+    collector: FaultCollector,
     templates: tuple[str, ...],
     infra_envs: tuple[str, ...],
     register: int,
@@ -220,9 +225,7 @@ def _check_urls(
     return collector.parse("--infra-envs", build_of, unfilled[0], None)
 
 
-def _rate(
-    collector: _FaultCollector, text: str | None, profile: Profile
-) -> tuple[float | None, float | None]:
+def _rate(collector: FaultCollector, text: str | None, profile: Profile) -> tuple[float | None, float | None]:
     """Parse requests per second, or bytes per second."""
     if text is None:
         return None, None
@@ -260,7 +263,8 @@ def _ca_file(name: str) -> Path:
     return path
 
 
-def _writable_directory(name: str) -> Path:
+def writable_directory(name: str) -> Path:
+    """Return a directory that exists or can be made; raises ValueError."""
     path = Path(name)
     existing = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

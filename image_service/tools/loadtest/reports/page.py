@@ -79,6 +79,8 @@ def _verdict(report: Report) -> Iterator[str]:
     yield _paragraph(report.format_software(), "quiet")
     yield _paragraph("Failed" if missed else "Passed", "bad" if missed else "good")
     yield from (_paragraph(reason, "bad") for reason in missed)
+    if report.fleet is not None:
+        yield from (_paragraph(line, "") for line in report.fleet.lines())
     yield from (_paragraph(remark, "quiet") for remark in report.remarks())
     if report.objectives:
         rows = [

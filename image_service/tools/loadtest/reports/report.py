@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from image_service.tools.loadtest.traffic.counters import Interval
+    from image_service.tools.loadtest.traffic.fleet_result import FleetResult
     from image_service.tools.loadtest.traffic.histogram import DurationHistogram
     from image_service.tools.loadtest.traffic.image_check import DigestCheck
     from image_service.tools.loadtest.traffic.objectives import Objective
@@ -48,6 +49,7 @@ class Report:
         plotted: the timing whose percentiles ``intervals`` hold.
         intervals: of about a second.
         checks: images that were read whole at the end.
+        fleet: how a fleet fared; None: it is another load test.
     """
 
     plan: Plan
@@ -71,6 +73,7 @@ class Report:
     plotted: Timing
     intervals: Sequence[Interval]
     checks: Sequence[DigestCheck]
+    fleet: FleetResult | None = None
 
     def measured(self, objective: Objective) -> float | None:
         """Return the value of an objective, in its dimension's own unit; None if it was not measured."""
@@ -91,6 +94,8 @@ class Report:
             if not objective.is_met_by(self.measured(objective))
         ]
         missed += [f"verification failed: {fault}, {count} times" for fault, count in self.faults.items()]
+        if self.fleet is not None:
+            missed += self.fleet.missed()
         if not self.timings[Timing.FIRST_BYTE].count:
             missed.append(f"no request succeeded: {self.format_errors()}")
         return missed
@@ -170,6 +175,7 @@ class Report:
                 "blocks_compared": self.blocks_compared,
                 "whole_images": [attrs.asdict(check) for check in self.checks],
             },
+            "fleet": None if self.fleet is None else attrs.asdict(self.fleet),
             "intervals": {
                 "timing": self.plotted,
                 "rows": [attrs.asdict(interval) for interval in self.intervals],

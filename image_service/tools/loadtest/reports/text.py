@@ -44,6 +44,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"errors      {report.format_errors()}, {report.format_rate('errors')}"
     if report.reconnects:
         yield f"reconnects  {report.reconnects:,}: kept-alive connections that ended before a response began"
+    if report.fleet is not None:
+        yield from report.fleet.lines()
     yield ""
     yield _row("", "count", *(f"p{percent:g}" for percent in PERCENTS), "max")
     for timing, histogram in report.timings.items():
@@ -52,7 +54,10 @@ def _lines(report: Report) -> Iterator[str]:
             yield _row(timing, f"{histogram.count:,}", *map(format_duration, durations))
     yield from report.remarks()
     yield ""
-    yield f"{report.blocks_compared:,} blocks of 4 KiB were compared with earlier reads"
+    compared = "blocks of 4 KiB were compared with earlier reads"
+    if report.fleet is not None:
+        compared = "pieces were compared with the bytes that the load test has spliced itself"
+    yield f"{report.blocks_compared:,} {compared}"
     yield from (f"read whole: {check.image}: {check.text}" for check in report.checks)
     yield from report.examples
     yield ""

@@ -142,8 +142,10 @@ class LoadClient:
             if self._plan.profile.is_mount:
                 await self._read_ranges(mount)
             else:
-                receiver = VerifyingReceiver(OK, mount.check_head, lambda: mount.check_content(0))
-                await self._request(mount, None, "GET", "", receiver)
+                make_receiver = lambda: VerifyingReceiver(  # noqa: E731 - a name would say no more
+                    OK, mount.check_head, lambda: mount.check_content(0)
+                )
+                await self._request(mount, None, "GET", "", make_receiver)
         except VerificationError as error:
             self._record_fault(mount, error)
             await self._state.sleep(BACKOFF_SECONDS)
@@ -151,33 +153,51 @@ class LoadClient:
 
     async def _read_ranges(self, mount: MountCheck) -> None:
         while mount.size is None and not self._state.is_over:
-            await self._request(mount, Timing.HEAD, "HEAD", "", VerifyingReceiver(OK, mount.check_head))
+            await self._read_head(mount)
         for start, stop in ranges(self._plan.profile, mount.size or 0, self._random):
             if self._state.is_over:
                 return
             await self._read_range(mount, start, stop)
 
-    async def _read_range(self, mount: MountCheck, start: int, stop: int) -> None:
-        receiver = VerifyingReceiver(
-            PARTIAL_CONTENT,
-            lambda head: mount.check_range(head, start, stop),
-            lambda: mount.check_content(start),
-        )
+    async def _read_head(self, mount: MountCheck) -> None:
+        await self._request(mount, Timing.HEAD, "HEAD", "", lambda: VerifyingReceiver(OK, mount.check_head))
+
+    async def _read_range(self, mount: MountCheck, start: int, stop: int) -> bool:
+        """Read a range; return True if it was complete, whatever its bytes."""
         field = f"Range: bytes={start}-{stop - 1}\r\n"
         try:
-            await self._request(mount, Timing.RANGE, "GET", field, receiver)
+            return await self._request(
+                mount,
+                Timing.RANGE,
+                "GET",
+                field,
+                lambda: VerifyingReceiver(
+                    PARTIAL_CONTENT,
+                    lambda head: mount.check_range(head, start, stop),
+                    lambda: mount.check_content(start),
+                ),
+            )
         except VerificationError as error:
             if error.args[0] is not VerificationFault.BYTES_DIFFER:
                 raise
             self._record_fault(mount, error)
+            return True
 
     async def _request(
-        self, mount: MountCheck, timing: Timing | None, method: str, fields: str, receiver: VerifyingReceiver
-    ) -> None:
-        """Send a request once, and count its outcome; after an error it is not repeated."""
+        self,
+        mount: MountCheck,
+        timing: Timing | None,
+        method: str,
+        fields: str,
+        make_receiver: Callable[[], VerifyingReceiver],
+    ) -> bool:
+        """Send a request once, and count its outcome; return True if its response was complete.
+
+        After an error it is not repeated.
+        """
         counters = self._state.counters
         try:
-            await self._exchange(mount, timing, method, fields, receiver)
+            await self._exchange(mount, timing, method, fields, make_receiver())
         except RequestRefused as refused:
             counters.refusals += 1
             await self._state.sleep(float(refused.args[0]))
@@ -188,6 +208,8 @@ class LoadClient:
             await self._state.sleep(BACKOFF_SECONDS)
         else:
             counters.requests += 1
+            return True
+        return False
 
     async def _exchange(
         self, mount: MountCheck, timing: Timing | None, method: str, fields: str, receiver: VerifyingReceiver

@@ -53,9 +53,10 @@ class Dialer:
         addresses: of each server; clients are spread over them.
         clock: seconds, for measuring.
         timeout_seconds: for connecting, and again for the TLS handshake.
+        source: returns the IPv4 address from which a client connects by plain HTTP; None: any.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one has a default
         self,
         reactor: ClientReactor,
         addresses: Mapping[ServerOrigin, Sequence[str]],
@@ -63,7 +64,10 @@ class Dialer:
         *,
         clock: Callable[[], float],
         timeout_seconds: float,
+        source: Callable[[int], str] | None = None,
     ) -> None:
+        self._addresses = addresses
+        self._source = source
         self._reactor = reactor
         self._clock = clock
         self._timeout_seconds = timeout_seconds
@@ -89,13 +93,13 @@ class Dialer:
         Raises:
             RequestFailed: the connection or the handshake failed.
         """
-        endpoints = self._endpoints[origin]
+        endpoint = self._find_endpoint(origin, number)
         secure = origin.scheme == "https"
         connection = ClientConnection(
             self._reactor, self._clock, count_content, bytes_per_second, secure=secure
         )
         try:
-            await connectProtocol(endpoints[number % len(endpoints)], connection)
+            await connectProtocol(endpoint, connection)
         except error.ConnectionRefusedError:
             raise RequestFailed("refused") from None
         except (error.TimeoutError, error.TCPTimedOutError):
@@ -114,6 +118,14 @@ class Dialer:
                 connection.close()
                 raise RequestFailed("tls-no-name") from None
         return connection
+
+    def _find_endpoint(self, origin: ServerOrigin, number: int) -> IStreamClientEndpoint:
+        endpoints = self._endpoints[origin]
+        if self._source is None:
+            return endpoints[number % len(endpoints)]
+        addresses, source = self._addresses[origin], (self._source(number), 0)
+        address = addresses[number % len(addresses)]
+        return TCP4ClientEndpoint(self._reactor, address, origin.port, self._timeout_seconds, source)
 
     def _endpoint(self, origin: ServerOrigin, address: str, policy: IPolicyForHTTPS) -> IStreamClientEndpoint:
         endpoint_class = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint

@@ -26,17 +26,18 @@ _JUMP_ONE_IN = 32
 
 
 class Profile(StrEnum):
-    """The behaviour of a client: it reads images, or starts composes."""
+    """The behaviour of a client: it reads images, or starts composes. Of a fleet each client mounts once."""
 
     MOUNT = "mount"
     BOOT = "boot"
     DOWNLOAD = "download"
     COMPOSER = "composer"
+    FLEET = "ztp-3500"
 
     @property
     def is_mount(self) -> bool:
         """True if it reads ranges of images."""
-        return self in {Profile.MOUNT, Profile.BOOT}
+        return self in {Profile.MOUNT, Profile.BOOT, Profile.FLEET}
 
 
 def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, int]]:
@@ -51,7 +52,7 @@ def ranges(profile: Profile, size: int, random: Random) -> Iterator[tuple[int, i
     """
     if size == 0:
         return
-    is_mount = profile is Profile.MOUNT
+    is_mount = profile is not Profile.BOOT
     position = _aligned(random.randrange(size)) if is_mount else 0
     for number in range(MOUNT_RANGES if is_mount else BOOT_RANGES):
         if number < _DIRECTORY_FIRST or (is_mount and random.randrange(_JUMP_ONE_IN) == 0):

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from image_service.tools.loadtest.traffic.counters import Interval
     from image_service.tools.loadtest.traffic.dialer import ClientReactor, Dialer
+    from image_service.tools.loadtest.traffic.fleet_result import FleetResult
     from image_service.tools.loadtest.traffic.plan import Plan
+    from image_service.tools.loadtest.traffic.verification import ReadComparer
 
 OVERDUE_SECONDS = 3.0
 """Time that outstanding requests have at the end: the limit of firmware for a first byte."""
@@ -35,6 +37,7 @@ class Run:
     Args:
         show: called with each interval that has passed.
         clock: seconds, for measuring.
+        blocks: compares what is read; None: with earlier reads.
 
     Attributes:
         state: shared by the clients, with the counters.
@@ -44,15 +47,17 @@ class Run:
         was_interrupted: the run was ended early.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two have defaults
         self,
         reactor: ClientReactor,
         plan: Plan,
         dialer: Dialer,
         show: Callable[[Interval], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        blocks: ReadComparer | None = None,
     ) -> None:
-        self.state = RunState(reactor, plan, dialer, clock)
+        self.state = RunState(reactor, plan, dialer, clock, blocks)
         self.seconds = 0.0
         self.cpu_share = 0.0
         self.checks: list[DigestCheck] = []
@@ -66,12 +71,11 @@ class Run:
     async def run(self) -> None:
         """Run to the end, or until `interrupt`."""
         cpu_seconds = time.process_time()
-        client_class = ComposeLoadClient if self._plan.profile is Profile.COMPOSER else LoadClient
-        clients = [client_class(self.state, number) for number in range(self._plan.clients)]
+        clients = self._make_clients()
         ticks = self._start_ticks(lambda: self._tick(clients))
         overdue = self._reactor.callLater(self._plan.seconds + OVERDUE_SECONDS, self._cancel, overdue=True)
         try:
-            await self._gather(client.run() for client in clients)
+            await self._gather([*(client.run() for client in clients), *self._accompany()])
         finally:
             ticks.stop()
             if overdue.active():
@@ -79,6 +83,19 @@ class Run:
             self._sum_up(cpu_seconds)
         if not self.was_interrupted:
             await self._gather([self._check_images()])
+
+    @property
+    def fleet_result(self) -> FleetResult | None:
+        """How a fleet fared; None: it is another load test."""
+        return None
+
+    def _make_clients(self) -> Sequence[LoadClient]:
+        client_class = ComposeLoadClient if self._plan.profile is Profile.COMPOSER else LoadClient
+        return [client_class(self.state, number) for number in range(self._plan.clients)]
+
+    def _accompany(self) -> Iterable[Coroutine[Deferred[None], object, None]]:
+        """Return what happens beside the clients; the run lasts until that has ended too."""
+        return ()
 
     def interrupt(self) -> None:
         """Stop now; the counts remain."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from image_service.tools.loadtest.traffic.connection import ClientConnection
     from image_service.tools.loadtest.traffic.dialer import Dialer
     from image_service.tools.loadtest.traffic.plan import ImageTarget, Plan, ServerOrigin
+    from image_service.tools.loadtest.traffic.verification import ReadComparer
 
 MAX_RAMP_UP_SECONDS = 2.0
 """Clients start one after the other over this time, so that they do not overflow the listen backlog."""
@@ -29,15 +30,23 @@ class RunState:
 
     Args:
         clock: seconds, for measuring.
+        blocks: compares what is read; None: with earlier reads.
     """
 
-    def __init__(self, reactor: IReactorTime, plan: Plan, dialer: Dialer, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        plan: Plan,
+        dialer: Dialer,
+        clock: Callable[[], float],
+        blocks: ReadComparer | None = None,
+    ) -> None:
         self.plan = plan
         self.clock = clock
         self.counters = LoadCounters(
             Timing.FIRST_BYTE if plan.profile is Profile.DOWNLOAD else Timing.REQUEST
         )
-        self.blocks = BlockDigests()
+        self.blocks: ReadComparer = blocks or BlockDigests()
         self.started_at = clock()
         self._reactor = reactor
         self._dialer = dialer

@@ -6,7 +6,7 @@ import json
 import re
 from array import array
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -53,6 +53,24 @@ class ResponseHead:
         """Content-Length; None if it is absent or not a number."""
         text = self.fields.get("content-length", "")
         return int(text) if text.isdecimal() else None
+
+
+class ReadComparer(Protocol):
+    """Compares what is read with what the bytes must be."""
+
+    compared: int
+    """How many pieces were compared."""
+
+    def version(self, image: int, etag: str | None) -> int:
+        """Return the number of an image's version."""
+
+    def check(self, version: int, start: int, data: bytes) -> int | None:
+        """Compare blocks; return an offset at or before which they differ, or None.
+
+        Args:
+            start: offset of the first block, a multiple of ``BLOCK``.
+            data: whole blocks; the last of the image may be shorter.
+        """
 
 
 class BlockDigests:
@@ -113,7 +131,7 @@ class ContentCheck:
         start: offset of the first byte in the image.
     """
 
-    def __init__(self, blocks: BlockDigests, version: int, start: int, size: int) -> None:
+    def __init__(self, blocks: ReadComparer, version: int, start: int, size: int) -> None:
         self._blocks = blocks
         self._version = version
         self._position = start
@@ -150,7 +168,7 @@ class MountCheck:
     """
 
     image: int
-    blocks: BlockDigests = attrs.field(repr=False)
+    blocks: ReadComparer = attrs.field(repr=False)
     size: int | None = None
     etag: str | None = None
     version: int | None = None
