@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 SMALL = ("--clients=20", "--infra-envs=4", "--ranges=20", "--start=1s", "--outage=1s", "--duration=10m")
-LARGE = ("--clients=350", "--infra-envs=70", "--start=1m", "--duration=45m")
+LARGE = ("--clients=350", "--infra-envs=70", "--start=1m", "--duration=3h")
 EVENTS = ["another base image", "outage of assisted-service", "rolling restart"]
 WRONG_SPLICE = """
 from image_service.tools.loadtest.fleet import expected_images
@@ -52,7 +52,6 @@ def test_every_host_of_a_fleet_gets_the_bytes_of_its_version(
     assert [name for name, *_ in fleet["events"]] == EVENTS
     assert fleet["bases_read"] == 2
     assert 0 < fleet["upstream_calls"] < fleet["hosts"] * fleet["ranges"] / 10
-    assert report["counts"]["errors"].keys() <= {"refused", "closed", "reset"}, "of the restarts alone"
     assert f"of {fleet['hosts']} read" in output
 
 

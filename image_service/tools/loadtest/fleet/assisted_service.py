@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import Counter
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from image_service.tools.loadtest.fleet.splice import make_config
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _INFRA_ENV = 5  # in a path, split at its slashes: /api/assisted-install/v2/infra-envs/ID
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as http.server has it
+        """Print what went wrong, but not that a service has closed its connections: it restarts."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class FleetAssistedService:
@@ -71,8 +81,7 @@ class FleetAssistedService:
             def log_message(handler, *_: object) -> None:  # noqa: N805 - as above
                 """Print nothing."""
 
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            server.daemon_threads = True
+        with _Server(("127.0.0.1", 0), Handler) as server:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
             try:
