@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import suppress
 from itertools import islice
@@ -17,10 +18,11 @@ from image_service.common.openapi.document import (
     TEXT_OR_NULL,
     TIME,
     TIME_OR_NULL,
+    QueryParameter,
     list_schema,
     object_schema,
 )
-from image_service.core.errors import Unavailable
+from image_service.core.errors import InvalidRequest, Unavailable
 from image_service.server.admin.advice import advise
 from image_service.server.admin.events import CONTENT_TYPE, EventStreams
 from image_service.server.boot_progress.board import INTERVALS
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 256
 """Of mounts, sent at a time."""
+_NUMBER: Json = {"type": "integer", "minimum": 0}
 _IMAGE_NAME = ("version", "openshift_version", "cpu_architecture", "type")
 _SCHEMAS: Schemas = {
     **BASE_IMAGE_SCHEMAS,
@@ -100,7 +103,16 @@ class ProgressApi:
         """See `AdminApi`."""
         return (
             ApiOperation(
-                "GET", "/api/v1/mounts", "getMounts", "list mounts", self._list_mounts, reply="Mounts"
+                "GET",
+                "/api/v1/mounts",
+                "getMounts",
+                "list mounts, the latest first",
+                self._list_mounts,
+                reply="Mounts",
+                query=(
+                    QueryParameter("limit", "how many; all", _NUMBER),
+                    QueryParameter("offset", "how many of the latest to leave out; none", _NUMBER),
+                ),
             ),
             ApiOperation(
                 "GET", "/api/v1/images", "getImages", "list base images", self._images, reply="BaseImages"
@@ -136,9 +148,10 @@ class ProgressApi:
         """See `AdminApi`."""
         return _SCHEMAS
 
-    async def _list_mounts(self, _: ApiRequest) -> ApiResponse:
+    async def _list_mounts(self, request: ApiRequest) -> ApiResponse:
+        offset, limit = _parse_number(request, "offset"), _parse_number(request, "limit")
         await self._activity.refresh()
-        return _compact({"mounts": self._activity.progress.describe_all()})
+        return _compact({"mounts": self._activity.progress.describe_all(offset or 0, limit)})
 
     async def _images(self, _: ApiRequest) -> ApiResponse:
         return ApiResponse(200, (await self._state.render_images()).encode())
@@ -187,6 +200,14 @@ class ProgressApi:
         events += [{"type": "failure", "failure": _describe_failure(failure)} for failure in failed]
         seen.failures = failures.revision
         return events
+
+
+def _parse_number(request: ApiRequest, name: str) -> int | None:
+    """Return the number of a parameter; None: the query does not have it."""
+    text = request.query.get(name)
+    if text is not None and not re.fullmatch(r"[0-9]{1,9}", text):
+        raise InvalidRequest(f"{name} must be a whole number of at most nine digits")
+    return None if text is None else int(text)
 
 
 def _compact(document: Json) -> ApiResponse:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from base64 import b64decode
 from collections import OrderedDict, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from image_service.server.boot_progress.recording import CollectedReads
 
-MAX_RECORDS = 4096
-"""That are kept; beyond it, those that were not read for longest are forgotten."""
+MAX_RECORDS = 16384
+"""That are kept, of 4.4 KB each; beyond it, those that were not read for longest are forgotten."""
 KEEP_SECONDS = 3600.0
 RATE_SECONDS = 10.0
 """The rate is the mean of these seconds."""
@@ -322,10 +323,11 @@ class ProgressBoard:
         record.revision = self.revision
         record.described = None
 
-    def describe_all(self) -> list[dict[str, Any]]:
-        """Return the descriptions, the latest first."""
-        now = self._seconds()
-        return [self._describe(record, now) for record in reversed(self._records.values())]
+    def describe_all(self, offset: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return the descriptions, the latest first; at most `limit` after the first `offset`."""
+        now, stop = self._seconds(), None if limit is None else offset + limit
+        records = islice(reversed(self._records.values()), offset, stop)
+        return [self._describe(record, now) for record in records]
 
     def changes(self, after: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Return the descriptions that have changed after a revision, by their own, in order."""

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from image_service.core.errors import NotFound, Unavailable
+from image_service.core.errors import InvalidRequest, NotFound, Unavailable
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity, ProcessActivity
 from image_service.server.admin.events import KEEP_ALIVE_SECONDS, MAX_STREAMS
 from image_service.server.admin.progress_api import MAX_EVENTS, ProgressApi
@@ -134,6 +134,25 @@ async def test_activity_is_what_was_done_since_the_last_collection(site: Site) -
     site.process.record_link_use("4f2a")
     (second,) = (await site.document("activity"))["link_uses"]
     assert second["id"] == "4f2a"
+
+
+@ensure_deferred
+async def test_page_of_mounts_has_those_after_the_latest(site: Site) -> None:
+    for number in range(5):
+        site.read(f"192.0.2.{number}")
+        await site.document("mounts")
+    operation = next(each for each in site.api.operations if each.path == "/api/v1/mounts")
+
+    async def addresses(**query: str) -> list[str]:
+        response = await operation.handler(ApiRequest("GET", operation.path, query=query))
+        return [mount["address"] for mount in json.loads(response.body)["mounts"]]
+
+    assert await addresses(limit="2") == ["192.0.2.4", "192.0.2.3"]
+    assert await addresses(limit="2", offset="3") == ["192.0.2.1", "192.0.2.0"]
+    assert await addresses(offset="4") == ["192.0.2.0"]
+    assert await addresses(limit="0") == []
+    with pytest.raises(InvalidRequest, match="limit must be a whole number"):
+        await addresses(limit="-1")
 
 
 @ensure_deferred
