@@ -79,9 +79,7 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--duration", metavar="TIME", help="such as 30s or 5m (default: 30s; of a fleet at most: 45m)"
     )
-    parser.add_argument(
-        "--ranges", default="3000", metavar="N", help="that each host of a fleet reads (default: 3000)"
-    )
+    parser.add_argument("--ranges", metavar="N", help="that each host of a fleet reads (default: 3000)")
     parser.add_argument("--start", metavar="TIME", help="in which the hosts of a fleet start (default: 10m)")
     parser.add_argument(
         "--outage", metavar="TIME", help="how long the fleet's assisted-service is out (default: 60s)"

@@ -130,6 +130,10 @@ def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
     collector.require(
         arguments.compose is None or profile is Profile.COMPOSER, "--compose: needs --profile composer"
     )
+    of_a_fleet = arguments.ranges, arguments.start, arguments.outage
+    collector.require(
+        of_a_fleet == (None, None, None), f"--ranges, --start, --outage: need --profile {Profile.FLEET}"
+    )
     fields = [field for text in arguments.header for field in parse("--header", _fields, text, ())]
     options = LoadTestOptions(
         plan=Plan(

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import uuid
 from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from image_service.tools.loadtest.traffic.objectives import Objective
 
 SERVICES = 2
-HOSTS, INFRA_ENVS, DURATION, START = "3500", "700", "45m", "10m"
-_OUTAGE = "60s"
+HOSTS, INFRA_ENVS, RANGES = "3500", "700", "3000"
+DURATION, START, OUTAGE = "45m", "10m", "60s"
 _IMAGE_BYTES = 64 << 20
 _MORE_CONNECTIONS = 1000
 _OWN_DESCRIPTORS = 512
@@ -124,9 +125,9 @@ def parse_fleet_options(arguments: argparse.Namespace) -> FleetOptions:
         FleetPlan(
             hosts=hosts,
             infra_envs=parse("--infra-envs", parse_number(1, MAX_REGISTERED), infra_envs, 1),
-            ranges=parse("--ranges", parse_number(1, MOUNT_RANGES), arguments.ranges, 1),
+            ranges=parse("--ranges", parse_number(1, MOUNT_RANGES), arguments.ranges or RANGES, 1),
             start_seconds=parse("--start", parse_duration, arguments.start or START, 1.0),
-            outage_seconds=parse("--outage", parse_duration, arguments.outage or _OUTAGE, 1.0),
+            outage_seconds=parse("--outage", parse_duration, arguments.outage or OUTAGE, 1.0),
         ),
         seconds=parse("--duration", parse_duration, arguments.duration or DURATION, 1.0),
         timeout_seconds=parse("--timeout", parse_duration, arguments.timeout, 1.0),
@@ -163,8 +164,7 @@ def _run(  # noqa: PLR0913, PLR0917 - what `run_fleet` has
             service.start(infra_envs[-1])
         targets = tuple(
             parse_target(f"http://127.0.0.1:{service.port}{service.path(infra_env)}")
-            for number, infra_env in enumerate(infra_envs)
-            for service in (services[number % SERVICES],)
+            for infra_env, service in zip(infra_envs, cycle(services), strict=False)
         )
         plan = Plan(
             targets=targets,
