@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay, 
 from tests.core.images.building import base_file, build, contents, maps_over, overlays_for, read
 
 if TYPE_CHECKING:
+    from image_service.core.base_file import Residency
     from image_service.core.extents import Extent
 
 FILE = LocalFile(-1, 10 * 2**30, "never opened")
@@ -132,3 +133,11 @@ def test_repr_does_not_show_literals() -> None:
     image = ExtentMap((Literal(secret.encode()), Zeros(3)))
     assert secret not in repr(image)
     assert secret not in repr(Overlay(0, Literal(secret.encode())))
+
+
+def test_an_image_is_remote_if_a_file_of_it_may_lack_bytes() -> None:
+    remote = LocalFile(-1, 10, "never opened", cast("Residency", object()))
+    around = (Literal(b"x"), Zeros(1), FileExtent(FILE, 0, 1))
+    assert not ExtentMap(around).is_remote
+    assert not ExtentMap(()).is_remote
+    assert ExtentMap((*around, FileExtent(remote, 0, 10))).is_remote

@@ -102,6 +102,13 @@ def test_any_range_equals_the_handlers_response_or_is_left_to_it(ranges: list[tu
             assert found == (expected if expected[0] == 206 else None)
 
 
+def test_only_remote_images_are_searched_for_absent_bytes(service: Service) -> None:
+    stream = stream_of(ask(service))
+    assert stream.is_remote, "nothing is known yet"
+    respond(service, stream)
+    assert not stream.is_remote
+
+
 def test_further_range_has_the_cors_fields(service: Service) -> None:
     service = attrs.evolve(service, cors=Cors(("https://console.test",)))
     prepared = ask(service, origin="https://console.test")
