@@ -19,7 +19,7 @@ pytestmark = pytest.mark.acceptance
 
 SMALL = ("--clients=20", "--infra-envs=4", "--ranges=20", "--start=1s", "--outage=1s", "--duration=10m")
 LARGE = ("--clients=350", "--infra-envs=70", "--start=1m", "--duration=3h")
-EVENTS = ["another base image", "outage of assisted-service", "rolling restart"]
+EVENTS = ["outage of assisted-service", "rolling restart", "another base image"]
 WRONG_SPLICE = """
 from image_service.tools.loadtest.fleet import expected_images
 right = expected_images.make_config

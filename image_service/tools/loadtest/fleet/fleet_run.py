@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from image_service.tools.loadtest.traffic.plan import Plan
     from image_service.tools.loadtest.traffic.run_state import RunState
 
-BASE_CHANGES_AT, OUTAGE_AT, RESTARTS_AT = 0.25, 0.45, 0.65
-"""Shares of all ranges: when so many were read, the event begins."""
+OUTAGE_AT, RESTARTS_AT, BASE_CHANGES_AT = 0.25, 0.45, 0.65
+"""Shares of all ranges: when so many were read, the event begins.
+
+The base image changes last: a service that is restarted afterwards has lost the one before, with its mounts.
+"""
 LATE_HOSTS = 0.1
 """The share of hosts that start after the base image has changed."""
 _POLL_SECONDS = 0.2
@@ -117,7 +120,7 @@ class FleetHost(LoadClient):
 
 
 class FleetRun(Run):
-    """Runs a fleet, and what befalls it: another base image, an outage of assisted-service, restarts."""
+    """Runs a fleet, and what befalls it: an outage of assisted-service, restarts, another base image."""
 
     def __init__(  # noqa: PLR0913 - those of `Run`, and the fleet's own
         self,
@@ -162,9 +165,9 @@ class FleetRun(Run):
 
     async def _let_events_happen(self) -> None:
         for at, name, happen in (
-            (BASE_CHANGES_AT, "another base image", self._change_base),
             (OUTAGE_AT, "outage of assisted-service", self._lose_assisted_service),
             (RESTARTS_AT, "rolling restart", self._restart_services),
+            (BASE_CHANGES_AT, "another base image", self._change_base),
         ):
             await self._await_share(at)
             if self.state.is_over:
