@@ -100,6 +100,8 @@ bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the
 lock: $(VENV)/lock ## pin the container's dependencies, with hashes; ARGS=--upgrade takes the newest
 	$(compile) --extra pkcs11 --extra postgresql --extra s3 setup.cfg --output-file requirements.lock $(ARGS)
 	$(compile) --extra jobs --extra pkcs11 --extra postgresql --extra s3 setup.cfg --output-file requirements-jobs.lock $(ARGS)
+	sed -n '/^install_requires/,/^$$/s/^    //p' .ci/toolkit/setup.cfg | \
+		$(compile) --constraint requirements-jobs.lock - --output-file requirements-toolkit.lock $(ARGS)
 	$(compile) --group release --output-file requirements-build.lock $(ARGS)
 
 release: $(VENV)/lock ## build dist/: sdist, wheel, SBOM, SHA256SUMS; look up vulnerabilities of the dependencies
