@@ -7,6 +7,7 @@ ADMIN_LISTEN ?= 127.0.0.1:8081
 JOBS_ADMIN_LISTEN ?= 127.0.0.1:8092
 
 bin := $(VENV)/bin
+release := PYTHON='$(abspath $(VENV)/bin)/python' .ci/release dist
 definition := setup.cfg pyproject.toml
 compile := UV_CUSTOM_COMPILE_COMMAND='make lock' $(bin)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links
@@ -19,7 +20,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs boot check fast test container-test systemd-test cluster-test soak lint format docs site manifests bench lock release toolkit deps clean
+.PHONY: help run jobs boot check fast test container-test systemd-test cluster-test soak lint format docs site manifests bench lock release packages chart toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -62,7 +63,7 @@ cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of two no
 	$(bin)/python -m pytest -n 0 -m cluster -s $(ARGS) tests/packaging/test_cluster.py
 
 # One at a time: each takes the whole machine.
-soak: $(VENV)/tools ## run the tests that take minutes: large numbers, random examples, systemd-test, cluster-test
+soak: $(VENV)/tools $(VENV)/lock ## run the tests that take minutes: large numbers, random examples, systemd-test, cluster-test
 	$(bin)/python -m pytest -n 0 -m 'soak or systemd or cluster or hypothesis' --hypothesis-profile=search \
 		--timeout 3600 $(ARGS)
 
@@ -104,11 +105,17 @@ lock: $(VENV)/lock ## pin the container's dependencies, with hashes; ARGS=--upgr
 		$(compile) --constraint requirements-jobs.lock - --output-file requirements-toolkit.lock $(ARGS)
 	$(compile) --group release --output-file requirements-build.lock $(ARGS)
 
-release: $(VENV)/lock ## build dist/: sdist, wheel, SBOM, SHA256SUMS; look up vulnerabilities of the dependencies
-	.ci/audit requirements.lock
-	.ci/audit requirements-jobs.lock
-	.ci/audit requirements-build.lock
-	PYTHON='$(abspath $(bin))/python' .ci/release dist
+# With VERSION: `make check`, then a commit and a tag of this version, from which everything is built.
+release: $(VENV)/lock $(VENV)/tools ## build all of a release in dist/; VERSION=1.2.3: commit and tag it first; nothing is pushed
+	for lock in $(wildcard requirements*.lock); do .ci/audit "$$lock" || exit; done
+	$(if $(VERSION),$(MAKE) check && .ci/set-version '$(VERSION)')
+	$(release)
+
+packages: $(VENV)/lock ## build dist/SYSTEM/: packages of Debian and RPM, and the wheels; needs nfpm
+	$(release) packages
+
+chart: $(VENV)/lock ## build the Helm chart in dist/, for a web server and a registry, and the wheels
+	$(release) chart
 
 toolkit: $(VENV)/tools ## build dist/image_toolkit-*.whl: the imaging toolkit alone, without Twisted
 	.ci/toolkit/build dist

@@ -1,7 +1,7 @@
-"""Prints the SBOM of an installed image-service as CycloneDX JSON: ``.ci/sbom.py PYTHON LOCK``.
+"""Prints the SBOM of an installed product as CycloneDX JSON: ``.ci/sbom.py PYTHON LOCK [SUBJECT]``.
 
 ``cyclonedx-py`` describes the packages of an environment; this adds their hashes from the lock, and makes
-image-service the subject.
+the product the subject: image-service, or image-toolkit.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-SUBJECT = "image-service"
 
-
-def main(python: str, lock: str) -> None:
+def main(python: str, lock: str, subject: str = "image-service") -> None:
     """Print the SBOM of the environment of `python`; exit with the reason if it is not that of the lock."""
     command = (sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", python)
     described = subprocess.run(command, check=True, stdout=subprocess.PIPE)  # noqa: S603 - a fixed program
     document = json.loads(described.stdout)
-    complete(document, read_lock(Path(lock).read_text()))
+    complete(document, read_lock(Path(lock).read_text()), subject)
     text = json.dumps(document, indent=2, sort_keys=True)
     fault = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if fault:
@@ -38,13 +36,13 @@ def read_lock(text: str) -> dict[tuple[str, str], list[str]]:
     return {(name, version): re.findall("sha256:([0-9a-f]{64})", rest) for name, version, rest in entries}
 
 
-def complete(document: dict[str, Any], locked: dict[tuple[str, str], list[str]]) -> None:
-    """Make image-service the subject of an SBOM, and add the digests of the other components."""
+def complete(document: dict[str, Any], locked: dict[tuple[str, str], list[str]], subject: str) -> None:
+    """Make the product the subject of an SBOM, and add the digests of the other components."""
     components = {component["name"]: component for component in document["components"]}
-    subject = components.pop(SUBJECT)
-    subject.pop("externalReferences")  # the wheel's path on this machine
-    subject |= {"type": "application", "purl": f"pkg:generic/{SUBJECT}@{subject['version']}"}
-    document["metadata"]["component"] = subject
+    product = components.pop(subject)
+    product.pop("externalReferences")  # the wheel's path on this machine
+    product |= {"type": "application", "purl": f"pkg:generic/{subject}@{product['version']}"}
+    document["metadata"]["component"] = product
     document["components"] = list(components.values())
     for name, component in components.items():
         normal = re.sub(r"[-_.]+", "-", name).lower()

@@ -24,9 +24,11 @@ _COMPILED = {
     "coreos-installer": "cargo install coreos-installer",
     "cosign": "go install github.com/sigstore/cosign/v2/cmd/cosign",
     "crane": "go install github.com/google/go-containerregistry/cmd/crane",
+    "nfpm": "go install github.com/goreleaser/nfpm/v2/cmd/nfpm",
     "oras": "go install oras.land/oras/cmd/oras",
     "temporal-server": _TEMPORAL % "server",
     "temporal-sql-tool": _TEMPORAL % "tools/sql",
+    "uv": "pip install --group lock",
     "versitygw": "go install versitygw",
 }
 

@@ -87,6 +87,18 @@ def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def toolkit_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of the toolkit as `make toolkit` does."""
+    needs_client("git")
+    dist = tmp_path_factory.mktemp("toolkit")
+    environment = bare_environment()
+    environment["PATH"] = f"{sys.exec_prefix}/bin:{environment['PATH']}"
+    subprocess.run([CHECKOUT / ".ci/toolkit/build", dist], check=True, env=environment, capture_output=True)
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
 def podman() -> Podman:
     storage = CHECKOUT / ".cache" / "containers"
     storage.mkdir(parents=True, exist_ok=True)

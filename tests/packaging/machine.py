@@ -1,9 +1,8 @@
-"""A machine on which systemd is PID 1: a container with the wheel, installed as docs/package.md says."""
+"""A machine on which systemd is PID 1: a container."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-PYTHON = "/opt/image-service/bin/python"
-_IMAGE = "localhost/image-service-systemd:test"
-_NAME = "image-service-systemd-test"
 _BASE = Base(
     "bookworm",  # whose systemd still starts where the machine has the first version of cgroups
     (
@@ -34,10 +30,8 @@ _CAPABILITIES = "SYS_ADMIN,SYS_CHROOT,SYS_PTRACE,MKNOD,NET_ADMIN"
 _CONTAINERFILE = """
 ARG BASE_IMAGE
 FROM ${BASE_IMAGE}
-COPY *.whl /srv/
-RUN python3 -m venv /opt/image-service \\
-    && /opt/image-service/bin/pip install --quiet --no-cache-dir "$(ls /srv/*.whl)[jobs]" \\
-    && /opt/image-service/bin/image-service examples /srv/conf
+COPY files /srv
+RUN %s
 CMD ["sh", "-c", "mount --make-rshared / && exec /sbin/init"]
 STOPSIGNAL SIGRTMIN+3
 """
@@ -49,13 +43,15 @@ class Machine:
 
     Args:
         runner: that started it.
+        name: of the container.
     """
 
     runner: PodmanRun
+    name: str
 
     def command(self, *command: str) -> list[str]:
         """Return the command line that runs a command on the machine."""
-        return self.runner.podman.command(*self.runner.options, "exec", "--interactive", _NAME, *command)
+        return self.runner.podman.command(*self.runner.options, "exec", "--interactive", self.name, *command)
 
     def run(self, *command: str) -> str:
         """Run a command to its end; fail the test with its output if it fails."""
@@ -100,8 +96,8 @@ class Machine:
     def reboot(self) -> None:
         """Stop the machine in order, and start it."""
         podman, options = self.runner.podman, self.runner.options
-        podman.run(*options, "stop", "--time=120", _NAME)
-        podman.run(*options, "start", _NAME)
+        podman.run(*options, "stop", "--time=120", self.name)
+        podman.run(*options, "start", self.name)
         self.wait_until_up()
 
     def wait_until_up(self) -> None:
@@ -119,30 +115,31 @@ class Machine:
 
 
 @contextmanager
-def running_machine(podman: Podman, wheel: Path, directory: Path) -> Iterator[Machine]:
-    """Run a machine with the wheel until the block ends.
+def running_machine(podman: Podman, name: str, context: Path, setup: str) -> Iterator[Machine]:
+    """Run a machine until the block ends.
 
     Args:
         podman: that has or makes the base.
-        wheel: to install.
-        directory: for the context of the build.
+        name: of the container.
+        context: a directory, whose directory `files` is /srv of the machine.
+        setup: a command of the shell, for the image; it has the network.
     """
+    image = f"localhost/{name}:test"
     podman.make_base(_BASE)
-    shutil.copy(wheel, directory)
-    (directory / "Containerfile").write_text(_CONTAINERFILE)
-    podman.build(directory, _IMAGE, {}, _BASE)
+    (context / "Containerfile").write_text(_CONTAINERFILE % setup)
+    podman.build(context, image, {}, _BASE)
     try:
-        runner = by_podman(podman, _IMAGE) or missing("podman cannot run a container here")
-        machine = Machine(runner)
-        options = ("--detach", f"--name={_NAME}", "--systemd=always", "--network=none", "--replace")
+        runner = by_podman(podman, image) or missing("podman cannot run a container here")
+        machine = Machine(runner, name)
+        options = ("--detach", f"--name={name}", "--systemd=always", "--network=none", "--replace")
         views = ("--security-opt=seccomp=unconfined", "--security-opt=unmask=ALL")
         limits = ("--ulimit=nofile=20000:20000", "--ulimit=nproc=10000:10000")
-        started = ("run", *options, *views, *limits, f"--cap-add={_CAPABILITIES}", _IMAGE)
+        started = ("run", *options, *views, *limits, f"--cap-add={_CAPABILITIES}", image)
         podman.run(*runner.options, *started)
         try:
             machine.wait_until_up()
             yield machine
         finally:
-            podman.run("rm", "--force", "--time=5", _NAME)
+            podman.run("rm", "--force", "--time=5", name)
     finally:
-        podman.remove(_IMAGE)
+        podman.remove(image)

@@ -160,7 +160,7 @@ zope-interface==8.7 ; python_full_version < '3.14' \\
     --hash=sha256:{digests[1]}
     # via twisted
 """
-    sbom.complete(document, sbom.read_lock(lock))
+    sbom.complete(document, sbom.read_lock(lock), "image-service")
     (component,) = document["components"]
     (reference,) = component["externalReferences"]
     assert [entry["content"] for entry in reference["hashes"]] == digests
@@ -169,4 +169,5 @@ zope-interface==8.7 ; python_full_version < '3.14' \\
 
 def test_sbom_is_refused_for_a_package_that_is_not_locked(sbom: ModuleType) -> None:
     with pytest.raises(SystemExit, match="attrs 2 is installed, and not locked"):
-        sbom.complete(described(("attrs", "2")), sbom.read_lock("attrs==1 \\\n    --hash=sha256:" + "a" * 64))
+        lock = sbom.read_lock("attrs==1 \\\n    --hash=sha256:" + "a" * 64)
+        sbom.complete(described(("attrs", "2")), lock, "image-service")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from tests.acceptance.clients import missing
 from tests.acceptance.service import os_image
 from tests.core.formats.filesystems.iso_builder import write_sparse_live_iso
 from tests.jobs.running_role import DISTRIBUTION, wait_until
-from tests.packaging.machine import PYTHON, Machine, running_machine
+from tests.packaging.machine import Machine, running_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.systemd, pytest.mark.timeout(1800)]
 
 SERVE, JOBS, WORKER = "image-service", "image-service-jobs", "image-service-worker"
+PYTHON = "/opt/image-service/bin/python"
 PROGRAM = "/opt/image-service/bin/image-service"
+# As docs/package.md says.
+INSTALL = (
+    "python3 -m venv /opt/image-service"
+    ' && /opt/image-service/bin/pip install --quiet --no-cache-dir "$(ls /srv/*.whl)[jobs]"'
+    f" && {PROGRAM} examples /srv/conf"
+)
 STANDALONE = f"ExecStart=\nExecStart={PROGRAM} serve --standalone\n"
 STATE = "/var/lib/private/image-service"
 SOCKET = "unix:/run/image-service-jobs/jobs.sock"
@@ -50,7 +58,10 @@ GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).sta
 def machine(podman: Podman, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if os.geteuid() != 0:
         missing("root, without which systemd cannot be PID 1 of a container")
-    with running_machine(podman, wheel, tmp_path_factory.mktemp("context")) as found:
+    context = tmp_path_factory.mktemp("context")
+    (context / "files").mkdir()
+    shutil.copy(wheel, context / "files")
+    with running_machine(podman, "image-service-systemd-test", context, INSTALL) as found:
         units = f"{SERVE}.service {JOBS}.service {WORKER}.service"
         found.run("sh", "-c", f"cd /srv/conf && cp {units} /etc/systemd/system")
         yield found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import zipfile
 from configparser import ConfigParser
 from typing import TYPE_CHECKING, Any
@@ -13,25 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from image_service import __version__
-from tests.acceptance.clients import needs_client
 from tests.packaging.conftest import CHECKOUT, bare_environment, install_wheel
 from tests.s3_server import BUCKET, running_s3_server
 from tests.toolkit.coreos_disk import build_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-@pytest.fixture(scope="module")
-def toolkit_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel as `make toolkit` does."""
-    needs_client("git")
-    dist = tmp_path_factory.mktemp("toolkit")
-    environment = bare_environment()
-    environment["PATH"] = f"{sys.exec_prefix}/bin:{environment['PATH']}"
-    subprocess.run([CHECKOUT / ".ci/toolkit/build", dist], check=True, env=environment, capture_output=True)
-    (found,) = dist.glob("*.whl")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,228 @@
+"""Packages for Debian and RPM: what is in them, and that they install, upgrade and remove the service."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from image_service import __version__
+from tests.acceptance.clients import missing, needs_client, run_client
+from tests.jobs.running_role import DISTRIBUTION, wait_until
+from tests.packaging.conftest import CHECKOUT
+from tests.packaging.machine import running_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.packaging.containers import Podman
+    from tests.packaging.machine import Machine
+
+SOURCES = CHECKOUT / ".ci" / "packages"
+NAMES = ("image-service", "image-service-jobs", "image-service-toolkit")
+SCRIPTS = sorted(path for kind in ("deb", "rpm") for path in (SOURCES / kind).glob("p*"))
+BUILT_AT = "1700000000"
+STATE = "/var/lib/private/image-service"
+CONFIGURATION = "/etc/image-service/image-service.env"
+HEALTH = ("image-service", "health")
+SOCKET = "unix:/run/image-service-jobs/jobs.sock"
+
+
+def build(wheels: Path, system: str, directory: Path, **variables: str) -> Path:
+    """Build the packages of a system from wheels; return the directory with them."""
+    for program in ("nfpm", "uv"):
+        needs_client(program)
+    for wheel in wheels.glob("*.whl"):
+        shutil.copy(wheel, directory)
+    places = (f"{sys.exec_prefix}/bin", os.environ["PATH"], str(Path.home() / "go/bin"))
+    environment = {**os.environ, "PATH": ":".join(places), "SOURCE_DATE_EPOCH": BUILT_AT, **variables}
+    done = subprocess.run(
+        [SOURCES / "build", directory, system], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return directory / system
+
+
+@pytest.fixture(scope="module")
+def wheels(wheel: Path, toolkit_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with both wheels."""
+    directory = tmp_path_factory.mktemp("wheels")
+    for each in (wheel, toolkit_wheel):
+        shutil.copy(each, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def debs(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(wheels, "debian12", tmp_path_factory.mktemp("debs"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_shell_accepts_the_scripts(script: Path) -> None:
+    subprocess.run(["sh", "-n", script], check=True)
+
+
+def test_packages_are_for_pythons_that_are_promised() -> None:
+    (line,) = re.findall(r"^declare -A pythons=\((.*)\)$", (SOURCES / "build").read_text(), re.MULTILINE)
+    promised = re.findall(r"Python :: (3\.\d+)$", (CHECKOUT / "setup.cfg").read_text(), re.MULTILINE)
+    assert set(re.findall(r"=(3\.\d+)", line)) <= set(promised)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_upgrade_never_replaces_edited_configuration(name: str) -> None:
+    described = yaml.safe_load((SOURCES / f"{name}.yaml").read_text())
+    files = [each for each in described["contents"] if each["dst"].startswith("/etc")]
+    assert all(each["type"] == "config|noreplace" and each["file_info"]["mode"] == 0o640 for each in files)
+    assert {Path(each["dst"]).name for each in files} <= {path.name for path in SOURCES.glob("*.env")}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_packages_are_equal_wherever_they_are_built(debs: Path, wheels: Path, tmp_path: Path) -> None:
+    again = build(wheels, "debian12", tmp_path, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="1")
+    expected = {path.name: path.read_bytes() for path in debs.iterdir()}
+    assert {re.split("_", name)[0] for name in expected} == set(NAMES)
+    assert {path.name for path in again.iterdir()} == expected.keys()
+    assert [path.name for path in again.iterdir() if path.read_bytes() != expected[path.name]] == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_lintian_finds_nothing(debs: Path) -> None:
+    said = run_client("lintian", "--allow-root", *sorted(debs.iterdir()), timeout_seconds=3000)
+    assert said.decode() == ""
+
+
+@pytest.fixture(scope="module")
+def machine(
+    podman: Podman, debs: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
+    """Run a Debian 12 with the packages in /srv/now, and those of a later revision in /srv/later."""
+    if os.geteuid() != 0:
+        missing("root, without which systemd cannot be PID 1 of a container")
+    context = tmp_path_factory.mktemp("context")
+    shutil.copytree(debs, context / "files" / "now")
+    later = build(wheels, "debian12", tmp_path_factory.mktemp("later"), REVISION="2")
+    shutil.copytree(later, context / "files" / "later")
+    with running_machine(podman, "image-service-packages-test", context, "rm -r /var/lib/apt/lists") as found:
+        yield found
+
+
+@pytest.fixture
+def clean(machine: Machine) -> Iterator[Machine]:
+    """Return the machine, without the packages before and after the test."""
+    yield machine
+    machine.run("apt-get", "--yes", "purge", *NAMES)
+    machine.run("rm", "--recursive", "--force", "/etc/image-service")
+
+
+def install(machine: Machine, *names: str, of: str = "now") -> None:
+    files = " ".join(f"/srv/{of}/{name}_*.deb" for name in names)
+    machine.run("sh", "-c", f"DEBIAN_FRONTEND=noninteractive apt-get --yes install {files}")
+
+
+def wait_until_healthy(machine: Machine) -> None:
+    wait_until(lambda: machine.status(*HEALTH) == 0, lambda: machine.explain("image-service"))
+
+
+def version_of(machine: Machine, name: str) -> str:
+    return machine.run("dpkg-query", "--show", "--showformat=${Version}", name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_installed_service_runs_and_health_finds_it(clean: Machine) -> None:
+    install(clean, "image-service")
+    wait_until_healthy(clean)
+    assert clean.show("image-service", "ActiveState", "UnitFileState") == ["active", "enabled"]
+    assert clean.run("stat", "--format=%U", STATE) == "image-service"
+    assert clean.run("image-service", "--version") == f"image-service {__version__}"
+    assert clean.run("stat", "--format=%a", CONFIGURATION) == "640"
+    assert clean.run("zgrep", "--count", "TH IMAGE-SERVICE-SERVE", "/usr/share/man/man1/image-service-serve.1.gz")
+    assert clean.status("dpkg", "--verify", "image-service") == 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_upgrade_restarts_the_service_and_keeps_configuration_and_data(clean: Machine) -> None:
+    install(clean, "image-service")
+    clean.run("sh", "-c", f"echo LOG_FORMAT=json >>{CONFIGURATION}")
+    clean.write(f"{STATE}/kept", "data")
+    (before,) = clean.show("image-service", "MainPID")
+    install(clean, "image-service", of="later")
+    assert version_of(clean, "image-service") == f"{__version__}-2~deb12"
+    wait_until_healthy(clean)
+    assert clean.show("image-service", "MainPID") != [before]
+    assert clean.run("tail", "--lines=1", CONFIGURATION) == "LOG_FORMAT=json"
+    assert clean.run("cat", f"{STATE}/kept") == "data"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_removal_leaves_data_and_configuration_which_purge_removes(clean: Machine) -> None:
+    install(clean, "image-service")
+    clean.write("/etc/image-service/tls.key", "of the operator")
+    clean.write(f"{STATE}/kept", "data")
+    clean.run("apt-get", "--yes", "remove", "image-service")
+    assert clean.show("image-service", "ActiveState") == ["inactive"]
+    assert clean.run("cat", f"{STATE}/kept") == "data"
+    assert clean.run("ls", "/etc/image-service").split() == ["image-service.env", "tls.key"]
+    assert clean.status("test", "-e", "/usr/lib/image-service") != 0
+    clean.run("apt-get", "--yes", "purge", "image-service")
+    assert clean.status("test", "-e", STATE) != 0
+    assert clean.run("ls", "/etc/image-service").split() == ["tls.key"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_jobs_role_composes_and_its_removal_leaves_the_service(clean: Machine) -> None:
+    install(clean, *NAMES)
+    wanted = ("--distribution", DISTRIBUTION, "--type", "guest-image", "--output", "/srv/disk.qcow2")
+    clean.wait_for("image-service-jobs", ActiveState="active")
+    clean.run("timeout", "300", "image-service", "compose", "start", "--server", SOCKET, *wanted)
+    assert "image-toolkit" in clean.run("image-toolkit", "--version")
+    clean.run("image-toolkit", "inspect", "/srv/disk.qcow2")
+    assert clean.show("image-service-worker", "ActiveState", "UnitFileState") == ["inactive", "disabled"]
+    clean.run("apt-get", "--yes", "remove", "image-service-jobs")
+    wait_until_healthy(clean)
+
+
+@pytest.fixture(scope="module")
+def rpms(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(wheels, "el9", tmp_path_factory.mktemp("rpms"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_rpms_install_upgrade_and_erase_files(rpms: Path, wheels: Path, tmp_path: Path) -> None:
+    """Without what they depend on, and without their scripts: this machine has no Python of RHEL."""
+    (tmp_path / "later").mkdir()
+    later = build(wheels, "el9", tmp_path / "later", REVISION="2")
+    root = tmp_path / "root"
+    rpm = (needs_client("rpm"), "--root", root, "--nodeps", "--noscripts", "--ignorearch")
+    configuration = root / CONFIGURATION.removeprefix("/")
+    subprocess.run([*rpm, "--install", *rpms.iterdir()], check=True)
+    assert (root / "usr/bin/image-service").is_symlink()
+    configuration.write_text("edited")
+    subprocess.run([*rpm, "--upgrade", *later.iterdir()], check=True)
+    listed = subprocess.run([*rpm, "--query", "--all"], check=True, capture_output=True, text=True).stdout
+    assert sorted(listed.split()) == [f"{name}-{__version__}-2.el9.x86_64" for name in NAMES]
+    assert configuration.read_text() == "edited"
+    subprocess.run([*rpm, "--erase", *NAMES], check=True)
+    assert not (root / "usr/lib/image-service").exists()
+    assert configuration.with_name("image-service.env.rpmsave").read_text() == "edited"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_rpmlint_finds_no_error(rpms: Path) -> None:
+    options = ("--config", SOURCES / "rpmlint.toml")
+    said = run_client("rpmlint", *options, *sorted(rpms.iterdir()), timeout_seconds=3000).decode()
+    assert " 0 errors" in said, said
