@@ -1,8 +1,8 @@
 """usage: python .ci/chart.py CHART DIRECTORY: package a Helm chart, for a web server and for a registry.
 
-DIRECTORY gets NAME-VERSION.tgz and index.yaml, what `helm repo add` reads, and NAME-VERSION.oci.tar, an OCI layout, what
-`helm install oci://` pulls once it is in a registry. The bytes depend on the chart and SOURCE_DATE_EPOCH only; helm is not
-needed.
+DIRECTORY gets NAME-VERSION.tgz and index.yaml, which `helm repo add` reads, and NAME-VERSION.oci.tar, an OCI
+layout, which `helm install oci://` pulls once it is in a registry. The bytes depend on the chart and
+SOURCE_DATE_EPOCH only; helm is not needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The locks of the container: complete, with hashes, and without names of hosts."""
+"""The locks of containers and packages: complete, with hashes, and without names of hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ALWAYS = ("postgresql", "s3")
 EXTRAS = {"requirements.lock": _ALWAYS, "requirements-jobs.lock": ("jobs", *_ALWAYS)}
 """Of the container, without and with the jobs role."""
-LOCKS = (*EXTRAS, "requirements-build.lock")
+LOCKS = (*EXTRAS, "requirements-toolkit.lock", "requirements-build.lock")
 AUDIT = CHECKOUT / ".ci" / "audit"
 
 
@@ -44,6 +44,9 @@ def required() -> dict[str, list[Requirement]]:
         name: "".join([always, *map(by_extra.__getitem__, extras)]).strip().splitlines()
         for name, extras in EXTRAS.items()
     }
+    toolkit = ConfigParser()
+    toolkit.read(CHECKOUT / ".ci/toolkit/setup.cfg")
+    lines["requirements-toolkit.lock"] = toolkit["options"]["install_requires"].strip().splitlines()
     lines["requirements-build.lock"] = [*groups["build"], *release]
     return {
         name: [Requirement(line) for line in found if not line.startswith("#")]
@@ -90,6 +93,12 @@ def test_lock_has_hashes_and_names_no_host(name: str) -> None:
     assert len(entries) == len(locked(name))
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry) for entry in entries)
     assert not re.search(r"://|^ *-[^ -]|^ *--(?!hash=)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-toolkit.lock"])
+def test_lock_has_the_versions_of_the_jobs_role(name: str) -> None:
+    """The package of the jobs role adds packages to the environment of the service."""
+    assert locked(name).items() <= locked("requirements-jobs.lock").items()
 
 
 def test_build_group_equals_the_build_system() -> None:

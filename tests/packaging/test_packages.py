@@ -145,7 +145,9 @@ def test_installed_service_runs_and_health_finds_it(clean: Machine) -> None:
     assert clean.run("stat", "--format=%U", STATE) == "image-service"
     assert clean.run("image-service", "--version") == f"image-service {__version__}"
     assert clean.run("stat", "--format=%a", CONFIGURATION) == "640"
-    assert clean.run("zgrep", "--count", "TH IMAGE-SERVICE-SERVE", "/usr/share/man/man1/image-service-serve.1.gz")
+    assert clean.run(
+        "zgrep", "--count", "TH IMAGE-SERVICE-SERVE", "/usr/share/man/man1/image-service-serve.1.gz"
+    )
     assert clean.status("dpkg", "--verify", "image-service") == 0
 
 

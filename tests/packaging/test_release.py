@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from email import message_from_bytes
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from image_service import __version__
-from tests.acceptance.clients import needs_client
+from image_service.core.provenance.dsse import encode_pre_authentication
+from tests.acceptance.clients import needs_client, run_client
 from tests.packaging.conftest import CHECKOUT, copy_sources
 
 if TYPE_CHECKING:
@@ -22,6 +31,11 @@ if TYPE_CHECKING:
 
 DISTRIBUTIONS = CHECKOUT / ".ci" / "distributions"
 COMMITTED_AT = 1_700_000_000
+NAMES = {"NAME": "Somebody", "EMAIL": "somebody@example.com"}
+AUTHOR = {
+    **os.environ,
+    **{f"GIT_{who}_{name}": value for who in ("AUTHOR", "COMMITTER") for name, value in NAMES.items()},
+}
 GENERATED = {"PKG-INFO", "setup.cfg"}  # setuptools adds a section to setup.cfg
 
 
@@ -103,10 +117,17 @@ def test_description_for_registries_links_to_no_file(sdist: dict[str, bytes]) ->
     assert all(url.startswith("https://") for url in urls)
 
 
-def commit(directory: Path, tag: str) -> None:
-    identity = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com")
-    for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "All"), ("tag", tag)):
-        subprocess.run([needs_client("git"), "-C", directory, *identity, *command], check=True)
+def git(directory: Path, *command: str) -> str:
+    """Run Git, and return what it prints."""
+    whole = [needs_client("git"), "-C", directory, *command]
+    return subprocess.run(whole, check=True, capture_output=True, text=True, env=AUTHOR).stdout
+
+
+def commit(directory: Path, *tags: str) -> None:
+    for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "All")):
+        git(directory, *command)
+    for tag in tags:
+        git(directory, "tag", tag)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +150,86 @@ def test_release_needs_the_version_as_tag_and_in_the_changelog(tmp_path: Path, t
     )
     assert (done.returncode, done.stderr) == (1, f"{fault}\n")
     assert not (tmp_path / "dist").exists()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Make a checkout with what has the version, before a release."""
+    for name in ("image_service/__init__.py", "conf/helm/image-service/Chart.yaml", "man/image-service.1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, tmp_path / name)
+    (tmp_path / "conf/kubernetes").mkdir()
+    (tmp_path / "conf/kubernetes/one.yaml").write_text(
+        f"image: image-service:{__version__}\nport: 1{__version__}\n"
+    )
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n- A line.\n\n## 0.0.1\n")
+    (tmp_path / ".ci").mkdir()
+    for name in ("set-version", "common.sh"):
+        shutil.copy(CHECKOUT / ".ci" / name, tmp_path / ".ci")
+    commit(tmp_path)
+    return tmp_path
+
+
+def set_version(checkout: Path, version: str) -> tuple[int, str]:
+    command = [checkout / ".ci" / "set-version", version]
+    done = subprocess.run(command, env=AUTHOR, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_version_is_set_everywhere_committed_and_tagged(checkout: Path) -> None:
+    assert set_version(checkout, "9.8.7") == (0, "committed and tagged v9.8.7\n")
+    assert git(checkout, "status", "--porcelain") == ""
+    assert git(checkout, "describe") == "v9.8.7\n"
+    assert "## 9.8.7\n\n- A line.\n\n## 0.0.1\n" in (checkout / "CHANGELOG.md").read_text()
+    assert '__version__ = "9.8.7"' in (checkout / "image_service/__init__.py").read_text()
+    assert "image-service 9.8.7" in (checkout / "man/image-service.1").read_text()
+    rendered = (checkout / "conf/kubernetes/one.yaml").read_text()
+    assert rendered == f"image: image-service:9.8.7\nport: 1{__version__}\n"
+    chart = yaml.safe_load((checkout / "conf/helm/image-service/Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == ("9.8.7", "9.8.7")
+
+
+def test_version_is_set_once_and_in_a_clean_checkout(checkout: Path) -> None:
+    assert set_version(checkout, "v9") == (1, "VERSION=v9: must be like 1.2.3 or 1.2.3rc1\n")
+    git(checkout, "tag", "v9.8.7")
+    assert set_version(checkout, "9.8.7") == (1, "there is a tag v9.8.7 already\n")
+    (checkout / "CHANGELOG.md").write_text("# Changelog\n")
+    assert set_version(checkout, "9.8.8") == (1, "there are uncommitted changes: commit them first\n")
+    git(checkout, "commit", "--all", "--message", "No section")
+    status, fault = set_version(checkout, "9.8.8")
+    assert (status, fault[:35]) == (1, "CHANGELOG.md must have one section ")
+
+
+def test_chart_is_a_helm_repository_and_an_oci_artifact(tmp_path: Path) -> None:
+    command = [sys.executable, CHECKOUT / ".ci/chart.py", CHECKOUT / "conf/helm/image-service", tmp_path]
+    subprocess.run(command, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(COMMITTED_AT)})
+    name = f"image-service-{__version__}.tgz"
+    digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    (entry,) = yaml.safe_load((tmp_path / "index.yaml").read_text())["entries"]["image-service"]
+    assert (entry["urls"], entry["digest"], entry["version"]) == ([name], digest, __version__)
+    with tarfile.open(tmp_path / name) as archive:
+        assert {"image-service/Chart.yaml", "image-service/values.yaml"} <= set(archive.getnames())
+        assert all(member.isfile() for member in archive)
+    layout = f"oci-archive:{tmp_path}/image-service-{__version__}.oci.tar:{__version__}"
+    run_client("skopeo", "--insecure-policy", "copy", layout, f"dir:{tmp_path}/copied")
+    assert (tmp_path / "copied" / digest).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_statement_names_each_file_and_the_commit(tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    program = [sys.executable, CHECKOUT / ".ci/statement.py", tmp_path / "key", "c" * 40]
+    sums = f"{'a' * 64}  debian12/one.deb\n{'b' * 64}  two.whl\n"
+    bundle = json.loads(subprocess.run(program, check=True, input=sums.encode(), capture_output=True).stdout)
+    envelope = bundle["dsseEnvelope"]
+    payload = base64.b64decode(envelope["payload"])
+    message = encode_pre_authentication(envelope["payloadType"], payload)
+    key.public_key().verify(base64.b64decode(envelope["signatures"][0]["sig"]), message)
+    statement = json.loads(payload)
+    named = {subject["name"]: subject["digest"]["sha256"] for subject in statement["subject"]}
+    assert named == {"debian12/one.deb": "a" * 64, "two.whl": "b" * 64}
+    (sources,) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert sources["digest"] == {"gitCommit": "c" * 40}
 
 
 @pytest.fixture
@@ -168,6 +269,6 @@ zope-interface==8.7 ; python_full_version < '3.14' \\
 
 
 def test_sbom_is_refused_for_a_package_that_is_not_locked(sbom: ModuleType) -> None:
+    lock = sbom.read_lock("attrs==1 \\\n    --hash=sha256:" + "a" * 64)
     with pytest.raises(SystemExit, match="attrs 2 is installed, and not locked"):
-        lock = sbom.read_lock("attrs==1 \\\n    --hash=sha256:" + "a" * 64)
         sbom.complete(described(("attrs", "2")), lock, "image-service")
