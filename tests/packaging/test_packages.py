@@ -35,17 +35,16 @@ HEALTH = ("image-service", "health")
 SOCKET = "unix:/run/image-service-jobs/jobs.sock"
 
 
-def build(wheels: Path, system: str, directory: Path, **variables: str) -> Path:
-    """Build the packages of a system from wheels; return the directory with them."""
+def build(wheels: Path, system: str, directory: Path, checkout: Path = CHECKOUT, **variables: str) -> Path:
+    """Build the packages of a system from wheels of a checkout; return the directory with them."""
     for program in ("nfpm", "uv"):
         needs_client(program)
     for wheel in wheels.glob("*.whl"):
         shutil.copy(wheel, directory)
     places = (f"{sys.exec_prefix}/bin", os.environ["PATH"], str(Path.home() / "go/bin"))
     environment = {**os.environ, "PATH": ":".join(places), "SOURCE_DATE_EPOCH": BUILT_AT, **variables}
-    done = subprocess.run(
-        [SOURCES / "build", directory, system], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [checkout / ".ci/packages/build", directory, system]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return directory / system
 
@@ -196,6 +195,47 @@ def test_jobs_role_composes_and_its_removal_leaves_the_service(clean: Machine) -
     wait_until_healthy(clean)
 
 
+@pytest.fixture
+def debs_before(tmp_path: Path) -> Path:
+    """Build the packages of the release before this one; skip the test if there is none."""
+    git = (needs_client("git"), "-C", CHECKOUT)
+    tag = subprocess.run(
+        [*git, "describe", "--tags", "--match=v*", "--abbrev=0", "HEAD^"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    if not tag:
+        pytest.skip("there is no release before: no commit before this one has a tag v*")
+    checkout, wheels, made = (tmp_path / name for name in ("checkout", "wheels", "made"))
+    for directory in (checkout, wheels, made):
+        directory.mkdir()
+    archive = subprocess.run([*git, "archive", tag], check=True, capture_output=True).stdout
+    subprocess.run(["tar", "--extract", "--directory", checkout], input=archive, check=True)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": BUILT_AT}
+    environment["PATH"] = f"{sys.exec_prefix}/bin:{environment['PATH']}"
+    for program, *arguments in ((".ci/distributions", checkout, wheels), (".ci/toolkit/build", wheels)):
+        subprocess.run([checkout / program, *arguments], check=True, env=environment, capture_output=True)
+    return build(wheels, "debian12", made, checkout)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_upgrade_from_the_release_before_keeps_data_and_serves(clean: Machine, debs_before: Path) -> None:
+    clean.run("mkdir", "--parents", "/srv/before")
+    for deb in debs_before.glob("image-service_*.deb"):
+        with deb.open("rb") as file:
+            copying = clean.command("sh", "-c", f"cat >/srv/before/{deb.name}")
+            subprocess.run(copying, stdin=file, check=True)
+    install(clean, "image-service", of="before")
+    wait_until_healthy(clean)
+    clean.write(f"{STATE}/kept", "data")
+    install(clean, "image-service", of="later")
+    wait_until_healthy(clean)
+    assert version_of(clean, "image-service") == f"{__version__}-2~deb12"
+    assert clean.run("cat", f"{STATE}/kept") == "data"
+
+
 @pytest.fixture(scope="module")
 def rpms(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(wheels, "el9", tmp_path_factory.mktemp("rpms"))
@@ -208,16 +248,17 @@ def test_rpms_install_upgrade_and_erase_files(rpms: Path, wheels: Path, tmp_path
     (tmp_path / "later").mkdir()
     later = build(wheels, "el9", tmp_path / "later", REVISION="2")
     root = tmp_path / "root"
-    rpm = (needs_client("rpm"), "--root", root, "--nodeps", "--noscripts", "--ignorearch")
+    rpm = (needs_client("rpm"), "--root", root)
+    alone = ("--nodeps", "--noscripts")
     configuration = root / CONFIGURATION.removeprefix("/")
-    subprocess.run([*rpm, "--install", *rpms.iterdir()], check=True)
+    subprocess.run([*rpm, *alone, "--install", *rpms.iterdir()], check=True)
     assert (root / "usr/bin/image-service").is_symlink()
     configuration.write_text("edited")
-    subprocess.run([*rpm, "--upgrade", *later.iterdir()], check=True)
+    subprocess.run([*rpm, *alone, "--upgrade", *later.iterdir()], check=True)
     listed = subprocess.run([*rpm, "--query", "--all"], check=True, capture_output=True, text=True).stdout
     assert sorted(listed.split()) == [f"{name}-{__version__}-2.el9.x86_64" for name in NAMES]
     assert configuration.read_text() == "edited"
-    subprocess.run([*rpm, "--erase", *NAMES], check=True)
+    subprocess.run([*rpm, *alone, "--erase", *NAMES], check=True)
     assert not (root / "usr/lib/image-service").exists()
     assert configuration.with_name("image-service.env.rpmsave").read_text() == "edited"
 
