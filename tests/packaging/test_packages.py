@@ -43,7 +43,7 @@ def build(wheels: Path, system: str, directory: Path, checkout: Path = CHECKOUT,
         shutil.copy(wheel, directory)
     places = (f"{sys.exec_prefix}/bin", os.environ["PATH"], str(Path.home() / "go/bin"))
     environment = {**os.environ, "PATH": ":".join(places), "SOURCE_DATE_EPOCH": BUILT_AT, **variables}
-    command = [checkout / ".ci/packages/build", directory, system]
+    command = [str(checkout / ".ci/packages/build"), str(directory), system]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return directory / system
@@ -116,9 +116,9 @@ def machine(
 
 @pytest.fixture
 def clean(machine: Machine) -> Iterator[Machine]:
-    """Return the machine, without the packages before and after the test."""
+    """Return the machine, without the packages; purge those that the test installs."""
     yield machine
-    machine.run("apt-get", "--yes", "purge", *NAMES)
+    machine.run("dpkg", "--purge", *NAMES)
     machine.run("rm", "--recursive", "--force", "/etc/image-service")
 
 
@@ -198,7 +198,7 @@ def test_jobs_role_composes_and_its_removal_leaves_the_service(clean: Machine) -
 @pytest.fixture
 def debs_before(tmp_path: Path) -> Path:
     """Build the packages of the release before this one; skip the test if there is none."""
-    git = (needs_client("git"), "-C", CHECKOUT)
+    git = (needs_client("git"), "-C", str(CHECKOUT))
     tag = subprocess.run(
         [*git, "describe", "--tags", "--match=v*", "--abbrev=0", "HEAD^"],
         capture_output=True,
@@ -248,13 +248,13 @@ def test_rpms_install_upgrade_and_erase_files(rpms: Path, wheels: Path, tmp_path
     (tmp_path / "later").mkdir()
     later = build(wheels, "el9", tmp_path / "later", REVISION="2")
     root = tmp_path / "root"
-    rpm = (needs_client("rpm"), "--root", root)
+    rpm = (needs_client("rpm"), "--root", str(root))
     alone = ("--nodeps", "--noscripts")
     configuration = root / CONFIGURATION.removeprefix("/")
-    subprocess.run([*rpm, *alone, "--install", *rpms.iterdir()], check=True)
+    subprocess.run([*rpm, *alone, "--install", *map(str, rpms.iterdir())], check=True)
     assert (root / "usr/bin/image-service").is_symlink()
     configuration.write_text("edited")
-    subprocess.run([*rpm, *alone, "--upgrade", *later.iterdir()], check=True)
+    subprocess.run([*rpm, *alone, "--upgrade", *map(str, later.iterdir())], check=True)
     listed = subprocess.run([*rpm, "--query", "--all"], check=True, capture_output=True, text=True).stdout
     assert sorted(listed.split()) == [f"{name}-{__version__}-2.el9.x86_64" for name in NAMES]
     assert configuration.read_text() == "edited"

@@ -119,7 +119,7 @@ def test_description_for_registries_links_to_no_file(sdist: dict[str, bytes]) ->
 
 def git(directory: Path, *command: str) -> str:
     """Run Git, and return what it prints."""
-    whole = [needs_client("git"), "-C", directory, *command]
+    whole = [needs_client("git"), "-C", str(directory), *command]
     return subprocess.run(whole, check=True, capture_output=True, text=True, env=AUTHOR).stdout
 
 
@@ -171,7 +171,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def set_version(checkout: Path, version: str) -> tuple[int, str]:
-    command = [checkout / ".ci" / "set-version", version]
+    command = [str(checkout / ".ci" / "set-version"), version]
     done = subprocess.run(command, env=AUTHOR, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
 
@@ -201,7 +201,12 @@ def test_version_is_set_once_and_in_a_clean_checkout(checkout: Path) -> None:
 
 
 def test_chart_is_a_helm_repository_and_an_oci_artifact(tmp_path: Path) -> None:
-    command = [sys.executable, CHECKOUT / ".ci/chart.py", CHECKOUT / "conf/helm/image-service", tmp_path]
+    command: list[str | Path] = [
+        sys.executable,
+        CHECKOUT / ".ci/chart.py",
+        CHECKOUT / "conf/helm/image-service",
+        tmp_path,
+    ]
     subprocess.run(command, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(COMMITTED_AT)})
     name = f"image-service-{__version__}.tgz"
     digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
@@ -218,7 +223,7 @@ def test_chart_is_a_helm_repository_and_an_oci_artifact(tmp_path: Path) -> None:
 def test_statement_names_each_file_and_the_commit(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    program = [sys.executable, CHECKOUT / ".ci/statement.py", tmp_path / "key", "c" * 40]
+    program: list[str | Path] = [sys.executable, CHECKOUT / ".ci/statement.py", tmp_path / "key", "c" * 40]
     sums = f"{'a' * 64}  debian12/one.deb\n{'b' * 64}  two.whl\n"
     bundle = json.loads(subprocess.run(program, check=True, input=sums.encode(), capture_output=True).stdout)
     envelope = bundle["dsseEnvelope"]
