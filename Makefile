@@ -108,7 +108,8 @@ lock: $(VENV)/lock ## pin the container's dependencies, with hashes; ARGS=--upgr
 # With VERSION: `make check`, then a commit and a tag of this version, from which everything is built.
 release: $(VENV)/lock $(VENV)/tools ## build all of a release in dist/; VERSION=1.2.3: commit and tag it first; nothing is pushed
 	for lock in $(wildcard requirements*.lock); do .ci/audit "$$lock" || exit; done
-	$(if $(VERSION),$(MAKE) check && .ci/set-version '$(VERSION)')
+	$(if $(VERSION),$(MAKE) check)
+	$(if $(VERSION),.ci/set-version '$(VERSION)')
 	$(release)
 
 packages: $(VENV)/lock ## build dist/SYSTEM/: packages of Debian and RPM, and the wheels; needs nfpm
