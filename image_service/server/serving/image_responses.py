@@ -10,7 +10,6 @@ from weakref import ref
 import attrs
 
 from image_service.common.concurrency.lru import ENTRY_BYTES
-from image_service.common.concurrency.single_flight import shielded
 from image_service.core.errors import NotFound, UnknownBaseImage
 from image_service.core.images.reference import ArtifactRef, BootArtifact, Reader
 from image_service.server.boot_progress.clients import MAX_USER_AGENT, recognize_client
@@ -114,9 +113,18 @@ class ImageResponses:
         return prepare_page(request, subject, (b"".join(lines), "text/plain"))
 
     def prepare(
-        self, request: Request, image_request: ImageRequest, composed: ComposedVersion, access: ImageAccess
+        self,
+        request: Request,
+        image_request: ImageRequest,
+        composed: ComposedVersion,
+        access: ImageAccess,
+        deadline: float,
     ) -> PreparedResponse | Deferred[PreparedResponse]:
-        """Return the response with an image, or a part of it; later if its mount is not stored yet."""
+        """Return the response with an image, or a part of it; later if its mount is not stored yet.
+
+        Args:
+            deadline: of the request, from ``ImageFinder.deadline``.
+        """
         representation, reader, headers = composed.representation, access.reader, request.headers
         image = representation.image
         # A date is a weak validator (RFC 9110 section 8.8.2.2): another snapshot may have the same one.
@@ -151,7 +159,8 @@ class ImageResponses:
             on_sent=ContentReads(reads, response.ranges).record,
             warnings=image.doubts,
         )
-        return prepared if mount.saving is None else shielded(mount.saving).addCallback(lambda _: prepared)
+        saved = self._images.until_saved(mount, deadline)
+        return prepared if saved is None else saved.addCallback(lambda _: prepared)
 
     def _find_reads(
         self, request: Request, reader: Reader, composed: ComposedVersion, length: int

@@ -98,7 +98,7 @@ class Registry:
             return _page(request, access.subject, manifest, MANIFEST_TYPE)
         if digest != route.digest:
             raise NotFound("no blob has this digest; the image may have changed: ask for the tag")
-        prepared = self._responses.prepare(request, asked, composed, access)
+        prepared = self._responses.prepare(request, asked, composed, access, deadline)
         if isinstance(prepared, Deferred):
             prepared = await prepared
         return prepared.with_fields(_digest_field(digest))

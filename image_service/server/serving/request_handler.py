@@ -152,7 +152,8 @@ class ImageRequestHandler:
             image_request = parse_image_request(request, cached.reader)
             composed = self._images.get_cached_image(image_request)
             if composed is not None:
-                return self._responses.prepare(request, image_request, composed, cached)
+                deadline = self._images.deadline()
+                return self._responses.prepare(request, image_request, composed, cached, deadline)
         if self._registry is not None and (asked_for := parse_registry_route(request.target, headers)):
             handling.subject = Subject(REGISTRY_HANDLER)
             _check_load(overloaded=overloaded)
@@ -238,12 +239,12 @@ class ImageRequestHandler:
             return prepare_page(request, access.subject, (script, "text/plain"))
         if route.document:
             return await self._responses.prepare_document(request, access, request_id, route.document)
-        image_request = parse_image_request(request, access.reader)
+        image_request, deadline = parse_image_request(request, access.reader), self._images.deadline()
         composed = await self._images.get(image_request, request_id)
         handling.subject = attrs.evolve(access.subject, kind=_kind(composed.version.ref))
         access = attrs.evolve(access, subject=handling.subject)
         self._cached_routes[handling.key] = access
-        prepared = self._responses.prepare(request, image_request, composed, access)
+        prepared = self._responses.prepare(request, image_request, composed, access, deadline)
         return prepared if isinstance(prepared, PreparedResponse) else await prepared
 
 

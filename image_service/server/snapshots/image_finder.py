@@ -14,13 +14,13 @@ after it.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from weakref import ref
 
 from twisted.internet.defer import Deferred
 
 from image_service.common.concurrency.single_flight import shielded
-from image_service.core.errors import UpstreamTimeout
+from image_service.core.errors import Unavailable, UpstreamTimeout
 from image_service.server.assisted.caller import CALLER, Caller
 from image_service.server.snapshots.lookups import CachedLookup, NewestLookup
 from image_service.server.snapshots.mounts import Mount, Mounts, is_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twisted.internet.interfaces import IReactorTime
+    from twisted.python.failure import Failure
 
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.customization import Customization
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 2.5
 """How long a request waits for its image: firmware gives up after 5 s, and must be answered before 3."""
+ANSWER_SECONDS = 2.75
+"""How long it waits for its image, and until its mount is stored, together."""
 MAX_LOOKUP_SECONDS = 1.0
 """How long a lookup is used. Meanwhile a range does not count its reader among the latest ones, and a HEAD
 does not notice that a version or an infra-env now names another base image."""
@@ -114,14 +117,29 @@ class ImageFinder:
         found = Deferred.fromCoroutine(self._get_customization(reader, request_id))
         return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)
 
+    def deadline(self) -> float:
+        """Return until when a request that comes now is answered or refused, in seconds of the clock."""
+        return self._clock.seconds() + ANSWER_SECONDS
+
     def record_mount(self, request: ImageRequest, composed: ComposedVersion) -> Mount:
         """Record that a response with content starts.
 
         Returns:
-            the reader's mount, for ``mounts.end_response``. Nothing may be sent before its ``saving`` fires.
+            the reader's mount, for ``mounts.end_response``. Nothing may be sent before `until_saved`.
         """
         self.retention.retain(request, composed)
         return self.mounts.start_response(request.reader, composed.version)
+
+    def until_saved(self, mount: Mount, deadline: float) -> Deferred[Any] | None:
+        """Return a Deferred that fires when other processes can see a mount; None: they can.
+
+        It fails with Unavailable at the deadline: the response has ended then, and the mount is still stored.
+        """
+        if mount.saving is None:
+            return None
+        left_seconds = max(0.0, deadline - self._clock.seconds())
+        saved = shielded(mount.saving).addTimeout(left_seconds, self._clock, _raise_unsaved)
+        return saved.addErrback(self._end_unsaved, mount)
 
     def look_up(self, reader: Reader, mount: Mount, now: float) -> CachedLookup | None:
         """Record that a reader reads on, and look up what, if nothing has to be waited for.
@@ -231,6 +249,10 @@ class ImageFinder:
     def _valid_until(self, version: Version) -> float:
         return inf if version.snapshot is None else self.snapshots.valid_until(version.snapshot)
 
+    def _end_unsaved(self, failure: Failure, mount: Mount) -> Failure:
+        self.mounts.end_response(mount)
+        return failure
+
     # Which version.
 
     def _find_known(self, request: ImageRequest) -> Version | None:
@@ -287,6 +309,10 @@ class ImageFinder:
         if stored is None or (known is not None and (is_of(stored, known) or stored.generation < 0)):
             return known
         return await self._finder.find_stored(reader, stored)
+
+
+def _raise_unsaved(*_: object) -> NoReturn:
+    raise Unavailable("other replicas cannot learn in time who reads this image", retry_after_seconds=1)
 
 
 def _raise_timeout(_: object, seconds: float) -> NoReturn:

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from twisted.internet.defer import Deferred
 
 from image_service.common.concurrency.coordination import SIZE_BYTES, SharedMemoryCoordination
-from image_service.core.errors import Forbidden, NotFound, UpstreamTimeout
+from image_service.core.errors import Forbidden, NotFound, Unavailable, UpstreamTimeout
 from image_service.core.images.reference import ImageRef, Kind
 from image_service.server.snapshots.image_builder import THREAD_BYTES
-from image_service.server.snapshots.image_finder import TIMEOUT_SECONDS
+from image_service.server.snapshots.image_finder import ANSWER_SECONDS, TIMEOUT_SECONDS
 from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.storage.validity import RETRY_SECONDS
 from image_service.server.snapshots.versions import ImageRequest, ReadMode
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twisted.internet.interfaces import IReactorTime
+    from twisted.python.failure import Failure
 
     from image_service.common.concurrency.coordination import Coordination
     from image_service.core.images.reference import Reader
@@ -260,6 +261,28 @@ def test_response_waits_until_other_processes_can_see_its_mount(
     store.gate.callback(None)
     assert saving.called
     assert asked.succeeded
+
+
+def test_response_whose_mount_is_not_stored_in_time_is_refused(
+    world: World, processes: list[ImageFinder], store: FaultyRepository
+) -> None:
+    images = processes[0]
+    whole(images)
+    store.gate = Deferred()
+    want = ImageRequest(attrs.evolve(READER, address="192.0.2.2"))
+    composed = images.get_cached_image(want)
+    assert composed is not None
+    deadline = images.deadline()
+    mount = images.record_mount(want, composed)
+    saved = images.until_saved(mount, deadline)
+    assert saved is not None
+    refusals: list[Failure] = []
+    saved.addErrback(refusals.append)
+    world.clock.advance(ANSWER_SECONDS)
+    assert [refusal.type for refusal in refusals] == [Unavailable]
+    assert mount.responses == 0
+    store.gate.callback(None)
+    assert images.until_saved(mount, images.deadline()) is None
 
 
 def test_single_process_does_not_wait_for_the_repository(world: World, store: FaultyRepository) -> None:
