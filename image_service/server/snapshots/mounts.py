@@ -36,6 +36,8 @@ MAX_MOUNTS = 16384
 SAVE_SECONDS = 10.0
 """How often a mount with a long window is stored."""
 MIN_SAVE_SECONDS = 0.1
+_UNKNOWN = -1
+"""In place of a reader's counter: it equals none, so the reader's next request reads the repository again."""
 
 
 @attrs.define(eq=False)
@@ -191,7 +193,7 @@ class Mounts:
         except Unavailable:
             if self.find_local(reader) is None:  # another replica may know what it is reading
                 raise
-            stored = None
+            return _UNKNOWN, None
         if stored is not None and self._clock.seconds() > stored.read_at + self.window_seconds:
             stored = None
         return reader_counter, stored
@@ -277,7 +279,8 @@ class Mounts:
                 stored = await self._repository.find_mount(reader_key)  # a later writer bumps it later
             if stored is not None and not is_of(stored, version):
                 return False
-            self._adopt(reader, reader_key, version, reader_counter, now)
+            # What was not saved may lose to what another process has saved meanwhile, and is read again.
+            self._adopt(reader, reader_key, version, reader_counter if is_saved else _UNKNOWN, now)
             return True
 
         is_version = await self._coordination.run_if_shared(confirm)

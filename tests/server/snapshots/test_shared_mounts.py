@@ -243,6 +243,18 @@ def test_mount_read_during_a_write_is_read_again(
         assert bytes_of(part(images)) == new
 
 
+def test_mount_that_was_not_saved_gives_way_to_the_one_that_another_process_has_saved(
+    world: World, processes: list[ImageFinder], store: FaultyRepository
+) -> None:
+    old = bytes_of(part(processes[1]))
+    change(world, processes)
+    store.broken = {"save_mounts", "find_mount"}
+    assert bytes_of(whole(processes[0])) != old
+    store.broken = set()
+    for images in (processes[1], processes[0], processes[1]):
+        assert bytes_of(part(images)) == old
+
+
 def test_response_waits_until_other_processes_can_see_its_mount(
     processes: list[ImageFinder], store: FaultyRepository
 ) -> None:
