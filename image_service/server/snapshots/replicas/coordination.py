@@ -179,7 +179,7 @@ class ReplicaCoordination(Coordination):
                 held = await self._in_thread(partial(self._claims.find_held, list(self._waiting)))
             except StoreFailed:
                 held = set()  # each learns that for itself
-            freed = [self._waiting.pop(key) for key in self._waiting.keys() - held]
+            freed = [self._waiting.pop(key) for key in list(self._waiting) if key not in held]
             is_over = not self._waiting
             for free in chain.from_iterable(freed):
                 free.callback(None)
