@@ -20,7 +20,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs boot check fast test container-test systemd-test cluster-test soak lint format docs site manifests bench lock release packages chart toolkit deps clean
+.PHONY: help run jobs boot check fast test simulate container-test systemd-test cluster-test soak lint format docs site manifests bench lock release packages chart toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,6 +50,9 @@ fast: $(VENV)/tools
 # modules, so that each module's fixtures are set up once; acceptance, the longest, first.
 test: $(VENV)/tools ## run all tests; ARGS="-k ranges -x" goes to pytest; -n0: in one process
 	$(bin)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
+
+simulate: $(VENV)/tools ## carry out the simulated history of SEED, or of ARGS="--histories 100" from it on
+	$(bin)/python -m tests.simulation $(SEED) $(ARGS)
 
 container-test: $(VENV)/tools ## build the container image, and run it
 	$(bin)/python -m pytest -n 0 $(ARGS) tests/packaging/test_container.py

@@ -1,0 +1,252 @@
+"""Mutations: faults put into the product's code, each of which the simulation has to find.
+
+`python -m tests.simulation.mutations NAME` carries histories out with one of them; the exit status is 1 if
+one of them has a fault.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+HISTORIES = 1000
+"""As many as find each mutation at the latest."""
+
+
+@attrs.frozen
+class Mutation:
+    """A change of the code of one module."""
+
+    name: str
+    kind: str
+    module: str
+    before: str
+    after: str
+
+    @property
+    def module_name(self) -> str:
+        """The module's full name."""
+        return f"image_service.{self.module}"
+
+    def apply(self, source: str) -> str:
+        """Return the source of the module with the fault; the code must be there once."""
+        if source.count(self.before) != 1:
+            msg = f"{self.name}: {self.before!r} is {source.count(self.before)} times in {self.module}"
+            raise ValueError(msg)
+        return source.replace(self.before, self.after)
+
+
+MUTATIONS = (
+    Mutation(
+        "claims are granted twice",
+        "dropped check",
+        "server.snapshots.replicas.claims",
+        "            where=sa.or_(CLAIMS.c.expires_at < _CLOCK, CLAIMS.c.holder == insert.excluded.holder),\n",
+        "            where=sa.true(),\n",
+    ),
+    Mutation(
+        "claims are not released",
+        "lost write",
+        "server.snapshots.replicas.outbox",
+        "        claims.release(connection, list(self.released))\n",
+        "",
+    ),
+    Mutation(
+        "who waits for a claim is not woken",
+        "lost wake-up",
+        "server.snapshots.replicas.coordination",
+        "                free.callback(None)\n",
+        "                _ = free\n",
+    ),
+    Mutation(
+        "changes are not announced",
+        "lost write",
+        "server.snapshots.replicas.outbox",
+        "        changes.write(connection, self.changes)\n",
+        "",
+    ),
+    Mutation(
+        "a bump stays on its host",
+        "lost wake-up",
+        "server.snapshots.replicas.coordination",
+        "        self._outbox.change(key, counter)\n",
+        "",
+    ),
+    Mutation(
+        "a response does not wait for its mount",
+        "swapped order",
+        "server.snapshots.mounts",
+        "        mount.saving = self._coordination.until_visible(saved, *bumped)\n",
+        "        mount.saving = None\n",
+    ),
+    Mutation(
+        "a mount is not stored",
+        "lost write",
+        "server.snapshots.mounts",
+        "            self._start_saving(mount, self._save_start(reader, mount.reader, version, inf), mount.reader)\n",
+        "            mount.saved_at = now\n",
+    ),
+    Mutation(
+        "what others serve a reader is not heard",
+        "dropped check",
+        "server.snapshots.mounts",
+        "        return is_current and self._is_in_progress(mount)\n",
+        "        return self._is_in_progress(mount)\n",
+    ),
+    Mutation(
+        "a mount may change its base",
+        "dropped check",
+        "server.snapshots.resolver",
+        "        if snapshot is None or base.sha256 != pin.base_sha256:\n",
+        "        if snapshot is None:\n",
+    ),
+    Mutation(
+        "images wait without end",
+        "dropped limit",
+        "server.snapshots.image_finder",
+        "        found = Deferred.fromCoroutine(self._get_for_caller(request, request_id))\n        return shielded(found).addTimeout(TIMEOUT_SECONDS, self._clock, _raise_timeout)\n",
+        "        return Deferred.fromCoroutine(self._get_for_caller(request, request_id))\n",
+    ),
+    Mutation(
+        "questions of all tokens share a key",
+        "dropped field",
+        "server.snapshots.storage.snapshot",
+        "        return SnapshotKey(self.infra_env_id, self.kind, digest_of(self.credentials))\n",
+        "        return SnapshotKey(self.infra_env_id, self.kind, None)\n",
+    ),
+    Mutation(
+        "composed images forget their snapshot",
+        "dropped field",
+        "server.snapshots.versions",
+        "base.architecture, self.snapshot)",
+        "base.architecture)",
+    ),
+    Mutation(
+        "answers are valid forever",
+        "dropped check",
+        "server.snapshots.cache.validation",
+        "        is_within_ttl = since <= now < since + self._settings.ttl_seconds\n",
+        "        is_within_ttl = since <= now\n",
+    ),
+    Mutation(
+        "refusals are ignored",
+        "dropped check",
+        "server.snapshots.cache.validation",
+        "                await self._cache.refuse(entry, error)\n",
+        "                _ = error\n",
+    ),
+    Mutation(
+        "all answers count as equal",
+        "dropped check",
+        "server.snapshots.cache.validation",
+        "        is_same = await self._repository.is_same(snapshot, customization)\n",
+        "        is_same = True\n",
+    ),
+    Mutation(
+        "a refused image is never asked for again",
+        "lost wake-up",
+        "server.snapshots.cache.validation",
+        "        if now >= validity.retry_at:\n",
+        "        if now >= validity.retry_at and not validity.is_refused:\n",
+    ),
+    Mutation(
+        "an unlocked key is asked for",
+        "dropped lock",
+        "server.snapshots.cache.validation",
+        "            async with self._coordination.lock(entry.snapshot.stored_key) as is_held:\n                current = await self._cache.refresh(entry)\n                if current",
+        "            is_held = bool\n            if True:\n                current = await self._cache.refresh(entry)\n                if current",
+    ),
+    Mutation(
+        "first answers are asked without a lock",
+        "dropped lock",
+        "server.snapshots.snapshots",
+        "        async with self._coordination.lock(seal.key) as is_held:\n",
+        "        is_held = lambda: True\n        if True:\n",
+    ),
+    Mutation(
+        "an attempt is never over",
+        "lost wake-up",
+        "common.concurrency.single_flight",
+        "lambda result: _share(result, self._waiters.pop(key)))",
+        "lambda result: _share(result, self._waiters[key]))",
+    ),
+    Mutation(
+        "the breaker never closes",
+        "lost wake-up",
+        "common.concurrency.circuit_breaker",
+        "            self._pending -= 1\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "readers of all tokens are one",
+        "dropped field",
+        "core.images.reference",
+        "        return self.address, digest_of(self.credentials), self.ref, self.pin\n",
+        "        return self.address, None, self.ref, self.pin\n",
+    ),
+    Mutation(
+        "stored instants are read as now",
+        "wrong conversion",
+        "server.snapshots.storage.stored_time",
+        "        return min(stored_at - self.offset(), self._clock.seconds())\n",
+        "        return self._clock.seconds()\n",
+    ),
+)
+
+
+class _MutatingLoader(SourceFileLoader):
+    def __init__(self, name: str, path: str, mutation: Mutation) -> None:
+        super().__init__(name, path)
+        self._mutation = mutation
+
+    def get_data(self, path: str) -> bytes:
+        """Return the mutated source; nothing is found in place of compiled code."""
+        if path != self.path:
+            raise FileNotFoundError(path)
+        return self._mutation.apply(Path(path).read_text()).encode()
+
+    def set_data(self, *_: object, **__: object) -> None:
+        """Keep no compiled code."""
+
+
+class MutatingFinder(MetaPathFinder):
+    """Finds the module of a mutation, mutated."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """As `MetaPathFinder.find_spec`."""
+        if fullname != self._mutation.module_name:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _MutatingLoader(fullname, spec.origin, self._mutation)
+        return spec
+
+
+def main() -> None:
+    """Carry out histories with the mutation that is named."""
+    (mutation,) = (mutation for mutation in MUTATIONS if mutation.name == sys.argv[1])
+    sys.meta_path.insert(0, MutatingFinder(mutation))
+    from tests.simulation.__main__ import main as carry_out  # noqa: PLC0415 - after the finder
+
+    sys.argv = ["simulation", "0", "--histories", str(HISTORIES), "--quiet"]
+    carry_out()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Histories of replicas that fail: what their clients get is what `oracle` says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.histories import describe, run_history
+from tests.simulation.scenery import scenery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import LoggedFailures
+    from tests.simulation.scenery import Scenery
+
+HISTORIES = 20
+"""Of one test."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenery]:
+    with scenery(tmp_path_factory.mktemp("simulation")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _coroutines_of_ended_processes(logged_failures: LoggedFailures) -> Iterator[None]:
+    """Forget what is logged when the coroutines of killed processes are collected, after their history."""
+    yield
+    logged_failures.flush()
+
+
+@pytest.mark.parametrize("first", range(0, 120, HISTORIES))
+def test_history_has_no_fault(shared: Scenery, first: int) -> None:
+    check(shared, first, HISTORIES)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(1000, 11000, 1000))
+def test_many_histories_have_no_fault(shared: Scenery, first: int) -> None:
+    check(shared, first, 1000)
+
+
+@pytest.mark.parametrize("seed", [3, 17])
+def test_same_seed_has_the_same_trace(shared: Scenery, seed: int) -> None:
+    run_history(shared, seed + 1)
+    here = run_history(shared, seed).trace
+    command = [sys.executable, "-m", "tests.simulation", str(seed)]
+    elsewhere = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": str(seed)}
+    ).stdout
+    assert digest(elsewhere.partition("\nno fault in")[0]) == digest(here)
+
+
+def check(shared: Scenery, first: int, number: int) -> None:
+    for seed in range(first, first + number):
+        if run_history(shared, seed).faults:
+            pytest.fail(describe(shared, seed), pytrace=False)
+
+
+def digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

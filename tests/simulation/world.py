@@ -1,0 +1,384 @@
+"""A simulated world: replicas over one database, an assisted-service, clients; and what befalls them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from image_service.core.errors import Conflict, Forbidden, NotFound
+from tests.simulation.assisted import TIMEOUT_SECONDS, AssistedState, InfraEnvState, Mood, SimulatedAssisted
+from tests.simulation.client import SimulatedClient
+from tests.simulation.events import Events, Machine
+from tests.simulation.oracle import TTL_SECONDS, WINDOW_SECONDS, Oracle
+from tests.simulation.replica import Connection, Link, Replica, ReplicaDatabase
+from tests.simulation.scenery import PADDING_BYTES, SimulatedCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from typing import Any
+
+    from tests.simulation.histories import Step
+    from tests.simulation.scenery import Scenery
+
+T = TypeVar("T")
+
+INFRA_ENVS = ("a6c0ff12-3456-4789-8abc-def012345678", "b7d1ff12-3456-4789-8abc-def012345678")
+REFUSALS = (Forbidden, NotFound, Conflict)
+CLAIM_SECONDS = 45.0
+"""After this the claims of an ended process have expired."""
+HEARD_SECONDS = 8.0
+"""After a fault of the database; by then each replica listens again, and has stored its mounts."""
+
+
+class World:
+    """Replicas, clients and services of one history.
+
+    Args:
+        seed: decides everything that the steps do not.
+        steps: what happens.
+    """
+
+    def __init__(self, scenery: Scenery, seed: int, steps: Sequence[Step]) -> None:
+        self.chance = Random(seed)
+        self.steps = steps
+        self.events = Events(self.chance)
+        self.scenery = scenery
+        scenery.server.clear()
+        scenery.server.seconds = lambda: self.events.now
+        scenery.server.notify = self._notify
+        self.machine = Machine(self.events, "world")
+        self.oracle = Oracle(self.events, scenery.bases)
+        self.catalog = SimulatedCatalog(scenery.images)
+        infra_envs = {id_: InfraEnvState(id_, f"token-{id_[:2]}") for id_ in INFRA_ENVS}
+        self.assisted = AssistedState(self.events, self.oracle, infra_envs)
+        for infra_env in infra_envs.values():
+            self._record(infra_env)
+        self.oracle.moods.append((0.0, True))
+        self.databases: dict[str, ReplicaDatabase] = {}
+        self.replicas: list[Replica] = []
+        self.has_notifications = self.chance.random() < 0.8
+        self.clients = [self._make_client(number) for number in range(4)]
+        self.logged: list[str] = []
+
+    def run(self) -> None:
+        """Let everything happen, until the end or the first fault."""
+        for number in range(self.chance.choices((2, 3), (3, 1))[0]):
+            self.replicas.append(self._start_replica(number))
+        self.run_for(4)
+        for step in self.steps:
+            self.run_for(step.after)
+            self.events.record(f"-- {step.act}")
+            getattr(self, step.act)(*step.draws)
+            if self.oracle.faults:
+                return
+        self._end()
+
+    def run_for(self, seconds: float) -> None:
+        """Let simulated time pass."""
+        end = self.events.now + seconds
+        while not self.oracle.faults and self.events.run_next(end):
+            pass
+
+    # What there is.
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Have work of a client done; an unexpected error is a fault."""
+        Deferred.fromCoroutine(work).addErrback(lambda failure: self.oracle.fail(failure.getTraceback()))
+
+    def running(self) -> list[Replica]:
+        """Return the replicas that clients reach."""
+        return [replica for replica in self.replicas if replica.handler is not None]
+
+    def record_disturbance(self, seconds: float, unheard_seconds: float = 0.0) -> None:
+        """Have the oracle be lenient for so long, and until claims have expired.
+
+        Args:
+            unheard_seconds: for which a replica may not hear what others serve.
+        """
+        now, oracle = self.events.now, self.oracle
+        oracle.disturbed_until = max(oracle.disturbed_until, now + seconds + CLAIM_SECONDS)
+        oracle.unheard_until = max(oracle.unheard_until, now + unheard_seconds)
+
+    def _record(self, infra_env: InfraEnvState) -> None:
+        """Have the oracle know the state of an infra-env."""
+        now, oracle = self.events.now, self.oracle
+        oracle.texts[infra_env.id].append((now, infra_env.text))
+        for (id_, token), timeline in oracle.permitted.items():
+            if id_ == infra_env.id and token != infra_env.token:
+                timeline.append((now, False))
+        oracle.permitted[infra_env.id, infra_env.token].append((now, infra_env.refusal is None))
+
+    def _make_client(self, number: int) -> SimulatedClient:
+        infra_env = self.assisted.infra_envs[INFRA_ENVS[number == 3]]
+        return SimulatedClient(
+            name=f"client {number}",
+            address=f"192.0.2.{number}",
+            infra_env=infra_env.id,
+            token=infra_env.token,
+            size=len(self.scenery.bases[0].content),
+            machine=self.machine,
+            oracle=self.oracle,
+        )
+
+    def _start_replica(self, number: int, before: Replica | None = None) -> Replica:
+        machine = Machine(self.events, f"replica {number}")
+        connection = Connection(self.scenery.server, machine, self.chance, is_notified=self.has_notifications)
+        if before is not None:
+            connection.link, connection.until = before.connection.link, before.connection.until
+        replica, url = Replica.make(machine, connection), f"{self.scenery.settings.database.url}/{number}"
+        self.databases[url] = ReplicaDatabase(connection)
+        settings = attrs.evolve(
+            self.scenery.settings, database=attrs.evolve(self.scenery.settings.database, url=url)
+        )
+        started = replica.start(settings, SimulatedAssisted(self.assisted, machine), self.catalog)
+        started.addErrback(lambda failure: self.oracle.fail(failure.getTraceback()))
+        return replica
+
+    def restart(self, number: int) -> None:
+        """Start another process in the place of one that has stopped, or was killed."""
+        self.replicas[number].kill()
+        self.replicas[number] = self._start_replica(number, self.replicas[number])
+
+    def _notify(self, payload: str) -> None:
+        for database in self.databases.values():
+            if database.listener is not None:
+                database.listener.notify(payload)
+
+    # The end.
+
+    def _end(self) -> None:
+        """Heal everything, and check that every replica serves what is current, and leaves nothing."""
+        self.events.record("-- the end")
+        self.assisted.calm_at = min(self.assisted.until, self.events.now) + TIMEOUT_SECONDS + 1
+        self.assisted.until = 0.0
+        self._record_mood(is_well=True)
+        for number, replica in enumerate(self.replicas):
+            replica.connection.until = 0.0
+            if replica.handler is None and (replica.machine.is_dead or replica.is_stopping):
+                self.restart(number)
+            replica.machine.resume()
+        calm = max(self.oracle.disturbed_until, self.assisted.calm_at, self.events.now + TTL_SECONDS)
+        self.run_for(calm - self.events.now)
+        for replica in self.replicas:
+            for client in self.clients:
+                self.spawn(self._read_at_the_end(client, replica))
+            self.run_for(TTL_SECONDS / 2)
+        for replica in [] if self.oracle.faults else self.replicas:
+            stopped = replica.stop()
+            self.run_for(3)
+            if not stopped.called:
+                self.oracle.fail(f"{replica.machine.name} does not stop")
+        self._check_tables()
+
+    async def _read_at_the_end(self, client: SimulatedClient, replica: Replica) -> None:
+        infra_env = self.assisted.infra_envs[client.infra_env]
+        may_read = infra_env.token == client.token and infra_env.refusal is None
+        reply = await client.send(replica, client.ask_whole())
+        if reply is not None and reply.status == 503:
+            await deferLater(self.machine, 1)
+            reply = await client.send(replica, client.ask_whole())
+        status = None if reply is None else reply.status
+        if (status == 200) is not may_read or status is None or status >= 500:
+            self.oracle.fail(f"{client.name} gets {status} in the end")
+        elif reply is not None and may_read:
+            texts = self.oracle.texts_of(client.infra_env, reply.fields["ETag"])
+            if texts != {infra_env.text}:
+                self.oracle.fail(f"{client.name} gets text {texts} in the end, not {infra_env.text}")
+
+    def _check_tables(self) -> None:
+        server = self.scenery.server
+        if held := server.count_claims():
+            self.oracle.fail(f"{held} claims are held in the end")
+        limits = {"claims": 20, "mounts": 40, "snapshots": 20 * 16, "payloads": 20 * 16}
+        for table, limit in limits.items():
+            if (count := server.count(table)) > limit:
+                self.oracle.fail(f"{count} rows are left in {table}")
+
+    def _record_mood(self, *, is_well: bool) -> None:
+        self.oracle.moods.append((self.events.now, is_well))
+
+    # What happens.
+
+    def change(self, which: float, *_: float) -> None:
+        """An infra-env gets another text."""
+        infra_env = self._pick_infra_env(which)
+        infra_env.text += 1
+        self._record(infra_env)
+
+    def refuse(self, which: float, how: float, *_: float) -> None:
+        """An infra-env is refused to everybody."""
+        infra_env = self._pick_infra_env(which)
+        infra_env.refusal = _pick(REFUSALS, how)
+        self._record(infra_env)
+
+    def permit(self, which: float, *_: float) -> None:
+        """An infra-env is not refused any more."""
+        infra_env = self._pick_infra_env(which)
+        infra_env.refusal = None
+        self._record(infra_env)
+
+    def rotate(self, which: float, how: float, *_: float) -> None:
+        """An infra-env gets another token, which all but one of its clients use at once."""
+        infra_env = self._pick_infra_env(which)
+        infra_env.token = f"token-{infra_env.id[:2]}-{self.events.now:.0f}"
+        self._record(infra_env)
+        clients = [client for client in self.clients if client.infra_env == infra_env.id]
+        late = _pick(clients, how)
+        for client in clients:
+            if client is not late:
+                client.use_token(infra_env.token)
+
+    def intrude(self, which: float, whose: float, *_: float) -> None:
+        """A client tries the token of another infra-env."""
+        _pick(self.clients, which).use_token(_pick(self.clients, whose).token)
+
+    def obey(self, which: float, *_: float) -> None:
+        """A client uses the token that is good."""
+        client = _pick(self.clients, which)
+        client.use_token(self.assisted.infra_envs[client.infra_env].token)
+
+    def trouble(self, which: float, seconds: float, *_: float) -> None:
+        """assisted-service does not behave for a while."""
+        self.assisted.mood = _pick(tuple(Mood)[1:], which)
+        self.assisted.until = self.events.now + 1 + 39 * seconds**2
+        self.events.record(f"assisted is {self.assisted.mood.value} until {self.assisted.until}")
+        self._record_mood(is_well=False)
+        self.machine.callLater(self.assisted.until - self.events.now + 35, self._recover)
+
+    def _recover(self) -> None:
+        if self.events.now > self.assisted.until + 34:
+            self._record_mood(is_well=True)
+
+    def kill(self, which: float, seconds: float, *_: float) -> None:
+        """A replica is killed while it has much to do, and started again."""
+        number = int(which * len(self.replicas))
+        replica = self.replicas[number]
+        if replica.handler is not None:
+            for client in self.clients:
+                self.spawn(client.send(replica, client.ask_whole()))
+            self.run_for(0.1 * seconds)
+            replica.kill()
+            self.record_disturbance(10 * seconds)
+            self.machine.callLater(10 * seconds, self.restart, number)
+
+    def stop(self, which: float, *_: float) -> None:
+        """A replica stops, and is started again."""
+        number = int(which * len(self.replicas))
+        replica = self.replicas[number]
+        if replica.handler is not None:
+            self.record_disturbance(0)
+            replica.stop().addCallback(lambda _: self.restart(number))
+
+    def pause(self, which: float, seconds: float, *_: float) -> None:
+        """A replica does not get a processor for a while."""
+        machine, length = _pick(self.replicas, which).machine, 60 * seconds**3
+        if machine.paused_since is None:
+            machine.pause()
+            self.oracle.longest_pause = max(self.oracle.longest_pause, length)
+            self.record_disturbance(length, length + HEARD_SECONDS)
+            self.machine.callLater(length, machine.resume)
+
+    def disconnect(self, which: float, how: float, seconds: float, *_: float) -> None:
+        """A replica does not reach the database as it should for a while."""
+        self._disturb([_pick(self.replicas, which)], how, seconds)
+
+    def lose_database(self, how: float, seconds: float, *_: float) -> None:
+        """No replica does."""
+        self._disturb(self.replicas, how, seconds)
+
+    def _disturb(self, replicas: Sequence[Replica], how: float, seconds: float) -> None:
+        link, length = _pick(tuple(Link)[1:], how), 1 + 30 * seconds**2
+        self.events.record(f"{link.value} for {length:.1f} s")
+        self.record_disturbance(length, length + HEARD_SECONDS)
+        for replica in replicas:
+            replica.connection.disturb(link, length)
+
+    def step_clock(self, how: float, *_: float) -> None:
+        """The database's clock is set; claims last for longer if that is to an earlier time."""
+        self.scenery.server.clock_step += (how - 0.5) * 100
+        self.record_disturbance(60, WINDOW_SECONDS + HEARD_SECONDS)
+
+    def replace_base(self, *_: float) -> None:
+        """Another base image has the name from now on."""
+        superseded = self.catalog.images[self.catalog.current]
+        self.catalog.current = 1 - self.catalog.current
+        for replica in self.running():
+            if replica.images is not None:
+                replica.images.images.retention.supersede(superseded)
+
+    # What clients do.
+
+    def read_whole(self, which: float, where: float, *_: float) -> None:
+        """A client reads the whole."""
+        client = _pick(self.clients, which)
+        self.spawn(client.send(_pick(self.replicas, where), client.ask_whole()))
+
+    def rush(self, which: float, *_: float) -> None:
+        """A client asks all replicas for the head at once."""
+        client = _pick(self.clients, which)
+        for replica in self.replicas:
+            self.spawn(client.send(replica, client.ask_whole("HEAD")))
+
+    def ask_head(self, which: float, where: float, *_: float) -> None:
+        """A client asks for the head."""
+        client = _pick(self.clients, which)
+        self.spawn(client.send(_pick(self.replicas, where), client.ask_whole("HEAD")))
+
+    def read_named(self, which: float, where: float, how: float, start: float, length: float) -> None:
+        """A client goes on with what an entity tag names."""
+        client = _pick(self.clients, which)
+        if client.etags:
+            name = _pick(("if-range", "if-range", "if-match"), how)
+            validator = name, _pick(client.etags, where)
+            asked = client.ask_range(*self._range(start, length), validator)
+            self.spawn(client.send(_pick(self.replicas, where), asked))
+
+    def ask_changed(self, which: float, where: float, *_: float) -> None:
+        """A client asks whether what it has is current."""
+        client = _pick(self.clients, which)
+        if client.etags:
+            asked = client.ask_whole(validator=("if-none-match", client.etags[-1]))
+            self.spawn(client.send(_pick(self.replicas, where), asked))
+
+    def read_next(self, which: float, where: float, start: float, length: float, *_: float) -> None:
+        """A client reads a range, wherever it is."""
+        client = _pick(self.clients, which)
+        self.spawn(client.send(_pick(self.replicas, where), client.ask_range(*self._range(start, length))))
+
+    def mount(self, which: float, where: float, wander: float, start: float, pace: float) -> None:
+        """A client reads an image range by range, at one replica or at several."""
+        client = _pick(self.clients, which)
+        self.spawn(self._mount(client, int(where * 97), wander, start, pace))
+
+    async def _mount(
+        self, client: SimulatedClient, where: int, wander: float, start: float, pace: float
+    ) -> None:
+        await client.send(self.replicas[where % len(self.replicas)], client.ask_range(0, 34816))
+        for _ in range(8):
+            await deferLater(self.machine, 3 * pace**3)
+            if self.chance.random() < wander:
+                where += 1
+            begin = int(start * PADDING_BYTES) + 40000 + self.chance.randrange(8192)
+            replica = self.replicas[where % len(self.replicas)]
+            await client.send(replica, client.ask_range(begin, begin + 1 + self.chance.randrange(20000)))
+
+    def wait(self, seconds: float, *_: float) -> None:
+        """Nothing happens for a while."""
+        self.run_for(30 * seconds)
+
+    def _range(self, start: float, length: float) -> tuple[int, int]:
+        size, area = self.clients[0].size, self.scenery.bases[0].area
+        begin = int(area - 2000 + start * 4000) if start < 0.5 else int(start * size)
+        begin = min(begin, size - 1)
+        return begin, min(size, begin + 1 + int(length * 12000))
+
+    def _pick_infra_env(self, which: float) -> InfraEnvState:
+        return self.assisted.infra_envs[INFRA_ENVS[which > 0.7]]
+
+
+def _pick(values: Sequence[T], draw: float) -> T:
+    return values[int(draw * len(values))]
