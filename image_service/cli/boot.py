@@ -11,9 +11,8 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from image_service.cli.shared.admin import admin_client
@@ -28,7 +27,7 @@ from image_service.tools.doctor.target import ImageUrl
 from image_service.tools.redfish.bmc_list import BmcAddress, parse_bmc_url, read_bmcs, read_credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from image_service.common.command_line.parser import AddParser
     from image_service.server.admin.client import AdminClient
@@ -135,10 +134,11 @@ def _boot(machines: Sequence[Machine], url: ImageUrl, options: argparse.Namespac
         machine.restart()
         return machine, f"inserted in {device}; restarted to boot from it once"
 
-    since = datetime.now(UTC).replace(microsecond=0)
+    admin = admin_client(options) if options.follow and resets else None
+    before = _mounts(admin) if admin else {}
     booting, failed = _each(machines, boot, lambda booted: booted[1])
-    if options.follow and resets and booting:
-        _follow(admin_client(options), [machine for machine, _ in booting], since)
+    if admin and booting:
+        _follow(admin, [machine for machine, _ in booting], before)
     return failed
 
 
@@ -243,8 +243,19 @@ def _may_reset(machines: Sequence[Machine], options: argparse.Namespace) -> bool
     return answer.strip().lower() in {"y", "yes"}
 
 
-def _follow(admin: AdminClient, machines: Sequence[Machine], since: datetime) -> None:
-    """Print the stage of each boot as it changes, until no machine reads any more."""
+def _mounts(admin: AdminClient) -> dict[str, dict[str, Any]]:
+    """Return the mounts that a service lists, each by what tells it from others of its address."""
+    mounts = json.loads(admin.get("/api/v1/mounts"))["mounts"]
+    identity = ("infra_env", "version", "cpu_architecture", "kind", "since")
+    return {" ".join(str(mount[name]) for name in ("address", *identity)): mount for mount in mounts}
+
+
+def _follow(admin: AdminClient, machines: Sequence[Machine], before: Collection[str]) -> None:
+    """Print the stage of each boot as it changes, until no machine reads any more.
+
+    Args:
+        before: mounts that were listed before the machines began.
+    """
     names = {
         info[4][0]: machine.name
         for machine in machines
@@ -254,9 +265,9 @@ def _follow(admin: AdminClient, machines: Sequence[Machine], since: datetime) ->
     ended: set[str] = set()
     while ended != set(names.values()):
         time.sleep(_POLL_SECONDS)
-        for mount in json.loads(admin.get("/api/v1/mounts"))["mounts"]:
+        for identity, mount in _mounts(admin).items():
             name = names.get(mount["address"])
-            if name is None or datetime.fromisoformat(mount["since"]) < since:
+            if name is None or identity in before:
                 continue
             stage = mount["stage"] or f"{mount['rootfs_percent'] or 0:.0f} % read"
             is_reading = mount["state"] == ReadState.READING.value
