@@ -222,7 +222,7 @@ class HistogramSeries:
 
     def count(self) -> int:
         """Return how many values there were."""
-        return sum(self._counts)
+        return sum(self._counts) + len(self._values)
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return each bucket's bound, as Go writes it, and the number of values at or below it."""

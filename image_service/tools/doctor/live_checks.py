@@ -152,6 +152,7 @@ class _ServedImage:
 
     read_at: ReadAt
     size: int
+    residency: None = None  # it is read where it is served
 
 
 def check_family(iso: Iso9660, read_at: ReadAt, size: int) -> Iterator[CheckOutcome]:

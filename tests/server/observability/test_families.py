@@ -68,6 +68,7 @@ def test_histogram_buckets_include_their_bound(events: list[tuple[str, float]]) 
     histograms = Histograms("things_seconds", "Things.", BOUNDS, color=COLORS)
     for color, value in events:
         histograms.series(color).observe(value)
+    assert histograms.count() == len(events), "also of values that no bucket has yet"
     found = samples(histograms)
     assert {key[1] for key in found} == {folded(color, COLORS) for color, _ in events}
     for color in {key[1] for key in found}:

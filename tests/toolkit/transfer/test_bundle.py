@@ -144,7 +144,7 @@ def test_bundle_without_key_is_refused_with_the_reason(
     manifest = maker.make(tmp_path / "bundle", tar, SIZE)
     check_refused(toolkit("fetch", manifest, out), out, 6, "--key names the RSA key")
     done = toolkit("fetch", manifest, out, "--key", maker.user.certificate)
-    check_refused(done, out, 6, "no RSA private key")
+    check_refused(done, out, 6, "not an RSA private key")
     done = toolkit("fetch", manifest, out, "--key", maker.user.key, "--certificate", maker.user.key)
     check_refused(done, out, 6, "no certificate")
     done = toolkit("fetch", manifest, out, "--key", maker.user.key, "--max-bytes", "1M")

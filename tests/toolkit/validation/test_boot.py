@@ -107,4 +107,4 @@ def test_default_pattern_matches_started_systems(line: str) -> None:
 
 def test_invalid_pattern_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "x", "--for", "ec2", "--boot-pattern", "("]) == 2
-    assert "no regular expression" in capsys.readouterr().err
+    assert "is not a regular expression" in capsys.readouterr().err
