@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,5 +65,6 @@ def test_configs_of_one_infra_env_differ_in_their_tokens_only() -> None:
 
 def test_splice_imports_nothing_of_the_service() -> None:
     code = f"import runpy, sys; runpy.run_path({splice.__file__!r}); print(*sys.modules)"
-    loaded = subprocess.run(["python", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in loaded if name.startswith("image_service")] == []
