@@ -206,7 +206,7 @@ def debs_before(tmp_path: Path) -> Path:
         check=False,
     ).stdout.strip()
     if not tag:
-        pytest.skip("there is no release before: no commit before this one has a tag v*")
+        pytest.skip("no release precedes this commit: no earlier commit has a tag v*")
     checkout, wheels, made = (tmp_path / name for name in ("checkout", "wheels", "made"))
     for directory in (checkout, wheels, made):
         directory.mkdir()

@@ -117,7 +117,8 @@ class SimulatedAssisted:
         self, infra_env_id: str, credentials: Credentials | None, *, is_revalidation: bool = False
     ) -> bytes | None:
         """As `AssistedService.fetch_ramdisk`."""
-        raise NotImplementedError
+        del infra_env_id, credentials, is_revalidation  # there is no answer
+        raise AssertionError("the service asked for a ramdisk, which full ISOs do not have")
 
     async def _ask(self, question: str, infra_env_id: str, credentials: Credentials | None) -> InfraEnvState:
         """Wait until the answer is decided, and return the infra-env that it is about."""

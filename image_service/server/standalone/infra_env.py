@@ -32,9 +32,7 @@ from image_service.server.standalone.translation.butane import MAX_BUTANE_BYTES,
 from image_service.server.standalone.translation.hosts import (
     STATIC_NETWORK_SCHEMA,
     parse_static_network,
-    render_static_network,
 )
-from image_service.server.standalone.translation.keyfiles import convert_networks
 from image_service.server.web_api.messages import parse_json_object
 from image_service.settings.upstream import MAX_IGNITION_BYTES
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from image_service.common.concurrency.interruption import Interruption
     from image_service.common.openapi.bodies import Json, Schemas
 
 MAX_OVERRIDE_BYTES = MAX_IGNITION_BYTES
@@ -196,31 +193,6 @@ def parse_fields(body: bytes, *, registering: bool) -> dict[str, Any]:
     if faults:
         raise InvalidParameter("; ".join(sorted(faults)))
     return fields
-
-
-def needs_programs(fields: Mapping[str, Any]) -> bool:
-    """Return whether `translate_fields` starts programs, and so blocks its thread."""
-    is_butane_config = isinstance(fields.get("ignition_config_override"), ButaneConfig)
-    return is_butane_config or bool(fields.get("static_network_config"))
-
-
-def translate_fields(fields: Mapping[str, Any], interruption: Interruption) -> dict[str, Any]:
-    """Return the attributes of `parse_fields` with what programs make of Butane and of nmstate's YAML.
-
-    Raises:
-        InvalidParameter: a program refuses it, or is not installed.
-        Unavailable: a program cannot be run, or takes too long.
-        Interrupted: the service stops.
-    """
-    translated = dict(fields)
-    override = fields.get("ignition_config_override")
-    if isinstance(override, ButaneConfig):
-        translated["ignition_config_override"] = override.to_ignition(interruption)
-    if "static_network_config" in fields:
-        hosts = fields["static_network_config"]
-        translated["static_network_config"] = render_static_network(hosts)
-        translated["static_network_files"] = convert_networks(hosts, interruption) or None
-    return translated
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[object], str]:

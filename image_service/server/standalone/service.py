@@ -26,8 +26,8 @@ from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.server.standalone.admin_operations import InfraEnvOperations
 from image_service.server.standalone.assisted_api import InfraEnvApi, find_no_family
 from image_service.server.standalone.certificates import prepare_certificates
-from image_service.server.standalone.infra_env import needs_programs, translate_fields
 from image_service.server.standalone.store import InfraEnvStore
+from image_service.server.standalone.translation.fields import needs_programs, translate_fields
 from image_service.server.transport.listeners import cannot_listen, log_listening
 from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.connections import LimitedFactory

@@ -68,12 +68,22 @@ def run_command(
         with _infra_envs(options, token) as infra_envs:
             report = _run(options, options.plan_for(infra_envs), reactor, version)
     except (OptionsError, RegistrationError) as error:
-        for line in str(error).splitlines():
-            tell(f"image-service: {line}")
-        return EXIT_USAGE if isinstance(error, OptionsError) else EXIT_FAILED
+        return tell_fault(error)
+    return show_report(report, options.report)
+
+
+def tell_fault(error: Exception) -> int:
+    """Print why there is no report; return the exit status."""
+    for line in str(error).splitlines():
+        tell(f"image-service: {line}")
+    return EXIT_USAGE if isinstance(error, OptionsError) else EXIT_FAILED
+
+
+def show_report(report: Report, directory: Path | None) -> int:
+    """Print a report, write it into a directory if there is one, and return the exit status."""
     sys.stdout.write(render_text(report))
-    if options.report is not None:
-        write_reports(report, options.report)
+    if directory is not None:
+        write_reports(report, directory)
     return EXIT_FAILED if report.missed() else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import uuid
 from contextlib import ExitStack
@@ -13,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.common.command_line.messages import tell
 from image_service.tools.loadtest.command import (
-    EXIT_FAILED,
-    EXIT_USAGE,
     make_dialer,
     raise_descriptor_limit,
     run_to_report,
-    write_reports,
+    show_report,
+    tell_fault,
 )
 from image_service.tools.loadtest.fleet.assisted_service import FleetAssistedService
 from image_service.tools.loadtest.fleet.expected_images import ExpectedImages
@@ -36,7 +33,6 @@ from image_service.tools.loadtest.options import (
     parse_number,
     writable_directory,
 )
-from image_service.tools.loadtest.reports.text import render_text
 from image_service.tools.loadtest.traffic.objectives import parse_objective
 from image_service.tools.loadtest.traffic.plan import Plan, parse_target
 from image_service.tools.loadtest.traffic.profiles import MOUNT_RANGES, Profile
@@ -96,13 +92,8 @@ def run_fleet(
         with tempfile.TemporaryDirectory(prefix="image-service-fleet-") as directory:
             report = _run(options, Path(directory), sample, version, reactor, client_version)
     except (OptionsError, FleetServiceError) as error:
-        for line in str(error).splitlines():
-            tell(f"image-service: {line}")
-        return EXIT_USAGE if isinstance(error, OptionsError) else EXIT_FAILED
-    sys.stdout.write(render_text(report))
-    if options.report is not None:
-        write_reports(report, options.report)
-    return EXIT_FAILED if report.missed() else 0
+        return tell_fault(error)
+    return show_report(report, options.report)
 
 
 def parse_fleet_options(arguments: argparse.Namespace) -> FleetOptions:
