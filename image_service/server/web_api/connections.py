@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from twisted.internet.abstract import FileDescriptor
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 
 from image_service.server.transport.admission.addresses import address_group
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IProtocolFactory, IReactorTime, ITCPTransport
 
 MAX_CONNECTIONS = 256
+RECEIVED_AT_ONCE = 256 * 1024
+SENT_AT_ONCE = 1024 * 1024
+"""Bytes of content that is streamed."""
 SILENT_SECONDS = 5.0
 """After which a new connection is aborted that has sent nothing."""
 _ADDRESS_PART = 4  # an address has at most a quarter of the connections without an authenticated request
@@ -60,6 +64,12 @@ class TrackedConnection(ProtocolWrapper):
         if not self.is_aborted:
             super().writeSequence(data)  # type: ignore[no-untyped-call]
             self.factory.record_write(self)
+
+    def move_more_at_once(self) -> None:
+        """Receive and send in fewer, larger pieces: each waits for a turn of the reactor."""
+        socket = self.transport
+        if isinstance(socket, FileDescriptor):
+            socket.bufferSize, socket.SEND_LIMIT = RECEIVED_AT_ONCE, SENT_AT_ONCE
 
     def stop_timer(self) -> None:
         """Let it be silent."""

@@ -81,6 +81,8 @@ class BoundedRequest(Request):
         line = channel._command, channel._path, channel._version  # noqa: SLF001
         if channel.site.resource.is_streamed(*_method_and_path(*line[:2])):  # type: ignore[attr-defined]
             self.stream = RequestContent(self._pause, self._receive_more, self.channel.forceAbortClient)
+            if (connection := find_connection(channel.transport)) is not None:
+                connection.move_more_at_once()
             super().requestReceived(*line)  # type: ignore[no-untyped-call]
 
     def handleContentChunk(self, data: bytes) -> None:

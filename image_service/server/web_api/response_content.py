@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from image_service.core.errors import ImageServiceError
+from image_service.server.web_api.connections import find_connection
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime, ITCPTransport
@@ -42,6 +43,8 @@ class ContentSender:
 
     def start(self) -> None:
         """Start to send."""
+        if (connection := find_connection(self._request.channel.transport)) is not None:
+            connection.move_more_at_once()
         sending = Deferred.fromCoroutine(self._send())
         self._request.notifyFinish().addErrback(lambda _: sending.cancel())
         sending.addErrback(self._abort)
