@@ -14,8 +14,8 @@ compile := UV_CUSTOM_COMPILE_COMMAND='make lock' $(bin)/uv pip compile --quiet -
 
 # The checkout precedes the editable install: new modules and the plugin are found at once.
 export PYTHONPATH := $(CURDIR)
-# cargo installs coreos-installer into the first; Debian has administration tools in the others.
-export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+# `make deps` compiles programs into the first two; Debian has administration tools in the others.
+export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:$(HOME)/go/bin:/usr/sbin:/sbin
 
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -110,6 +110,8 @@ lock: $(VENV)/lock ## pin the container's dependencies, with hashes; ARGS=--upgr
 
 # With VERSION: `make check`, then a commit and a tag of this version, from which everything is built.
 release: $(VENV)/lock $(VENV)/tools ## build all of a release in dist/; VERSION=1.2.3: commit and tag it first; nothing is pushed
+	@command -v nfpm >/dev/null || { echo 'nfpm is not here: make deps ARGS=soak' >&2; exit 1; }
+	@test -r "$${SIGNING_KEY_FILE:-/dev/null}" || { echo "cannot read SIGNING_KEY_FILE=$$SIGNING_KEY_FILE" >&2; exit 1; }
 	for lock in $(wildcard requirements*.lock); do .ci/audit "$$lock" || exit; done
 	$(if $(VERSION),$(MAKE) check)
 	$(if $(VERSION),.ci/set-version '$(VERSION)')

@@ -170,9 +170,9 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def set_version(checkout: Path, version: str) -> tuple[int, str]:
+def set_version(checkout: Path, version: str, environment: dict[str, str] = AUTHOR) -> tuple[int, str]:
     command = [str(checkout / ".ci" / "set-version"), version]
-    done = subprocess.run(command, env=AUTHOR, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
 
 
@@ -198,6 +198,15 @@ def test_version_is_set_once_and_in_a_clean_checkout(checkout: Path) -> None:
     git(checkout, "commit", "--all", "--message", "No section")
     status, fault = set_version(checkout, "9.8.8")
     assert (status, fault[:35]) == (1, "CHANGELOG.md must have one section ")
+
+
+def test_version_changes_nothing_without_an_author(checkout: Path) -> None:
+    configuration = {"COUNT": "1", "KEY_0": "user.useConfigOnly", "VALUE_0": "true", "GLOBAL": "/dev/null"}
+    environment = {name: value for name, value in AUTHOR.items() if not name.startswith("GIT_")}
+    environment |= {f"GIT_CONFIG_{name}": value for name, value in configuration.items()}
+    status, fault = set_version(checkout, "9.8.7", environment)
+    assert (status, "email" in fault) == (128, True)
+    assert git(checkout, "status", "--porcelain") == ""
 
 
 def test_chart_is_a_helm_repository_and_an_oci_artifact(tmp_path: Path) -> None:
