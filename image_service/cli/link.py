@@ -6,11 +6,13 @@ import argparse
 import json
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from image_service.cli.shared.admin import DEFAULT_ADMIN, admin_client
 from image_service.cli.shared.command import add_admin_arguments
 from image_service.cli.shared.input import STANDARD_INPUT
+from image_service.cli.shared.patience import wait_for
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser
@@ -61,7 +63,8 @@ def run(options: argparse.Namespace) -> int:
     document = {"url": url, "label": options.label, "pinned": options.pinned}
     if options.expires_in is not None:
         document["expires_in"] = options.expires_in
-    made = json.loads(admin_client(options).post("/api/v1/links", document))
+    client = admin_client(options)
+    made = json.loads(wait_for("the image", partial(client.post, "/api/v1/links", document)))
     print(json.dumps(made, indent=2) if options.json else made["url"])  # noqa: T201 - the command's output
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from image_service.cli import link
 from image_service.cli.shared import admin
 from tests.ports import free_port
+from tests.server.catalog.origin import Reply, running
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -35,6 +37,25 @@ def test_without_any_address_that_of_make_run_is_asked(run: Run, monkeypatch: py
     assert admin.DEFAULT_ADMIN == "http://127.0.0.1:8081"
     monkeypatch.setattr(admin, "DEFAULT_ADMIN", f"http://127.0.0.1:{free_port()}")
     assert f"cannot post to {admin.DEFAULT_ADMIN}/api/v1/links: " in run("link", "http://x/").errors
+
+
+def test_image_that_is_still_being_made_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with running() as origin:
+        later = Reply(b'{"detail": "it is still being made"}', 504, {"Retry-After": "7"})
+        made = Reply(b'{"url": "http://x/s/1.iso"}', 201)
+        origin.serve("/api/v1/links", later, made)
+        found = run("link", "--admin", origin.url(""), "http://x/")
+    assert (found.status, found.output, pauses) == (0, b"http://x/s/1.iso\n", [7])
+    assert "waiting for the image: " in found.errors
+
+
+def test_image_that_would_take_an_hour_is_not_waited_for(run: Run) -> None:
+    with running() as origin:
+        origin.serve("/api/v1/links", Reply(status=503, headers={"Retry-After": "3600"}))
+        found = run("link", "--admin", origin.url(""), "http://x/")
+    assert (found.status, "status 503" in found.errors) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from image_service.cli.shared.input import STANDARD_INPUT, open_input
-from image_service.common.command_line.messages import tell
+from image_service.cli.shared.patience import wait_for
 from image_service.common.command_line.progress_bar import ProgressBar
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.files.local_file import LocalFile
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from image_service.core.base_file import BaseFile
 
 MAX_STATEMENT_BYTES = 16 * 1024 * 1024
-_PATIENCE_SECONDS = 600.0  # a base image of some GB is hashed meanwhile
 _SUFFIX = ".intoto.json"
 
 
@@ -73,19 +72,12 @@ class Inputs:
         Args:
             is_optional: None is returned if a URL has none.
         """
-        end = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            try:
-                return self.read(name)
-            except Unavailable as error:
-                seconds = error.retry_after_seconds
-                if seconds is not None and time.monotonic() + seconds < end:
-                    tell(f"image-service: waiting for the statement: {error.detail}", "info")
-                    time.sleep(seconds)
-                elif is_optional:
-                    return None
-                else:
-                    raise
+        try:
+            return wait_for("the statement", partial(self.read, name))
+        except Unavailable:
+            if is_optional:
+                return None
+            raise
 
     def read(self, name: str) -> bytes:
         """Return the content of a small file or URL; raises as `open`."""

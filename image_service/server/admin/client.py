@@ -15,6 +15,7 @@ from image_service.common.http.errors import Disconnected, HttpError, TooSlow, U
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import ConfigurationError, Unavailable
+from image_service.server.http.retry_after import parse_retry_after
 from image_service.settings.admin import read_token
 
 if TYPE_CHECKING:
@@ -64,10 +65,12 @@ class AdminClient:
         try:
             with http.send(method, url, self._headers(body), body) as response:
                 status, content = response.status, response.read(MAX_RESPONSE_BYTES + 1)
+                retry_after = parse_retry_after(response.field("Retry-After"))
         except HttpError as error:
             raise Unavailable(f"{failed}: {_reason(error)}") from None
         if status not in {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT}:
-            raise Unavailable(f"{failed}: {self._refusal(status, content)}")
+            refusal = f"{failed}: {self._refusal(status, content)}"
+            raise Unavailable(refusal, retry_after_seconds=retry_after)
         if len(content) > MAX_RESPONSE_BYTES:
             raise Unavailable(f"{url} has more than {MAX_RESPONSE_BYTES} bytes")
         return content

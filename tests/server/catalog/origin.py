@@ -163,6 +163,7 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
             reply = origin.reply(ReceivedRequest(self.path, self.headers, self.command))
             self.send_response_only(reply.status)
             for name, value in _fields(reply, self.date_time_string()):
@@ -183,7 +184,7 @@ def _handler(origin: Origin) -> type[http.server.BaseHTTPRequestHandler]:
                 self.connection.close()
             self.close_connection = True
 
-        do_HEAD = do_DELETE = do_GET
+        do_HEAD = do_POST = do_DELETE = do_GET
 
         def do_CONNECT(self) -> None:
             origin.requests.append(ReceivedRequest(self.path, self.headers))
