@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         from image_service.tools.redfish.machine import Machine  # noqa: PLC0415 - needs the extra
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"boot needs the module {error.name}: pip install 'image-service[redfish]'"
+            f"boot needs the module {error.name}: install the wheel with its extra redfish"
         ) from None
     exit_on_signals()
     url = None if options.eject else _read_url(options)

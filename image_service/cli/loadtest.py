@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
         from image_service.tools.loadtest.fleet.command import run_fleet  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"loadtest needs the module {error.name}: pip install 'image-service[loadtest]'"
+            f"loadtest needs the module {error.name}: install the wheel with its extra loadtest"
         ) from None
     from twisted.internet import reactor  # noqa: PLC0415, TID251 - an entry point
 

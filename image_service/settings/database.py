@@ -97,4 +97,4 @@ class DatabaseSettings:
         if environ.get("DATABASE_LISTEN_URL") and not environ.get("DATABASE_URL"):
             yield "DATABASE_LISTEN_URL is set without DATABASE_URL"
         if environ.get("DATABASE_URL") and find_spec("psycopg") is None:
-            yield "DATABASE_URL needs psycopg; install image-service[postgresql]"
+            yield "DATABASE_URL needs psycopg; install the wheel with its extra postgresql"

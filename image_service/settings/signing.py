@@ -46,7 +46,7 @@ def _open_token(uri: TokenUri) -> BundleSigner:
     try:
         from image_service.common.pkcs11.token_key import TokenKey  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
-        raise ConfigurationError("the extra image-service[pkcs11] is not installed") from None
+        raise ConfigurationError("the wheel's extra pkcs11 is not installed") from None
     key = TokenKey(uri)
     signer = BundleSigner(key.sign, make_verifier(key.public))
     if not signer.public.accepts(signer.sign(b""), b""):

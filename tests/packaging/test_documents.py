@@ -70,6 +70,13 @@ def test_build_arguments_in_documents_exist() -> None:
     assert named <= declared
 
 
+def test_nothing_is_installed_by_a_name_that_the_project_does_not_have() -> None:
+    """No registry has a name of the project, so anybody could register it."""
+    messages = [*(CHECKOUT / "image_service").rglob("*.py"), *(CHECKOUT / "conf").rglob("*.service")]
+    named = re.compile(r"pip install[^\n]*[ '\"]image[-_](?:service|toolkit)[\['\" ]")
+    assert [path.name for path in (*DOCUMENTS, *messages) if named.search(path.read_text())] == []
+
+
 def test_decisions_are_numbered_once() -> None:
     decisions = sorted((CHECKOUT / "docs" / "decisions").glob("[0-9]*.md"))
     numbers = [int(decision.name[:4]) for decision in decisions]

@@ -100,7 +100,7 @@ def test_jobs_role_without_its_extra_names_it(installed: Path, tmp_path: Path) -
     command = (installed / "image-service", "jobs")
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
     assert done.returncode == os.EX_CONFIG
-    assert "needs temporalio, jwt, jsonschema; install image-service[jobs]" in done.stderr
+    assert "needs temporalio, jwt, jsonschema; install the package image-service-jobs" in done.stderr
 
 
 @pytest.mark.soak

