@@ -155,7 +155,8 @@ def test_release_needs_the_version_as_tag_and_in_the_changelog(tmp_path: Path, t
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Make a checkout with what has the version, before a release."""
-    for name in ("image_service/__init__.py", "conf/helm/image-service/Chart.yaml", "man/image-service.1"):
+    program, chart = "image_service/__init__.py", "conf/helm/image-service/Chart.yaml"
+    for name in (program, chart, "docs/container.md", "man/image-service.1"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, tmp_path / name)
     (tmp_path / "conf/kubernetes").mkdir()
@@ -183,6 +184,8 @@ def test_version_is_set_everywhere_committed_and_tagged(checkout: Path) -> None:
     assert "## 9.8.7\n\n- A line.\n\n## 0.0.1\n" in (checkout / "CHANGELOG.md").read_text()
     assert '__version__ = "9.8.7"' in (checkout / "image_service/__init__.py").read_text()
     assert "image-service 9.8.7" in (checkout / "man/image-service.1").read_text()
+    page = (checkout / "docs/container.md").read_text()
+    assert ("VERSION=9.8.7" in page, "image-service-9.8.7.container.tar.gz" in page) == (True, True)
     rendered = (checkout / "conf/kubernetes/one.yaml").read_text()
     assert rendered == f"image: image-service:9.8.7\nport: 1{__version__}\n"
     chart = yaml.safe_load((checkout / "conf/helm/image-service/Chart.yaml").read_text())
