@@ -141,6 +141,14 @@ def test_systemd_finds_little_exposed(name: str, threshold: int, tmp_path: Path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def test_unit_of_the_service_lets_setpriv_start_programs() -> None:
+    """It sets its capabilities also if they stay the same, and @privileged has the system call."""
+    filters = re.findall(
+        "^SystemCallFilter=(.*)$", (CONF / "image-service.service").read_text(), re.MULTILINE
+    )
+    assert filters == ["@system-service", "~@privileged", "capset"]
+
+
 def test_unit_of_the_worker_is_not_restarted_in_vain() -> None:
     set_by_unit = assignments((CONF / "image-service-worker.service").read_text())
     expected = {"LimitCORE": "0", "MemoryMax": "2G", "RestartPreventExitStatus": "2 78", "KillMode": "mixed"}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.clients import missing
 from tests.acceptance.service import os_image
-from tests.core.formats.filesystems.iso_builder import write_sparse_live_iso
+from tests.core.formats.filesystems.iso_builder import build_live_iso, write_sparse_live_iso
 from tests.jobs.running_role import DISTRIBUTION, wait_until
 from tests.packaging.machine import Machine, running_machine
 
@@ -218,15 +218,33 @@ def test_port_below_1024_needs_what_the_unit_says(machine: Machine, configure: C
     assert machine.run(PYTHON, "-c", GET, url) == "200"
 
 
+def serve_image(machine: Machine, configure: Callable[..., None], iso: Path) -> None:
+    """Copy a live ISO to the machine, and start the unit of the byte server with it."""
+    machine.run("mkdir", "--parents", "/srv/images")
+    with iso.open("rb") as file:
+        subprocess.run(machine.command("sh", "-c", "cat >/srv/images/live.iso"), stdin=file, check=True)
+    entry = os_image(iso, "4.17") | {"url": "file:///srv/images/live.iso"}
+    configure(SERVE, STANDALONE, f"OS_IMAGES={json.dumps([entry])}\n")
+    machine.run("systemctl", "start", SERVE)
+
+
+def test_unit_lets_the_service_start_xorriso(
+    machine: Machine, configure: Callable[..., None], tmp_path: Path
+) -> None:
+    iso = tmp_path / "live.iso"
+    iso.write_bytes(build_live_iso())  # has no recipe of its minimal ISO
+    serve_image(machine, configure, iso)
+    wait_until(
+        lambda: re.search("base image .* is (ready|degraded)", machine.messages(SERVE)) is not None,
+        lambda: machine.explain(SERVE),
+    )
+    assert "could not be derived" not in machine.messages(SERVE)
+
+
 def test_stop_finishes_a_download(machine: Machine, configure: Callable[..., None], tmp_path: Path) -> None:
     iso = tmp_path / "large.iso"
     write_sparse_live_iso(iso, 64 * 2**20)
-    machine.run("mkdir", "--parents", "/srv/images")
-    with iso.open("rb") as file:
-        subprocess.run(machine.command("sh", "-c", "cat >/srv/images/large.iso"), stdin=file, check=True)
-    entry = os_image(iso, "4.17") | {"url": "file:///srv/images/large.iso"}
-    configure(SERVE, STANDALONE, f"OS_IMAGES={json.dumps([entry])}\n")
-    machine.run("systemctl", "start", SERVE)
+    serve_image(machine, configure, iso)
     url = url_to_try(machine)
     with subprocess.Popen(
         machine.command(PYTHON, "-c", DOWNLOAD, url), stdout=subprocess.PIPE, text=True
