@@ -1,12 +1,13 @@
 """The process that `tests.forks` has its programs forked from: ``python -m tests.fork_server DESCRIPTOR``.
 
-It imports every module of the package once. For each order on its socket it forks, and the
-child becomes the program. If that is a supervisor, its first serving processes are forks, too: its own
-children, made before it runs.
+It imports every module of the package and the plugins of twistd once. For each order on its socket it
+forks, and the child becomes the program. If that is a supervisor, its first serving processes are forks, too:
+its own children, made before it runs.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import json
@@ -18,13 +19,16 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
+from twisted.application.service import IServiceMaker
 from twisted.internet.process import Process
+from twisted.plugin import getPlugins
 
 import image_service
 
@@ -35,10 +39,14 @@ NUMBER = struct.Struct("i")
 """What the status pipe of a program carries: its process id, then its wait status."""
 
 INTERPRETERS = "TEST_WITH_INTERPRETERS"
-"""A variable with which serving processes are not forks: for tests that read their ``/proc``."""
+"""A variable with which serving processes are not forks: for tests that read their environment."""
+
+SERVING_NAME = "serving {}"
+"""The name of a fork that is a serving process, with its number."""
 
 _OF_TWISTD = ("twisted.scripts.twistd", "twisted.scripts._twistd_unix", "twisted.internet.epollreactor")
 _SERVING_PROCESS = "image_service.app.processes"
+_SPARE_PROCESSES = 1  # for a serving process that a test kills
 _DESCRIPTORS = 4
 _MOST_DESCRIPTORS = 64
 
@@ -59,8 +67,26 @@ class Order:
     environment: Mapping[str, str] = attrs.field(repr=False)
     directory: str
 
-    def run(self) -> None:
-        """Be the program; the interpreter then ends as after any other."""
+    def run(self) -> NoReturn:
+        """Be the program to its end, but for the end of the interpreter.
+
+        This would write to all objects of all modules, and so copy the memory that is shared with the server.
+        """
+        ended = SystemExit()
+        try:
+            self._run()
+        except SystemExit as error:
+            ended = error
+        threading._shutdown()  # type: ignore[attr-defined] # the interpreter's own first steps
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError):  # the interpreter knows what to do then
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            if isinstance(ended.code, int | None):
+                os._exit(ended.code or 0)
+        raise ended
+
+    def _run(self) -> None:
         os.chdir(self.directory)
         os.environ.clear()
         os.environ.update(self.environment)
@@ -81,6 +107,7 @@ def main() -> None:
             import_module(module.name)
     for name in _OF_TWISTD:
         import_module(name)
+    list(getPlugins(IServiceMaker))
     assert "twisted.internet.reactor" not in sys.modules, "children would share its epoll descriptor"
     gc.collect()
     gc.freeze()
@@ -117,19 +144,18 @@ def serve(control: socket.socket) -> Order | None:
 
 
 def prepare_serving_processes(workers: str) -> None:
-    """Fork as many children as a supervisor starts at once; it then starts these before any other.
+    """Fork as many children as a supervisor starts at once, and a spare; it starts these before any other.
 
     Args:
         workers: the setting; no number: none is forked.
     """
     prepared: list[tuple[int, socket.socket]] = []
-    for _ in range(int(workers) if workers.isdigit() and workers != "1" else 0):
+    for _ in range(int(workers) + _SPARE_PROCESSES if workers.isdigit() and workers != "1" else 0):
         control, theirs = socket.socketpair()
         if (pid := os.fork()) == 0:
             for _, other in [*prepared, (0, control)]:
                 other.close()
             _await_start(theirs).run()
-            raise SystemExit
         theirs.close()
         prepared.append((pid, control))
     spawn: Callable[..., bool] = Process._trySpawnInsteadOfFork
@@ -160,7 +186,10 @@ def _send_start(control: socket.socket, order: Order, descriptors: Mapping[int, 
 
 
 def _await_start(control: socket.socket) -> Order:
-    """Wait until the supervisor needs this process; end with it if it does not."""
+    """Wait until the supervisor needs this process; end with it if it does not.
+
+    The process then gets the name of a serving process, because its command line stays that of the server.
+    """
     message, received, _, _ = socket.recv_fds(control, 1, _MOST_DESCRIPTORS)
     if not message:
         os._exit(0)
@@ -176,6 +205,7 @@ def _await_start(control: socket.socket) -> Order:
                 os.close(number)
     os.closerange(_MOST_DESCRIPTORS, os.sysconf("SC_OPEN_MAX"))
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    Path("/proc/self/comm").write_text(SERVING_NAME.format(json.loads(order["arguments"][-1])["number"]))
     return Order(**order)
 
 

@@ -2,7 +2,8 @@
 
 A start of Python with the modules of the service costs seconds of CPU on a slow machine, a fork milliseconds.
 The program is the same from there on: its arguments, environment, directory, standard streams, signals and
-exit. Tests of the start itself, of memory, of ``/proc`` and of terminals use `subprocess`.
+exit. It trusts no certificate authority of the system, unless a test says so. Tests of the start itself, of
+memory, of ``/proc`` and of terminals use `subprocess`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 TWISTD = str(Path(sys.executable).with_name("twistd"))
+# Each program would read some 150 certificates, which takes longer than the rest of its start.
+_NO_SYSTEM_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 class Fork:
@@ -61,7 +64,7 @@ class Fork:
         if program != TWISTD:
             assert (program, arguments[0]) == (sys.executable, "-m"), f"cannot fork {self.args}"
             program, *arguments = arguments[1:]
-        environment = dict(os.environ if env is None else env)
+        environment = _NO_SYSTEM_AUTHORITIES | dict(os.environ if env is None else env)
         order = Order(program, arguments, environment, str(cwd or Path.cwd()))
         self._status, pipe = os.pipe()
         text = os.memfd_create("order")
@@ -140,7 +143,7 @@ def start(
     """Start a program of this project as a fork, and any other, which may start one, as itself."""
     program, *arguments = command
     is_module = program == sys.executable and arguments[0] == "-m"
-    is_ours = program == TWISTD or (is_module and str(arguments[1]).startswith("image_service"))
+    is_ours = program == TWISTD or (is_module and str(arguments[1]).startswith(("image_service", "tests.")))
     # The dynamic linker reads LD_PRELOAD when a program is executed.
     if is_ours and env["PYTHONPATH"] == str(ROOT) and "LD_PRELOAD" not in env:
         return Fork(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)

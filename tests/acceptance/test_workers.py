@@ -32,7 +32,7 @@ from tests.acceptance.service import (
     run_service,
 )
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files, write_sparse_iso
-from tests.fork_server import INTERPRETERS
+from tests.fork_server import SERVING_NAME
 from tests.ports import free_port
 from tests.server.catalog import origin
 from tests.variants import soaked
@@ -45,6 +45,7 @@ pytestmark = pytest.mark.acceptance
 VERSION = "workers"
 ROOTFS_BYTES = 8 * 1024 * 1024
 FOR_EVER = "100000"
+SOON_STUCK = (sys.executable, "-m", "tests.acceptance.impatient_service", "serve", "--standalone")
 COMMANDS = {"twistd": (*TWISTD, "--standalone"), "image-service": (*SERVE, "--standalone")}
 _TIMEOUT_SECONDS = 100
 _POLL_SECONDS = 0.02
@@ -126,10 +127,13 @@ class Served:
 
 
 def _worker(pid: int) -> tuple[int, int] | None:
+    """Return a serving process and its number; None: it is gone, or not yet what it is to become."""
+    process = Path(f"/proc/{pid}")
     try:
-        *_, argument, _ = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        return pid, json.loads(argument)["number"]
-    except (OSError, ValueError, KeyError):  # gone, or not yet what it is to become
+        *_, argument, _ = (process / "cmdline").read_text().split("\0")
+        named = re.fullmatch(SERVING_NAME.format(r"(\d+)"), (process / "comm").read_text().strip())
+        return pid, int(named[1]) if named else json.loads(argument)["number"]
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
@@ -176,7 +180,7 @@ def serving(
         [os_image(iso, VERSION)],
         command=command,
         certificate=certificate,
-        environment={INTERPRETERS: "1", "WORKERS": "2", **environment},
+        environment={"WORKERS": "2", **environment},
         ends_with=ends_with,
     ) as service:
         infra_env_id = service.register(VERSION, {"ignition": {"version": "3.2.0"}})
@@ -405,7 +409,7 @@ def test_second_signal_exits_although_a_worker_is_stuck(tmp_path: Path) -> None:
 
 
 def test_stuck_worker_is_replaced_by_the_watchdog(tmp_path: Path) -> None:
-    with serving(tmp_path, _soon_stuck()) as served:
+    with serving(tmp_path, SOON_STUCK) as served:
         stuck, other = served.workers()
         os.kill(stuck, signal.SIGSTOP)
         served.service.wait_for("(has not responded to)")
@@ -417,15 +421,10 @@ def test_stuck_worker_is_replaced_by_the_watchdog(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_shutdown_does_not_wait_for_a_stuck_worker(tmp_path: Path) -> None:
-    with serving(tmp_path, _soon_stuck(), DRAIN_TIMEOUT=FOR_EVER) as served:
+    with serving(tmp_path, SOON_STUCK, DRAIN_TIMEOUT=FOR_EVER) as served:
         os.kill(next(iter(served.workers())), signal.SIGSTOP)
         served.service.process.terminate()
         served.check_ended_well()
-
-
-def _soon_stuck() -> Sequence[str]:
-    """Return the command of a supervisor that pings each second."""
-    return _serve_after("from image_service.server.processes import watchdog", "watchdog.PING_SECONDS = 1")
 
 
 def _serve_after(*lines: str) -> Sequence[str]:
