@@ -54,12 +54,9 @@ def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPol
 
 
 def _trust(authorities: Iterable[Certificate]) -> IPolicyForHTTPS:
-    # The same authority is often both in a bundle and behind a hash link.
-    distinct = {certificate.dumpPEM(): certificate for certificate in authorities}
-
     def add(context: SSL.Context) -> None:
         if store := context.get_cert_store():
-            for certificate in distinct.values():
+            for certificate in authorities:
                 store.add_cert(certificate.original)
 
     return _CachedContexts(BrowserLikePolicyForHTTPS(TrustRoot(add)))
@@ -83,9 +80,13 @@ def _system_certificates() -> Iterator[Certificate]:
     files = [Path(paths.cafile)] if paths.cafile else []  # both None where nothing is installed
     if paths.capath:
         files += Path(paths.capath).glob(_HASH_LINK)
+    distinct: dict[bytes, None] = {}  # the same authority is often both in a bundle and behind a hash link
     for file in files:
-        with suppress(OSError, crypto.Error, ValueError):  # like OpenSSL: skip an unusable file of the system
-            yield from map(Certificate.loadPEM, _PEM.findall(file.read_bytes()))
+        with suppress(OSError):
+            distinct |= dict.fromkeys(_PEM.findall(file.read_bytes()))
+    for text in distinct:
+        with suppress(crypto.Error, ValueError):  # like OpenSSL: skip what is unusable in the system's files
+            yield Certificate.loadPEM(text)
 
 
 @implementer(IPolicyForHTTPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING
 
 from image_service import __version__
@@ -129,8 +130,9 @@ _ERROR_SCHEMAS: Schemas = {
 }
 
 
+@cache
 def render_openapi(base_path: str) -> bytes:
-    """Return the document.
+    """Return the document, rendered once: that takes longer than the rest of the start.
 
     Args:
         base_path: path of the service's base URL, without a final slash.

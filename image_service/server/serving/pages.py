@@ -17,7 +17,7 @@ from image_service.server.serving.openapi import render_openapi
 from image_service.server.transport.exchanges.exchange import PreparedResponse, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from image_service.server.http.head import Request
 
@@ -44,14 +44,6 @@ class Pages:
     _metrics: Callable[[], Page | Deferred[Page]] | None = attrs.field(default=None, kw_only=True)
     _base_images: Callable[[], bytes] | None = attrs.field(default=None, kw_only=True)
     _signing_keys: bytes | None = attrs.field(default=None, kw_only=True)
-    _documents: Mapping[PublicDocument, bytes] = attrs.field(init=False)
-
-    @_documents.default
-    def _render_documents(self) -> Mapping[PublicDocument, bytes]:
-        return {
-            PublicDocument.HOME: render_landing_page(self._base_path),
-            PublicDocument.OPENAPI: render_openapi(self._base_path),
-        }
 
     def respond(
         self, request: Request, route: Probe | PublicDocument, subject: Subject
@@ -64,7 +56,7 @@ class Pages:
         """
         match route:
             case PublicDocument.OPENAPI:
-                return prepare_page(request, subject, (self._documents[route], "application/json"))
+                return prepare_page(request, subject, (render_openapi(self._base_path), "application/json"))
             case PublicDocument.SIGNING_KEYS:
                 if self._signing_keys is None:
                     raise NotFound("this service signs no statements; SIGNING_KEY_FILE is not set")
@@ -72,7 +64,7 @@ class Pages:
             case PublicDocument.HOME:
                 if "text/html" not in request.headers.get("accept", ""):
                     raise NotFound("not found; /openapi.json describes this service")
-                page = self._documents[route], "text/html; charset=utf-8"
+                page = render_landing_page(self._base_path), "text/html; charset=utf-8"
                 return prepare_page(request, subject, page, *PAGE_FIELDS)
             case Probe():
                 rendered = self._render_probe(route)
