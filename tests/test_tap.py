@@ -6,9 +6,7 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,46 +15,15 @@ from image_service.app.processes.supervisor import Supervisor
 from image_service.app.service import ImageService
 from image_service.common.concurrency.signals import UNUSED
 from image_service.tap import Options, makeService
+from tests import forks
+from tests.acceptance.service import SERVE, TWISTD
 
 if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
     from twisted.internet.epollreactor import EPollReactor
-
-# Sends SIGTERM to itself as soon as the handler for it is installed for the given time.
-TERMINATED = """
-import os, signal, sys
-install, times = signal.signal, int(sys.argv.pop(1))
-
-def install_and_terminate(number, handler):
-    global times
-    previous = install(number, handler)
-    if number == signal.SIGTERM:
-        times -= 1
-        if not times:
-            os.kill(os.getpid(), number)
-    return previous
-
-signal.signal = install_and_terminate
-from image_service.cli import main
-sys.exit(main())
-"""
-
-# Sends itself a signal before it reads the configuration, and SIGTERM when its reactor runs.
-SIGNALED_WHILE_IT_IMPORTS = """
-import os, signal, sys
-number = int(sys.argv.pop(1))
-from image_service.settings.settings import Settings
-read = Settings.from_environment.__func__
-
-def signaled(*arguments, **options):
-    os.kill(os.getpid(), number)
-    from twisted.internet import reactor
-    reactor.callWhenRunning(reactor.callLater, 0, os.kill, os.getpid(), signal.SIGTERM)
-    return read(*arguments, **options)
-
-Settings.from_environment = classmethod(signaled)
-from image_service.cli import main
-sys.exit(main())
-"""
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -72,26 +39,12 @@ def parsed(*arguments: str) -> Options:
     return options
 
 
-PROGRAMS = {
-    "serve": (sys.executable, "-m", "image_service.cli", "serve", "--standalone"),
-    "twistd": (
-        str(Path(sys.executable).with_name("twistd")),
-        "--nodaemon",
-        "--pidfile=",
-        "image-service",
-        "--standalone",
-    ),
-}
+PROGRAMS = {"serve": (*SERVE, "--standalone"), "twistd": (*TWISTD, "--standalone")}
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
-    )
-
-
-def serve(*program: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, *program, "serve", "--standalone")
+def serve(module: str, number: int) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", module, str(number), "serve", "--standalone")
+    return forks.run(command, timeout=TIMEOUT_SECONDS)
 
 
 def test_options_read_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,11 +97,12 @@ def test_port_in_use_exits_with_78_and_names_the_variable(
         monkeypatch.setenv("LISTEN_PORT", "0")
         monkeypatch.setenv("WORKERS", workers)
         monkeypatch.setenv(variable, text)
-        done = run(*PROGRAMS[program])
-    assert done.returncode == 78, done.stdout
+        done = forks.run(PROGRAMS[program], timeout=TIMEOUT_SECONDS)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 78, printed
     fault = f"{variable}={text}: 127.0.0.1 port {port} is in use by another process; choose another port"
-    assert len([line for line in done.stdout.splitlines() if fault in line]) == 1, done.stdout
-    assert "Traceback" not in done.stdout
+    assert len([line for line in printed.splitlines() if fault in line]) == 1, printed
+    assert "Traceback" not in printed
 
 
 def test_log_begins_with_versions_and_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +111,7 @@ def test_log_begins_with_versions_and_sockets(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HTTP_LISTEN_PORT", "0")
     monkeypatch.setenv("HTTP_SERVES_INITRD", "false")
     monkeypatch.setenv("WORKERS", "2")
-    lines = serve("-c", TERMINATED, "3").stdout.splitlines()
+    lines = serve("tests.terminated_service", 3).stdout.splitlines()
     messages = [json.loads(line)["message"] for line in lines]
     assert re.fullmatch(
         r"image-service \d\S+ \(layout \d+, Python 3\.\S+, Twisted \S+, OpenSSL \S+\)", messages[0]
@@ -176,8 +130,8 @@ def test_signals_before_the_reactor_runs_do_not_end_the_process(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setenv("LISTEN_PORT", "0")
-    done = run(sys.executable, "-c", SIGNALED_WHILE_IT_IMPORTS, str(number), "serve", "--standalone")
-    assert done.returncode == 0, done.stdout
+    done = serve("tests.signaled_service", number)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "the service has stopped" in done.stdout
 
 
@@ -185,6 +139,6 @@ def test_signals_before_the_reactor_runs_do_not_end_the_process(
 def test_sigterm_during_the_start_exits_with_status_0(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """The first handler is the console script's, the third is ours: it replaces the reactor's at once."""
     monkeypatch.setenv("LISTEN_PORT", "0")
-    done = serve("-c", TERMINATED, str(times))
-    assert done.returncode == 0, done.stdout
+    done = serve("tests.terminated_service", times)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert ("stopped" in done.stdout) == (times > 1), done.stdout
