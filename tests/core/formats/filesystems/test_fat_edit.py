@@ -4,6 +4,8 @@ import os
 import re
 import stat
 import struct
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +24,6 @@ from tests.core.formats.reading import MeteredReader, reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from image_service.core.extents import Overlay
 
@@ -44,7 +45,7 @@ KINDS = {
     "FAT16 with one table": ("-F 16 -s 1 -f 1", 4096),
     "FAT32": ("-F 32", 40960),
     "FAT32 of single sectors": ("-F 32 -s 1", 34816),
-    "FAT32 with large clusters": ("-F 32 -s 8", 300_000),
+    "FAT32 with larger clusters": ("-F 32 -s 2", 70_000),
 }
 SMALL = {12: ("-F 12 -s 1", 512), 16: ("-F 16 -s 1", 4096), 32: ("-F 32 -s 1", 34816)}
 PUTS = {
@@ -108,13 +109,11 @@ def check(directory: Path, image: bytes, expected: Mapping[str, bytes]) -> None:
     file = directory / "edited.img"
     file.write_bytes(image)
     run_client("fsck.vfat", "-n", "-v", file)
-    listed = run_client("mdir", "-/", "-b", "-i", file, "::").decode().splitlines()
-    assert {name.removeprefix("::/") for name in listed if not name.endswith("/")} >= {
-        path for path in expected if path.isascii()
-    }
-    for path, content in expected.items():
-        if path.isascii():
-            assert run_client("mtype", "-i", file, f"::{path}") == content
+    with TemporaryDirectory() as name:
+        run_client("mcopy", "-s", "-Q", "-i", file, "::", name)
+        assert {path: Path(name, path).read_bytes() for path in expected if path.isascii()} == {
+            path: content for path, content in expected.items() if path.isascii()
+        }
 
 
 @pytest.mark.parametrize(("options", "kibibytes"), KINDS.values(), ids=KINDS)
@@ -436,7 +435,7 @@ def is_possible(path: str, files: Mapping[str, bytes]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("bits", "examples"), [(12, 60), (16, 60), (32, 15), pytest.param(16, 2000, marks=pytest.mark.soak)]
+    ("bits", "examples"), [(12, 60), (16, 60), (32, 5), pytest.param(16, 2000, marks=pytest.mark.soak)]
 )
 def test_random_edits(tmp_path: Path, bits: int, examples: int) -> None:
     base = make_fat(tmp_path, *SMALL[bits])
