@@ -53,6 +53,8 @@ _ROCK_RIDGE = b"ER\x12\x01\x0a\x00\x00\x01RRIP_1991A"
 _MODIFIED_ACCESSED_CHANGED = 0x0E
 _NO_DATE = b"0" * 16 + b"\0"
 
+_OEM_CONFIGS = ("ks.cfg", "autoinst.jsonnet", "autoinst.json", "autoinst.xml")
+
 
 @attrs.frozen
 class ConfigMedium:
@@ -133,8 +135,8 @@ MEDIA: Final[Mapping[str, ConfigMedium]] = {
             ("combustion/script", "combustion/", "ignition/config.ign"),
             ("combustion/script", "ignition/config.ign"),
         ),
-        # Anaconda, where the command line has no inst.ks.
-        ConfigMedium("OEMDRV", ("ks.cfg",), ("ks.cfg",)),
+        # Anaconda, where the command line has no inst.ks, and Agama, where it has no inst.auto.
+        ConfigMedium("OEMDRV", _OEM_CONFIGS, _OEM_CONFIGS),
     )
 }
 """By label."""

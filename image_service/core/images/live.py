@@ -111,7 +111,8 @@ def compose_config_medium(
         check_config(customization.ignition, base.family, base.name)
     label, path = found
     created = customization.modified or base.iso.created or _NO_DATE
-    content = write_config_medium(label, MEDIA[label].complete({path: customization.ignition}), created)
+    files = {path if isinstance(path, str) else path(customization.ignition): customization.ignition}
+    content = write_config_medium(label, MEDIA[label].complete(files), created)
     return BootImage(
         extents=ExtentMap((Literal(content),)),
         etag=make_etag(f"config {label}", [Overlay(0, Literal(content))], layout.version),

@@ -1,7 +1,6 @@
 """Fedora, RHEL and their kin: Anaconda reads the kickstart file that ``inst.ks`` names, here on the medium.
 
-``hd:LABEL=…`` finds the medium as a CD and as a stick. The medium has a checksum of the image as it was, and
-a failed check halts the machine, so the arguments that start the check are deleted.
+``hd:LABEL=…`` finds the medium as a CD and as a stick.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 _KICKSTART = "ks.cfg"
 _SPECIAL = re.compile(r"[^\w.+-]", re.ASCII)
-CHECKS = ("rd.live.check", "rd.live.check=1", "mediacheck", "mediacheck=1")
-"""Arguments that compare the medium with its implanted checksum."""
 
 
 def _recognizes(medium: LiveMedium) -> bool:
@@ -29,7 +26,7 @@ def _recognizes(medium: LiveMedium) -> bool:
 def _place(medium: LiveMedium, config: bytes) -> MediumEdit:
     label = _SPECIAL.sub(lambda found: f"\\x{ord(found[0]):02x}", medium.volume_id)
     arguments = (f"inst.ks=hd:LABEL={label}:/{_KICKSTART}",)
-    return MediumEdit(files={_KICKSTART: config}, boot=BootEdit(append=arguments, delete=CHECKS))
+    return MediumEdit(files={_KICKSTART: config}, boot=BootEdit(append=arguments))
 
 
 ANACONDA = LiveFamily(

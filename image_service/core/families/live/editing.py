@@ -12,25 +12,30 @@ import attrs
 
 from image_service.core.errors import FormatError, Unprocessable
 from image_service.core.extents import Literal
+from image_service.core.families.live.family import MediumEdit
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit, ConfigFile, Dialect
 from image_service.core.formats.boot_configuration.checksums import LIST_NAME, update_checksums
 from image_service.core.formats.boot_configuration.editing import edit_config
 from image_service.core.formats.boot_configuration.finding import Medium, find_configs
 from image_service.core.formats.filesystems.el_torito import read_boot_images
 from image_service.core.formats.initrd import store_archive
+from image_service.core.formats.iso9660.records import SECTOR
 from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.core.formats.newc import Member, write_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from image_service.core.families.live.family import MediumEdit
     from image_service.core.families.live.medium import EfiImage, LiveMedium
     from image_service.core.formats.iso_edit.editor import IsoPlan
 
 INITRD_PATH = "image-service.img"
 """Of the additional initrd, on the medium. It is gzip: Linux skips a plain archive at an odd offset."""
 
+_MEDIUM_CHECKS = ("rd.live.check", "rd.live.check=1", "mediacheck", "mediacheck=1")
+"""Arguments that compare the medium with the checksum in its descriptor; a failed check halts the machine."""
+
+_APPLICATION_USE = 16 * SECTOR + 883, 512  # ECMA-119 section 8.4.32: where implantisomd5 puts it
 _ENFORCED = re.compile(rb"^[ \t]*set +check_signatures=enforce\b", re.MULTILINE)
 _ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 
@@ -42,19 +47,19 @@ def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
         FormatError: the ISO is damaged where it must be changed.
         Unprocessable: a path or an argument cannot be stored, or no boot configuration takes the edit.
     """
-    files = dict(edit.files)
-    boot = edit.boot
-    initrd = b""
+    files, boot, initrd = dict(edit.files), edit.boot, b""
     if edit.initrd:
         members = [Member(path, content) for path, content in sorted(edit.initrd.items())]
         initrd = store_archive(write_archive(members))
         boot = attrs.evolve(boot, initrds=(*boot.initrds, INITRD_PATH))
         files[INITRD_PATH] = initrd
+    changes_boot = boot.append or boot.delete or boot.replace or boot.initrds
+    if changes_boot or (edit != MediumEdit() and _has_checksum(medium)):
+        boot = attrs.evolve(boot, delete=(*boot.delete, *_MEDIUM_CHECKS))
     edited = _edit_configs(medium, boot)
     files |= edited
     changes_fat = [_edit_efi_image(image, edit, boot, initrd) for image in medium.efi_images]
-    changes_boot = boot.append or boot.delete or boot.replace or boot.initrds
-    if changes_boot and not (edited or any(changes_fat)):
+    if changes_boot and (medium.unified_kernels or not (edited or any(changes_fat))):
         raise Unprocessable(_why_nothing_takes(medium))
     if edit.efi_files and not medium.efi_images:
         raise Unprocessable("the ISO has no FAT file system that UEFI boots from")
@@ -69,6 +74,10 @@ def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
         for overlay in overlays:
             medium.editor.patch(image.offset + overlay.offset, overlay.data)
     return medium.editor.finish()
+
+
+def _has_checksum(medium: LiveMedium) -> bool:
+    return bool(medium.base.read_at(*_APPLICATION_USE).strip(b" \0"))
 
 
 def _why_nothing_takes(medium: LiveMedium) -> str:

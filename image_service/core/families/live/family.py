@@ -91,7 +91,8 @@ class LiveFamily:
         files: that are read while it boots.
         check: raises ConfigInvalid for a config that the family would not read.
         place: returns the edit that makes the installer or the live system use a config.
-        medium: label and path by which it finds a config on a second medium; None: it looks for none.
+        medium: label and path by which it finds a config on a second medium; a function returns the path
+            where that depends on the config; None: it looks for none.
         netboot: how it boots without a medium, or why it does not, after "which".
         validator: the family's own program that checks a config, and its arguments before the path.
     """
@@ -102,7 +103,7 @@ class LiveFamily:
     files: LiveFiles
     check: Callable[[bytes], None]
     place: Callable[[LiveMedium, bytes], MediumEdit]
-    medium: tuple[str, str] | None = None
+    medium: tuple[str, str | Callable[[bytes], str]] | None = None
     netboot: Netboot | str = "needs its ISO to boot"
     validator: tuple[str, ...] = ()
 

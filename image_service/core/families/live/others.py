@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.core.errors import ConfigInvalid, FormatError
+from image_service.core.errors import ConfigInvalid, FormatError, Unprocessable
 from image_service.core.families.live.config_checks import (
     check_any_ignition,
     check_apkovl,
@@ -87,13 +87,24 @@ def _ignition_of_coreos(medium: LiveMedium, config: bytes) -> MediumEdit:
 
 
 def _is_talos(medium: LiveMedium) -> bool:
-    return medium.volume_id.upper().startswith("TALOS") or medium.has("boot/initramfs.xz", "boot/vmlinuz")
+    """Its ISO for UEFI alone has a unified kernel, and no label of its own."""
+    return (
+        medium.volume_id.upper().startswith("TALOS")
+        or medium.has("boot/initramfs.xz", "boot/vmlinuz")
+        or any(path.casefold().startswith("efi/linux/talos") for path in medium.unified_kernels)
+    )
 
 
 def _second_medium(medium: LiveMedium, config: bytes) -> MediumEdit:
     """Talos reads its configuration from the config ISO, which the argument tells it to look for."""
-    del medium, config
-    return MediumEdit(boot=BootEdit(append=("talos.config=metal-iso",)))
+    del config
+    argument = "talos.config=metal-iso"
+    if medium.unified_kernels:
+        raise Unprocessable(
+            f"Talos needs the argument {argument}, and the arguments of its signed unified kernel are in it:"
+            " take an ISO that was made with this argument, and give config.iso as a second CD"
+        )
+    return MediumEdit(boot=BootEdit(append=(argument,)))
 
 
 def _is_harvester(medium: LiveMedium) -> bool:

@@ -2,8 +2,9 @@
 
 linuxrc reads ``/autoinst.xml`` of the medium by itself, and starts AutoYaST with it. Agama, from Leap 16 and
 SLES 16 on, is a live system, which mounts the medium at ``/run/initramfs/live``; it takes a profile of its
-own, as JSON or Jsonnet, an AutoYaST profile, or a script. The installer of MicroOS and SLE Micro writes an
-image to the disk, in which Combustion looks for a second medium with its label.
+own, as JSON or Jsonnet, an AutoYaST profile, or a script; a profile from a second medium, too. The installer
+of MicroOS and SLE Micro writes an image to the disk, in which Combustion looks for a second medium with its
+label.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from image_service.core.errors import ConfigInvalid
-from image_service.core.families.live.anaconda import CHECKS
+from image_service.core.errors import ConfigInvalid, Unprocessable
 from image_service.core.families.live.config_checks import check_xml
 from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, Netboot, refuse
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
@@ -48,8 +48,15 @@ def _has_agama(medium: LiveMedium) -> bool:
 
 def _profile_of_agama(medium: LiveMedium, config: bytes) -> MediumEdit:
     del medium
-    boot = BootEdit(append=(_automatic(config),), delete=CHECKS)
-    return MediumEdit(files={_agama_name(config): config}, boot=boot)
+    return MediumEdit(files={_agama_name(config): config}, boot=BootEdit(append=(_automatic(config),)))
+
+
+def _name_on_second_medium(config: bytes) -> str:
+    """Return the name by which Agama finds a profile that no argument names."""
+    suffix = _agama_name(config).rpartition(".")[2]
+    if suffix == "sh":
+        raise Unprocessable("Agama looks for profiles on a second medium, and for no script: give full.iso")
+    return f"autoinst.{suffix}"
 
 
 def _automatic(config: bytes) -> str:
@@ -111,6 +118,7 @@ AGAMA = LiveFamily(
     ),
     _check_profile,
     _profile_of_agama,
+    ("OEMDRV", _name_on_second_medium),
     netboot=Netboot(
         _PAIRS,
         "ip=dhcp root=live:{iso}",

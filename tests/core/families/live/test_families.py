@@ -17,8 +17,10 @@ from image_service.core.families.live.editing import INITRD_PATH, edit_medium
 from image_service.core.families.live.families import FAMILIES, detect_family, get_family
 from image_service.core.families.live.family import MediumEdit
 from image_service.core.families.live.medium import LiveMedium
+from image_service.core.families.live.suse import AGAMA
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 from image_service.core.formats.initrd import read_members
+from image_service.core.images.config_medium import MEDIA
 from tests.acceptance.clients import needs_client, run_client
 from tests.core.formats.efi_programs import build_efi_program
 from tests.core.formats.iso_edit.isos import base_of, extract
@@ -229,6 +231,19 @@ def test_profile_of_agama_is_named_by_its_language(config: bytes, name: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("config", "path"), [(b"{}", "autoinst.json"), (b"{a: 1}", "autoinst.jsonnet"), (b"<p/>", "autoinst.xml")]
+)
+def test_agama_finds_its_profile_on_a_second_medium_by_its_suffix(config: bytes, path: str) -> None:
+    medium = AGAMA.medium
+    assert medium is not None
+    label, find_path = medium
+    assert callable(find_path)
+    assert MEDIA[label].complete({find_path(config): config}) == {path: config}
+    with pytest.raises(Unprocessable, match="for no script"):
+        find_path(b"#!/bin/sh")
+
+
+@pytest.mark.parametrize(
     ("name", "config"), [("agama", b"reboot"), ("agama", b"<a>"), ("combustion", b"a: b")]
 )
 def test_profile_that_suse_does_not_read_is_refused(name: str, config: bytes) -> None:
@@ -273,6 +288,21 @@ def test_credential_is_beside_the_unified_kernel(tmp_path: Path) -> None:
             Unprocessable, match=r"unified kernel are in it \(EFI/Linux/os\.efi\).* signed addon"
         ):
             edit_medium(LiveMedium(base_of(data)), edit)
+
+
+@pytest.mark.parametrize("files", [{}, {"boot/vmlinuz": b"", "boot/initramfs.xz": b""}])
+def test_talos_with_a_unified_kernel_needs_its_argument_in_it(
+    files: Mapping[str, bytes], tmp_path: Path
+) -> None:
+    """Also where GRUB, which takes arguments, starts the same system for BIOS."""
+    esp = _make_esp({"EFI/Linux/Talos-v1.12.0.efi": b"MZ signed"}, tmp_path)
+    medium = LiveMedium(base_of(make("ISOIMAGE", {"readme": b"", **BOOT, **files}, *ESP_OPTIONS, str(esp))))
+    family = detect_family(medium)
+    assert (family.name, family.medium) == ("talos", ("metal-iso", "config.yaml"))
+    with pytest.raises(Unprocessable, match=r"made with this argument, and give config\.iso"):
+        family.place(medium, CONFIG)
+    with pytest.raises(Unprocessable, match=r"unified kernel are in it \(EFI/Linux/Talos-v1\.12\.0\.efi\)"):
+        edit_medium(medium, MediumEdit(boot=BootEdit(append=("quiet",))))
 
 
 def test_addon_is_beside_the_unified_kernel(tmp_path: Path) -> None:
@@ -363,6 +393,29 @@ def test_lists_of_checksums_stay_true(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     listed = (tmp_path / "files" / "md5sum.txt").read_text()
     assert "autoinstall.yaml" in listed
+
+
+@pytest.mark.parametrize(
+    ("edit", "has_checksum", "is_checked"),
+    [
+        (MediumEdit(files={"new": b"1"}), True, False),
+        (MediumEdit(boot=BootEdit(append=("quiet",))), False, False),
+        (MediumEdit(files={"new": b"1"}), False, True),
+        (MediumEdit(), True, True),
+    ],
+)
+def test_checksum_of_the_medium_is_not_compared_after_an_edit(
+    edit: MediumEdit, *, has_checksum: bool, is_checked: bool
+) -> None:
+    """implantisomd5 writes it into the primary descriptor."""
+    grub = GRUB.replace(b"quiet", b"rd.live.check rd.live.check=0 quiet")
+    data = bytearray(make("ANY", {**BOOT, "boot/grub/grub.cfg": grub}))
+    if has_checksum:
+        data[16 * 2048 + 883 : 16 * 2048 + 895] = b"ISO MD5SUM ="
+    medium = LiveMedium(base_of(bytes(data)))
+    edited = edit_medium(medium, edit).apply(medium.base)
+    menu = LiveMedium(edited).text("boot/grub/grub.cfg").split()
+    assert ("rd.live.check" in menu, "rd.live.check=0" in menu) == (is_checked, True)
 
 
 def test_family_that_does_not_exist_is_named() -> None:
