@@ -12,28 +12,33 @@ from tests.acceptance.clients import missing, needs_client
 _CACHE = Path(__file__).parents[2] / ".cache" / "packages"
 
 
-def unpacked_package(name: str) -> Path:
+def unpacked_package(name: str, release: str = "") -> Path:
     """Return the directory with a package's files, downloaded once per checkout.
 
     Args:
         name: a package, or the metapackage of a kernel.
+        release: of Debian, with the package's dependencies; empty: that of this machine.
     """
-    target = _CACHE / name
+    target = _CACHE / release / name
     if not target.exists():
-        _fetch(name, target)
+        _fetch(name, release, target)
     return target
 
 
-def _fetch(name: str, target: Path) -> None:
+def _fetch(name: str, release: str, target: Path) -> None:
     """Download and unpack a package; the directory appears complete or not at all.
 
     Several processes of a run may do so at once: the first that is ready wins.
     """
-    _CACHE.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=_CACHE) as directory:
-        _run(name, directory, "apt-get", "download", _concrete(name))
-        archive = next(Path(directory).glob("*.deb"))
-        _run(name, directory, "dpkg", "-x", str(archive), "files")
+        if release:
+            options = ("--variant=extract", f"--include={name}", "--quiet")
+            _run(name, directory, "mmdebstrap", *options, release, "files")
+        else:
+            _run(name, directory, "apt-get", "download", _concrete(name))
+            archive = next(Path(directory).glob("*.deb"))
+            _run(name, directory, "dpkg", "-x", str(archive), "files")
         try:
             (Path(directory) / "files").rename(target)
         except OSError:

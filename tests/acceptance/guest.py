@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HOST = "10.0.2.2"
 """How a guest reaches the machine that it runs on."""
 NETWORK = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
-_TIMEOUT_SECONDS = 300
+_TIMEOUT_SECONDS = 900
 # Emulation, because hardware virtualization is not everywhere; a boot takes some 5 s on a fast machine.
 _MACHINE = ["-accel", "tcg", "-m", "512", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
 _REPORT = re.compile(

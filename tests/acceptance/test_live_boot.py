@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,23 +14,30 @@ from tests.acceptance.guest import firmware, medium, run_machine
 from tests.acceptance.live_media import (
     ARGUMENTS,
     SEEN_FILE,
+    TALOS_LABEL,
     boot_live,
+    make_addon,
     make_debian_installer_iso,
     make_rescue_iso,
     make_systemd_boot_iso,
+    make_talos_iso,
     make_unified_kernel_iso,
 )
+from tests.acceptance.secure_boot import make_signing_key
 from tests.acceptance.service import INFRA_ENVS, os_image, run_service
 from tests.variants import soaked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from tests.acceptance.secure_boot import SigningKey
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1000)]
 
 VERSION = "live"
 APPENDED = ["edited.by=image-service", "edited.twice=yes"]
+TALOS_CONFIG = "version: v1alpha1"
 CONFIG = "#!/config of the test, ünïcode"
 PRESEEDED = "the installer has read its preseed file"
 PRESEED = f"""\
@@ -40,11 +48,14 @@ cat /proc/cmdline; dmesg | grep secureboot:; }} > /dev/ttyS0; sleep 1; poweroff 
 
 
 @contextmanager
-def served(iso: Path, directory: Path, family: str, config: str, arguments: list[str]) -> Iterator[str]:
+def served(
+    iso: Path, directory: Path, family: str, config: str | Mapping[str, str], arguments: list[str]
+) -> Iterator[str]:
     """Serve an ISO with a config; yield the URL of the edited one.
 
     Args:
         family: of the ISO; empty: the one that the service recognizes.
+        config: text, or an archive or program in base64.
     """
     entry = os_image(iso, VERSION) | ({"family": family} if family else {})
     with run_service(directory, [entry]) as service:
@@ -132,6 +143,60 @@ def test_unified_kernel_gets_a_credential(medium_name: str, tmp_path: Path) -> N
         shown = boot_live([*options, *medium(medium_name, url)], url)
     assert shown["arguments"] == ARGUMENTS
     assert shown["credential image-service.cred"] == CONFIG
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("medium_name", ["cd", "usb"])
+def test_signed_kernel_gets_the_arguments_of_a_signed_addon(medium_name: str, tmp_path: Path) -> None:
+    key = make_signing_key(tmp_path)
+    addon = key.sign(make_addon(" ".join(APPENDED)))
+    shown = boot_signed_kernel(key, medium_name, {"base64": base64.b64encode(addon).decode()}, tmp_path)
+    assert shown["arguments"].split() == [*ARGUMENTS.split(), *APPENDED]
+
+
+@pytest.mark.soak
+def test_signed_kernel_refuses_an_addon_of_another_key(tmp_path: Path) -> None:
+    key, other = make_signing_key(tmp_path), make_signing_key(tmp_path, "other")
+    addon = other.sign(make_addon(" ".join(APPENDED)))
+    shown = boot_signed_kernel(key, "cd", {"base64": base64.b64encode(addon).decode()}, tmp_path)
+    assert shown["arguments"].split() == ARGUMENTS.split()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("medium_name", ["cd", "usb"])
+def test_signed_kernel_gets_a_credential(medium_name: str, tmp_path: Path) -> None:
+    shown = boot_signed_kernel(make_signing_key(tmp_path), medium_name, CONFIG, tmp_path)
+    assert shown["credential image-service.cred"] == CONFIG
+
+
+def boot_signed_kernel(
+    key: SigningKey, medium_name: str, config: str | Mapping[str, str], directory: Path
+) -> Mapping[str, str]:
+    """Return what a guest shows whose firmware starts only what the key has signed."""
+    iso = directory / "unified.iso"
+    make_unified_kernel_iso(iso, key.sign)
+    options = firmware("secure boot", directory, key.enroll(directory))
+    with served(iso, directory, "", config, []) as url:
+        shown = boot_live([*options, *medium(medium_name, url)], url)
+    assert shown["secure boot"] == "1"
+    return shown
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("firmware_name", "medium_name"), [("bios", "cd"), ("bios", "usb"), ("uefi", "cd"), ("uefi", "usb")]
+)
+def test_talos_is_told_to_look_for_the_second_medium(
+    firmware_name: str, medium_name: str, tmp_path: Path
+) -> None:
+    iso = tmp_path / "talos.iso"
+    make_talos_iso(iso)
+    options = firmware(firmware_name, tmp_path)
+    with served(iso, tmp_path, "", TALOS_CONFIG, APPENDED) as url:
+        second = url.replace("full.iso", "config.iso")
+        shown = boot_live([*options, *medium(medium_name, url)], url, second)
+    assert shown["arguments"].endswith(" ".join([ARGUMENTS, f"talos.config={TALOS_LABEL}", *APPENDED]))
+    assert shown[f"{TALOS_LABEL} config.yaml"] == TALOS_CONFIG
 
 
 @pytest.mark.parametrize(
