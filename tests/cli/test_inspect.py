@@ -8,6 +8,7 @@ import pytest
 
 from image_service.core.formats.newc import Member, write_archive
 from tests.acceptance.clients import run_client
+from tests.core.families.live.test_families import BOOT, ESP_OPTIONS, make, make_esp
 from tests.core.formats.filesystems.iso_builder import (
     CREATED,
     IGNITION_LENGTH,
@@ -185,6 +186,17 @@ def test_iso_of_another_system_is_described_as_one_of_no_family(run: Run, base: 
     assert "no family of this ISO" in document["no_config"]
     assert document["config_iso"] is None
     assert "has no known files for that" in document["no_network_boot"]
+
+
+def test_arguments_of_a_unified_kernel_are_not_edited_also_beside_a_menu_of_grub(
+    run: Run, base: Path
+) -> None:
+    esp = make_esp({"EFI/Linux/os.efi": b"MZ signed"}, base.parent)
+    base.write_bytes(make("HYBRID", BOOT, *ESP_OPTIONS, str(esp)))
+    document = json.loads(run("inspect", base, "--json").output)
+    assert (document["family"], document["boot_configurations"]) == ("unified-kernel", [])
+    (reason,) = document["not_found"]
+    assert "unified kernel are in it (EFI/Linux/os.efi)" in reason
 
 
 def test_iso_of_a_family_says_how_it_boots_and_what_does_not_see_an_edit(run: Run, base: Path) -> None:

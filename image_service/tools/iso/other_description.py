@@ -9,7 +9,7 @@ import attrs
 
 from image_service.core.errors import FormatError, NotFound, Unprocessable
 from image_service.core.extents import ExtentMap, FileExtent
-from image_service.core.families.live.editing import FatMedium
+from image_service.core.families.live.editing import FatMedium, why_nothing_takes
 from image_service.core.families.live.medium import LiveMedium
 from image_service.core.formats.boot_configuration.finding import Medium, find_configs
 from image_service.core.formats.disk.partitions import read_partitions
@@ -77,7 +77,8 @@ def describe_other(base: BaseImage, family: LiveFamily) -> OtherDescription:
         OSError: same.
     """
     medium = LiveMedium(ExtentMap((FileExtent(base.file, 0, base.file.size),)))
-    no_config, found, absent = None, [], []
+    no_config, found = None, []
+    absent: list[str] = []
     try:
         family.place(medium, b"")
     except Unprocessable as error:
@@ -86,6 +87,8 @@ def describe_other(base: BaseImage, family: LiveFamily) -> OtherDescription:
         (None, medium),
         *((image.offset, FatMedium(image)) for image in medium.efi_images),
     ]
+    if medium.unified_kernels:
+        media, absent = [], [why_nothing_takes(medium)]
     for offset, each in media:
         try:
             configs = find_configs(each)

@@ -60,7 +60,7 @@ def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
     files |= edited
     changes_fat = [_edit_efi_image(image, edit, boot, initrd) for image in medium.efi_images]
     if changes_boot and (medium.unified_kernels or not (edited or any(changes_fat))):
-        raise Unprocessable(_why_nothing_takes(medium))
+        raise Unprocessable(why_nothing_takes(medium))
     if edit.efi_files and not medium.efi_images:
         raise Unprocessable("the ISO has no FAT file system that UEFI boots from")
     files |= dict(_update_lists(medium, files))
@@ -80,7 +80,7 @@ def _has_checksum(medium: LiveMedium) -> bool:
     return bool(medium.base.read_at(*_APPLICATION_USE).strip(b" \0"))
 
 
-def _why_nothing_takes(medium: LiveMedium) -> str:
+def why_nothing_takes(medium: LiveMedium) -> str:
     """Return why no kernel of the ISO gets arguments or another initrd, and what works."""
     if kernels := medium.unified_kernels:
         return (

@@ -251,7 +251,7 @@ def test_profile_that_suse_does_not_read_is_refused(name: str, config: bytes) ->
         get_family(name).check(config)
 
 
-def _make_esp(files: Mapping[str, bytes], directory: Path) -> Path:
+def make_esp(files: Mapping[str, bytes], directory: Path) -> Path:
     image = directory / "esp"
     image.write_bytes(bytes(8 << 20))
     run_client("mkfs.vfat", image)
@@ -273,7 +273,7 @@ ESP_OPTIONS = ("-partition_offset", "16", "-append_partition", "2", "0xef")
 
 
 def test_credential_is_beside_the_unified_kernel(tmp_path: Path) -> None:
-    esp = _make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
+    esp = make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
     data = make("PARTICLE", {"readme": b""}, *ESP_OPTIONS, str(esp))
     medium = LiveMedium(base_of(data))
     family = detect_family(medium)
@@ -295,7 +295,7 @@ def test_talos_with_a_unified_kernel_needs_its_argument_in_it(
     files: Mapping[str, bytes], tmp_path: Path
 ) -> None:
     """Also where GRUB, which takes arguments, starts the same system for BIOS."""
-    esp = _make_esp({"EFI/Linux/Talos-v1.12.0.efi": b"MZ signed"}, tmp_path)
+    esp = make_esp({"EFI/Linux/Talos-v1.12.0.efi": b"MZ signed"}, tmp_path)
     medium = LiveMedium(base_of(make("ISOIMAGE", {"readme": b"", **BOOT, **files}, *ESP_OPTIONS, str(esp))))
     family = detect_family(medium)
     assert (family.name, family.medium) == ("talos", ("metal-iso", "config.yaml"))
@@ -307,7 +307,7 @@ def test_talos_with_a_unified_kernel_needs_its_argument_in_it(
 
 def test_addon_is_beside_the_unified_kernel(tmp_path: Path) -> None:
     addon = build_efi_program(signature=b"signed")
-    esp = _make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
+    esp = make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
     medium = LiveMedium(base_of(make("PARTICLE", {"readme": b""}, *ESP_OPTIONS, str(esp))))
     family = get_family("unified-kernel")
     family.check(addon)
@@ -359,7 +359,7 @@ def test_grub_that_checks_signatures_is_named(files: Mapping[str, bytes]) -> Non
 
 def test_entries_in_an_appended_partition_are_edited_and_move_with_it(tmp_path: Path) -> None:
     entry = b"title x\nlinux /vmlinuz\ninitrd /initrd\noptions quiet\n"
-    esp = _make_esp({"loader/entries/x.conf": entry, "vmlinuz": b"k", "initrd": b"i"}, tmp_path)
+    esp = make_esp({"loader/entries/x.conf": entry, "vmlinuz": b"k", "initrd": b"i"}, tmp_path)
     data = make("SDBOOT", {"readme": b""}, *ESP_OPTIONS, str(esp))
     medium = LiveMedium(base_of(data))
     edit = MediumEdit({"new": b"1"}, {"etc/config": CONFIG}, boot=BootEdit(append=("console=ttyS0",)))
@@ -425,7 +425,7 @@ def test_family_that_does_not_exist_is_named() -> None:
 
 @pytest.mark.parametrize("is_file", [True, False])
 def test_fat_without_room_is_named(*, is_file: bool, tmp_path: Path) -> None:
-    esp = _make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
+    esp = make_esp({"EFI/Linux/os.efi": b"MZ signed"}, tmp_path)
     if is_file:
         files = {"boot/grub/efi.img": esp.read_bytes()}
         data = make("LABEL", files, "-e", "boot/grub/efi.img", "-no-emul-boot")
