@@ -202,11 +202,11 @@ def test_talos_is_told_to_look_for_the_second_medium(
 @pytest.mark.parametrize(
     ("firmware_name", "medium_name"),
     [
-        ("bios", "cd"),
+        soaked("bios", "cd"),
         soaked("bios", "usb"),
         soaked("uefi", "cd"),
         soaked("uefi", "usb"),
-        soaked("secure boot", "cd"),
+        ("secure boot", "cd"),
         soaked("secure boot", "usb"),
     ],
 )
