@@ -135,6 +135,8 @@ class ImageService(ProcessService):
             activity=self.activity,
         )
         base_images.options.on_superseded = images.retention.supersede
+        images.retention.bases = catalog.superseded
+        catalog.superseded.start()
         certificate = ServerCertificate.from_settings(settings.tls, self._reactor)
         status = ProcessStatus(
             upstream=upstream,

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.acceptance
 
 SMALL = ("--clients=20", "--infra-envs=4", "--ranges=20", "--start=1s", "--outage=1s", "--duration=10m")
 LARGE = ("--clients=350", "--infra-envs=70", "--start=1m", "--duration=3h")
-EVENTS = ["outage of assisted-service", "rolling restart", "another base image"]
+EVENTS = ["outage of assisted-service", "another base image", "rolling restart"]
 WRONG_SPLICE = """
 from image_service.tools.loadtest.fleet import expected_images
 right = expected_images.make_config

@@ -60,7 +60,7 @@ class ProcessState:
     @property
     def images(self) -> bytes:
         """The states of the base images as JSON."""
-        return render_statuses(self._catalog.statuses())
+        return render_statuses(self._catalog.statuses(), self._catalog.superseded.describe())
 
     async def retry_image(self, version: str, architecture: str, image_type: str) -> bool:
         """See `ServingState`."""

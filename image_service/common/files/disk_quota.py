@@ -12,7 +12,7 @@ import attrs
 from image_service.core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 SPARE_BYTES = 32 * 1024 * 1024
@@ -43,7 +43,7 @@ class DiskQuota:
     Args:
         directory: exists when space is reserved.
         max_bytes: all files together; None: the whole disk.
-        reclaim: removes files that can be spared.
+        reclaim: each removes files that can be spared; those of the first one most easily.
         excluded: prefixes of the names of files that have a limit of their own.
     """
 
@@ -51,7 +51,7 @@ class DiskQuota:
         self,
         directory: Path,
         max_bytes: int | None,
-        reclaim: Callable[[], object],
+        reclaim: Sequence[Callable[[], object]],
         *,
         excluded: tuple[str, ...] = (),
     ) -> None:
@@ -80,8 +80,9 @@ class DiskQuota:
             with self._lock:
                 self._reserved.pop(name, None)
                 others = sum(self._reserved.values())
-                if self.free_bytes() < needed + others:
-                    self._reclaim()
+                for reclaim in self._reclaim:
+                    if self.free_bytes() < needed + others:
+                        reclaim()
                 if self.free_bytes() < needed + others:
                     raise Unavailable(
                         f"not enough disk space: {needed} bytes needed, {others} reserved for other files, "

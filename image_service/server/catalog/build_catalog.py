@@ -19,7 +19,9 @@ from image_service.server.catalog.lifecycle.opening import signature_path
 from image_service.server.catalog.lifecycle.options import CatalogOptions
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from image_service.server.catalog.remote.build_remote import build_remote_images
+from image_service.server.catalog.storage.base_records import BaseRecords
 from image_service.server.catalog.storage.data_dir import DataDir
+from image_service.server.catalog.superseded import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import PartsStack
@@ -106,7 +108,7 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
         logs_progress=is_leader,
         derive=derived.derive,
     )
-    fetcher = ImageFetcher(data_dir, partial(download_file, http), keys)
+    fetcher = ImageFetcher(data_dir, partial(download_file, http), keys, BaseRecords(data_dir))
     opener = build_remote_images(
         reactor, remote, s3, http, data_dir=storage.data_dir, keys=keys, is_leader=is_leader
     )
@@ -118,6 +120,7 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
             COLLECT_SECONDS, lambda: in_thread(partial(data_dir.collect_garbage, catalog.retained_names))
         )
         parts.call_every(COLLECT_SECONDS, lambda: in_thread(catalog.remove_unused_blocks))
+    parts.call_every(RETRY_SECONDS, catalog.superseded.update)
     parts.push_async_callback(catalog.stop)
     parts.push_async_callback(derived.stop)  # before the files that it reads are closed
     parts.callback(opener.interrupt)  # before: what is derived may wait for an origin

@@ -19,6 +19,7 @@ from image_service.server.catalog.derived.derived_files import derived_names
 from image_service.server.catalog.lifecycle.lifecycle import BaseImageLifecycle
 from image_service.server.catalog.lifecycle.options import CatalogOptions, LifecycleDependencies
 from image_service.server.catalog.remote.lifecycle import RemoteImageLifecycle
+from image_service.server.catalog.superseded import SupersededBases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,8 +72,10 @@ class Catalog:
             fetcher=fetcher,
             files=self._files,
             options=options,
+            keep=self._keep_superseded,
         )
         self.remote = remote
+        self.superseded = SupersededBases(self._shared, lambda: self._lifecycles, remote)
         self._lifecycles: list[BaseImageLifecycle] = []
         self._aliases: Mapping[tuple[str, str], str] = {}
         self._index: dict[tuple[str, str, Kind], BaseImageLifecycle] = {}
@@ -101,6 +104,7 @@ class Catalog:
             self.remote.interrupt()
         self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in self._lifecycles]
         await gatherResults(self._stopping)
+        await self.superseded.stop()
         self._files.close()
         if self.remote is not None and self._pool.started:
             await self._shared.run_in_thread(self.remote.close)
@@ -128,9 +132,16 @@ class Catalog:
             lifecycle.entry = entry
             lifecycles.append(lifecycle)
         self._lifecycles = lifecycles
+        for lifecycle in before.values():
+            if lifecycle.base is not None:
+                self.superseded.add(lifecycle.base)
+        self.superseded.update()
         self._rebuild_index()
         self._stopping = [stopping for stopping in self._stopping if not stopping.called]
         self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in before.values()]
+
+    def _keep_superseded(self, base: BaseImage) -> None:
+        self.superseded.add(base)
 
     def _make_lifecycle(self, entry: OsImage) -> BaseImageLifecycle:
         if entry.remote and self.remote is not None:
@@ -188,9 +199,14 @@ class Catalog:
         return lifecycle
 
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
-        """Return the ready base image with these bytes; None if there is none, or more than one."""
+        """Return the base image with these bytes, served or superseded; None unless there is exactly one.
+
+        Raises:
+            Unavailable: it is being opened.
+        """
         bases = [lifecycle.base for lifecycle in self._lifecycles if lifecycle.kind is kind.base_kind]
         found = [base for base in bases if base is not None and base.sha256 == sha256]
+        found = found or self.superseded.find(sha256, kind.base_kind)
         return found[0] if len(found) == 1 else None
 
     @property
@@ -241,8 +257,9 @@ class Catalog:
     def retained_names(self) -> set[str]:
         """The names in ``DATA_DIR`` of the images, of their derived files, and those that others need."""
         entries = [lifecycle.entry for lifecycle in self._lifecycles]
+        others = self._options.other_names() | self.superseded.names
         derived = [derived_names(entry.version, entry.cpu_architecture) for entry in entries]
-        return {entry.file_name for entry in entries}.union(self._options.other_names(), *derived)
+        return {entry.file_name for entry in entries}.union(others, *derived)
 
     def _rebuild_index(self) -> None:
         """OS builds go before aliases, aliases before OpenShift versions, earlier entries before later."""

@@ -41,7 +41,7 @@ class BaseImageSource(Protocol):
         """Return the base image for a kind of boot image, ready to serve; raise if there is none."""
 
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
-        """Return the base image of these bytes, if there is exactly one."""
+        """Return the base image of these bytes, served or superseded, if there is exactly one."""
 
 
 class DerivedFiles(Protocol):

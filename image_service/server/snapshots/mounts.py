@@ -22,7 +22,7 @@ from image_service.server.snapshots.storage.repository import StoredMount
 from image_service.server.snapshots.versions import Version  # noqa: TC001 - attrs resolves annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -223,6 +223,11 @@ class Mounts:
         return await self._coordination.run_if_shared(
             partial(self._save_start, reader, reader_key, version, replaces_before)
         )
+
+    async def count_stored(self) -> Mapping[str, int] | None:
+        """Return how many stored mounts are in progress, by the digest of their base; None: not known."""
+        idle_seconds = self.window_seconds + self.save_seconds
+        return await self._repository.count_mounts(self._clock.seconds() - idle_seconds)
 
     async def save(self) -> None:
         """Store the mounts that have read since the last time, and forget those that are over."""

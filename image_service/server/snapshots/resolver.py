@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.common.concurrency.coordination import Coordination
+    from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import Credentials, Reader
     from image_service.server.assisted.responses import InfraEnv
     from image_service.server.snapshots.image_builder import ImageBuilder
@@ -250,11 +251,25 @@ class VersionFinder:
         if not ref.needs_customization:
             msg = f"{ref} has no snapshot"
             raise TypeError(msg)
-        base = self._builder.find_base(ref)
+        base = self._find_base(ref, pin.base_sha256)
         snapshot = await self._snapshots.find_generation(_question_of(ref, credentials), pin.generation)
-        if snapshot is None or base.sha256 != pin.base_sha256:
-            raise VersionLost  # a name may stand for another base image now
+        if snapshot is None:
+            raise VersionLost
         return Version(ref, base, snapshot)
+
+    def _find_base(self, ref: ImageRef, sha256: str) -> BaseImage:
+        """Return the base image that a reference stood for, though it may stand for another one now."""
+        failure: ImageServiceError = VersionLost()
+        try:
+            base = self._builder.find_base(ref)
+            if base.sha256 == sha256:
+                return base
+        except ImageServiceError as error:
+            failure = error
+        found = self._builder.catalog.find_by_digest(sha256, _kind_of(ref))
+        if found is None or found.architecture != ref.architecture:
+            raise failure
+        return found
 
     def _complete(self, reader: Reader, stored: StoredMount) -> Ref:
         """Complete a reader's reference by what was made of it."""

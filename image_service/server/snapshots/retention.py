@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from image_service.common.concurrency.lru import LruCache
 from image_service.core.images.reference import Ref, digest_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.core.images.base_image import BaseImage
@@ -22,6 +24,16 @@ _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
 
 
+class SupersededBaseStore(Protocol):
+    """Keeps the files of superseded base images."""
+
+    def record_mounts(self, mounts: Mapping[str, int]) -> None:
+        """Take over how many stored mounts read each base image, by digest."""
+
+    def release(self, base: BaseImage) -> None:
+        """Drop a base image that no mount reads any more."""
+
+
 class Retention:
     """Retained versions, and superseded base images."""
 
@@ -31,6 +43,8 @@ class Retention:
         self._clock = clock
         self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
         self._superseded: list[tuple[float, BaseImage]] = []
+        self.bases: SupersededBaseStore | None = None
+        """What keeps the files of superseded base images; None: nothing does."""
 
     @property
     def held_bytes(self) -> int:
@@ -54,13 +68,21 @@ class Retention:
         self._cache.forget(base)
         self._superseded.append((self._clock.seconds(), base))
 
-    def release_superseded(self) -> None:
-        """Drop superseded base images that no client has read for a mount's window."""
+    async def release_superseded(self) -> None:
+        """Drop superseded base images that no client, here or at a replica, has read for a mount's window."""
+        stored = await self._mounts.count_stored() if self._superseded else None
+        if stored is None:
+            return
+        if self.bases is not None:
+            self.bases.record_mounts(stored)
         started_before = self._clock.seconds() - self._mounts.window_seconds
         read = [version.base for version in self._mounts.versions()]
         for since, base in list(self._superseded):
-            if since < started_before and not any(base is other for other in read):
+            is_read = base.sha256 in stored or any(base is other for other in read)
+            if since < started_before and not is_read:
                 self._superseded.remove((since, base))
+                if self.bases is not None:
+                    self.bases.release(base)
                 self._cache.forget(base)
                 for tag in [tag for tag, version in self._retained.items() if version.base is base]:
                     self._retained.pop(tag)

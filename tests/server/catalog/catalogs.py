@@ -17,6 +17,7 @@ from image_service.server.catalog.download.origin_client import OriginClient
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.server.catalog.lifecycle.options import CatalogOptions
 from image_service.server.catalog.lifecycle.status import BaseImageState
+from image_service.server.catalog.storage.base_records import RECORDS, BaseRecords
 from image_service.server.catalog.storage.data_dir import LOCKS, MANIFEST, DataDir
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
@@ -50,19 +51,24 @@ class Catalogs:
     data_dir: Path
     started: list[Catalog]
 
-    def start(self, *entries: OsImage, keys: KeyRing | None = None, **options: Any) -> Catalog:
+    def start(
+        self, *entries: OsImage, keys: KeyRing | None = None, is_recorded: bool = False, **options: Any
+    ) -> Catalog:
         client = OriginClient.from_settings(DownloadSettings())
         backoff = Backoff(RETRY_SECONDS, 4 * RETRY_SECONDS, jitter=lambda _, most: most)
-        fetcher = ImageFetcher(DataDir(self.data_dir), partial(download_file, client), keys)
+        data_dir = DataDir(self.data_dir)
+        records = BaseRecords(data_dir) if is_recorded else None
+        fetcher = ImageFetcher(data_dir, partial(download_file, client), keys, records)
         catalog = Catalog(
             self.reactor, self.clock, entries, fetcher, CatalogOptions(backoff=backoff, **options)
         )
         self.started.append(catalog)
         catalog.start()
+        catalog.superseded.start()
         return catalog
 
     def names(self) -> set[str]:
-        return {path.name for path in self.data_dir.iterdir()} - {LOCKS, MANIFEST}
+        return {path.name for path in self.data_dir.iterdir()} - {LOCKS, MANIFEST, RECORDS}
 
 
 def write(path: Path, content: bytes = ISO) -> Path:

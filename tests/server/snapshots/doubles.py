@@ -27,7 +27,7 @@ from tests.server.snapshots.memory import MemoryRepository
 from tests.server.snapshots.outcomes import run_now
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from image_service.core.images.base_image import BaseImage, NmstateImage
@@ -60,11 +60,15 @@ class FakeCatalog:
 
     Args:
         images: by version, architecture and kind.
+        superseded: that are kept.
         asked: how often for each.
+        mounts: of each base image, as they were last counted.
     """
 
     images: dict[tuple[str, str, Kind], BaseImage]
+    superseded: list[BaseImage] = attrs.field(factory=list)
     asked: Counter[tuple[str, str, Kind]] = attrs.field(factory=Counter)
+    mounts: Mapping[str, int] = attrs.field(factory=dict)
 
     def find_base_image(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """As ``Catalog.find_base_image``."""
@@ -79,7 +83,15 @@ class FakeCatalog:
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
         """As ``Catalog.find_by_digest``."""
         bases = (base for (_, _, of), base in self.images.items() if of is kind.base_kind)
-        return next((base for base in bases if base.sha256 == sha256), None)
+        return next((base for base in (*bases, *self.superseded) if base.sha256 == sha256), None)
+
+    def record_mounts(self, mounts: Mapping[str, int]) -> None:
+        """As ``SupersededBases.record_mounts``."""
+        self.mounts = mounts
+
+    def release(self, base: BaseImage) -> None:
+        """As ``SupersededBases.release``."""
+        self.superseded = [each for each in self.superseded if each is not base]
 
 
 @attrs.define(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
@@ -115,6 +116,10 @@ class MemoryRepository:
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount."""
         return self._mounts.get(reader)
+
+    async def count_mounts(self, read_since: float) -> dict[str, int]:
+        """Return how many mounts have read each base image since a time."""
+        return dict(Counter(m.base_sha256 for m in self._mounts.values() if m.read_at >= read_since))
 
     async def remove_unused(self, unused_since: float, now: float) -> int:
         """Remove what has not been used."""

@@ -229,6 +229,15 @@ async def test_latest_mount_of_a_reader_is_found(store: SnapshotRepository) -> N
 
 
 @ensure_deferred
+async def test_mounts_are_counted_by_base_image(store: SnapshotRepository) -> None:
+    assert await store.count_mounts(T) == {}
+    late = mount(reader=b"late".ljust(32), base_sha256="00" * 32, read_at=T + 9)
+    await store.save_mounts([mount(), mount(reader=OTHER_READER), late], T + 60)
+    assert await store.count_mounts(T) == {mount().base_sha256: 2, "00" * 32: 1}
+    assert await store.count_mounts(T + 9) == {"00" * 32: 1}
+
+
+@ensure_deferred
 async def test_reader_may_occur_twice_in_a_batch(store: SnapshotRepository) -> None:
     await store.save_mounts([mount(read_at=T + 2, generation=2), mount(read_at=T + 1, generation=1)], T + 60)
     assert await store.find_mount(READER) == mount(read_at=T + 2, generation=2)

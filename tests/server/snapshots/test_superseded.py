@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.core.errors import Unprocessable
+from image_service.core.errors import UnknownBaseImage, Unprocessable
+from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.images.building import base_image
-from tests.server.snapshots.doubles import FULL, VERSION, WINDOW_SECONDS, World, infra_env_of
+from tests.server.snapshots.doubles import FULL, REF, VERSION, WINDOW_SECONDS, World, infra_env_of
 from tests.server.snapshots.doubles import world as make_world
-from tests.server.snapshots.mounting import Client, bytes_of, etag_of
+from tests.server.snapshots.mounting import OPEN_REF, Client, bytes_of, etag_of, restart
+from tests.server.snapshots.outcomes import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from image_service.core.base_file import BaseFile
     from image_service.core.images.base_image import BaseImage
+    from image_service.core.images.reference import ImageRef
 
 KEY = (VERSION, "x86_64", FULL)
 MOMENT = 0.01
@@ -43,21 +47,31 @@ class Superseding:
         )
         self.world.catalog.images[KEY] = attrs.evolve(base, file=copy(base.file))  # ours alone
         if before is not None:
+            self.world.catalog.superseded.append(before)
             self.world.images.retention.supersede(before)
         return weakref.ref(self.world.catalog.images[KEY].file)
+
+    def restart(self) -> None:
+        """Continue with another process, which opens the superseded base images again."""
+        restart(self.world)
+        self.world.images.retention.bases = self.world.catalog
+        for base in self.world.catalog.superseded:
+            self.world.images.retention.supersede(base)
 
     def pass_time(self, seconds: float) -> None:
         """Let time go by, and do what is done regularly."""
         self.world.clock.advance(seconds)
         self.world.images.mounts.unsaved()
-        self.world.images.retention.release_superseded()
+        outcome(self.world.images.retention.release_superseded())
         gc.collect()
 
 
 @pytest.fixture
 def superseding() -> Iterator[Superseding]:
     with ExitStack() as open_files:
-        yield Superseding(open_files.enter_context(make_world()), open_files)
+        world = open_files.enter_context(make_world())
+        world.images.retention.bases = world.catalog
+        yield Superseding(world, open_files)
 
 
 def test_mount_in_progress_continues_with_the_old_base(superseding: Superseding) -> None:
@@ -69,6 +83,65 @@ def test_mount_in_progress_continues_with_the_old_base(superseding: Superseding)
         superseding.pass_time(WINDOW_SECONDS - MOMENT)
         assert bytes_of(client.range()) == first
     assert bytes_of(client.head()) != first
+
+
+@pytest.mark.parametrize("ref", [REF, OPEN_REF])
+def test_mount_continues_with_the_old_base_after_a_restart(superseding: Superseding, ref: ImageRef) -> None:
+    world = superseding.world
+    world.assisted.reported = infra_env_of(version=VERSION, kind=FULL)
+    superseding.put(b"old")
+    first = bytes_of(Client(world, ref=ref).range())
+    superseding.put(b"new")
+    superseding.restart()
+    assert bytes_of(Client(world, ref=ref).range()) == first
+    superseding.pass_time(2 * WINDOW_SECONDS)
+    assert bytes_of(Client(world, ref=ref).range()) != first
+
+
+def test_mount_continues_though_its_version_is_not_configured_any_more(superseding: Superseding) -> None:
+    world, client = superseding.world, Client(superseding.world)
+    superseding.put(b"old")
+    first = bytes_of(client.range())
+    world.catalog.superseded.append(world.catalog.images.pop(KEY))
+    superseding.restart()
+    assert bytes_of(client.range()) == first
+    newcomer = Client(world, address="192.0.2.2")
+    assert isinstance(newcomer.ask().error, UnknownBaseImage)
+
+
+def test_mount_whose_base_is_nowhere_is_refused_until_it_starts_over(superseding: Superseding) -> None:
+    """As at a replica that never had it."""
+    world, client = superseding.world, Client(superseding.world)
+    superseding.put(b"old")
+    first = bytes_of(client.range())
+    superseding.put(b"new")
+    world.catalog.superseded.clear()
+    restart(world)
+    assert isinstance(client.ask().error, VersionLost)
+    from_start = ImageRequest(client.reader, ReadMode.RESUME, starts_over=True)
+    assert bytes_of(client.ask(from_start).composed) != first
+    assert bytes_of(client.range()) != first
+
+
+def test_base_is_kept_while_a_stored_mount_names_it(superseding: Superseding) -> None:
+    """Such as one of a reader that goes on at another replica."""
+    world, client = superseding.world, Client(superseding.world)
+    old = superseding.put(b"old")
+    client.range()
+    superseding.put(b"new")
+    here = world.images
+    for _ in range(3):
+        world.images = here
+        superseding.pass_time(WINDOW_SECONDS - MOMENT)
+        world.images = world.make_images()  # the other replica
+        client.range()
+        outcome(world.images.mounts.save())
+    assert here.mounts.find(client.reader) is None
+    assert list(world.catalog.mounts.values()) == [1]
+    assert old() is not None
+    world.images = here
+    superseding.pass_time(2 * WINDOW_SECONDS)
+    assert not world.catalog.superseded
 
 
 def test_etag_of_the_old_base_is_retained_for_a_window(superseding: Superseding) -> None:

@@ -25,11 +25,16 @@ from image_service.core.errors import BaseImageError, Unavailable
 from image_service.server.catalog.download.downloader import ReportProgress
 from image_service.server.catalog.lifecycle.opening import open_base_image, signature_path
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
+from image_service.server.catalog.storage.base_records import BaseRecord, BaseRecords, superseded_name
 from image_service.server.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
 from image_service.server.catalog.storage.digest import recheck_sha256, stored_sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from image_service.core.images.base_image import BaseImage
+    from image_service.server.catalog.remote.origin import Pin
+    from image_service.server.catalog.storage.base_records import RecordKey
     from image_service.settings.os_images import OsImage
 
 T = TypeVar("T", bound="_Verified")
@@ -50,6 +55,7 @@ class ImageFetcher:
         data_dir: stores downloaded images.
         download: completes a partial file, like `download_file`.
         keys: an image must be signed by one of them; None: signatures are not verified.
+        records: of what is opened; None: nothing is recorded, and no superseded image is kept.
     """
 
     _log = Logger()
@@ -57,6 +63,7 @@ class ImageFetcher:
     data_dir: DataDir
     download: Download
     keys: KeyRing | None = None
+    records: BaseRecords | None = None
 
     def is_complete(self, entry: OsImage) -> bool:
         """Return True if nothing of an image is to be fetched, as for a local file that is used in place."""
@@ -93,7 +100,33 @@ class ImageFetcher:
 
     def open(self, entry: OsImage, interruption: Interruption) -> BaseImage:
         """Verify a live ISO and open it; see `open_by`."""
-        return self.open_by(open_base_image, entry, interruption)
+        base = self.open_by(open_base_image, entry, interruption)
+        self.record(entry, base.sha256)
+        return base
+
+    def record(self, entry: OsImage, sha256: str, pin: Pin | None = None) -> None:
+        """Record an image that was opened; if that cannot be written, the next start does not find it."""
+        if self.records is not None:
+            with suppress(OSError):
+                self.records.add(BaseRecord.of(entry, sha256, pin))
+
+    def open_superseded(self, record: BaseRecord, interruption: Interruption) -> BaseImage:
+        """Open an image that was opened before, wherever its file is now; raises like `open`."""
+        entry, name = record.entry, superseded_name(record.key)
+        with self.data_dir.lock(entry.file_name, interruption):
+            interruption.raise_if_interrupted()
+            renamed, sidecar = self.data_dir.path / name, self.data_dir.path / f"{name}.json"
+            path = renamed if renamed.exists() else self._path_of(entry)
+            self.data_dir.claim_files(name, sidecar.name)
+            entry = attrs.evolve(entry, sha256=record.sha256)
+            return open_base_image(entry, path, sidecar, interruption, self.keys)
+
+    def remove_superseded(self, keys: Collection[RecordKey]) -> None:
+        """Remove records, and the files that only superseded images have; raises Unavailable, OSError."""
+        if self.records is not None:
+            self.records.remove(keys)
+        for key in keys:
+            self.data_dir.remove_image(superseded_name(key))
 
     def open_by(
         self,
@@ -120,7 +153,10 @@ class ImageFetcher:
         with self.data_dir.lock(image, interruption):
             interruption.raise_if_interrupted()
             self.data_dir.claim_files(image, sidecar.name)
-            known = self.data_dir.recorded_sha256(image) or stored_sha256(sidecar)
+            downloaded = self.data_dir.recorded_sha256(image)
+            if downloaded and entry.sha256 not in {None, downloaded} and self._make_way(entry, downloaded):
+                raise BaseImageError(f"its SHA-256 is {downloaded}; it must be {entry.sha256}")
+            known = downloaded or stored_sha256(sidecar)
             try:
                 base = opener(entry, self._path_of(entry), sidecar, interruption, self.keys)
             except BaseImageError as error:
@@ -135,7 +171,7 @@ class ImageFetcher:
                     found=base.sha256,
                     version=entry.version,
                 )
-            self.data_dir.record_sha256(image, known or base.sha256)
+            self.data_dir.record_sha256(image, entry.sha256 or known or base.sha256)
             return base
 
     def recheck(self, entry: OsImage, base: BaseImage, interruption: Interruption) -> None:
@@ -143,6 +179,8 @@ class ImageFetcher:
         try:
             recheck_sha256(base.file, base.sha256, interruption)
         except BaseImageError as error:
+            if self.records is not None:
+                self.records.remove([(entry.file_name, base.sha256)])
             with self.data_dir.lock(entry.file_name, interruption), suppress(FileNotFoundError):
                 status = self._path_of(entry).stat()
                 if os.path.samestat(status, os.fstat(base.file.descriptor)):  # not replaced meanwhile
@@ -162,6 +200,13 @@ class ImageFetcher:
 
     def _path_of(self, entry: OsImage) -> Path:
         return entry.local_path or self.data_dir.path / entry.file_name
+
+    def _make_way(self, entry: OsImage, sha256: str) -> bool:
+        """Rename a downloaded image that was served before the configuration named another digest."""
+        key = entry.file_name, sha256
+        if self.records is None or key not in {record.key for record in self.records.read()}:
+            return False
+        return entry.local_path is None and self.data_dir.rename_image(entry.file_name, superseded_name(key))
 
     def _set_aside(self, entry: OsImage, reason: str) -> None:
         """Make a downloaded image absent, with its signature."""

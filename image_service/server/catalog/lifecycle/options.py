@@ -57,7 +57,11 @@ class CatalogOptions:
 
 @attrs.frozen(eq=False)
 class LifecycleDependencies:
-    """What all base images share. The semaphores limit how many run at a time."""
+    """What all base images share. The semaphores limit how many run at a time.
+
+    Args:
+        keep: keeps a base image in whose place another version is served.
+    """
 
     reactor: IReactorFromThreads
     clock: IReactorTime
@@ -69,6 +73,7 @@ class LifecycleDependencies:
     fetcher: ImageFetcher
     files: OpenFiles
     options: CatalogOptions
+    keep: Callable[[BaseImage], None]
 
     def run_in_thread(self, work: Callable[[], T]) -> Deferred[T]:
         """Run work in the pool."""

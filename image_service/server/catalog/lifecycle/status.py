@@ -101,21 +101,41 @@ class BaseImageBody:
 
 
 @body()
+class SupersededBaseBody:
+    """A base image that is kept for the mounts which read it, though another one has its place.
+
+    Args:
+        mounts: that are stored, when they were last counted.
+        is_kept_at_restart: False: newer ones have taken its place among those that the next start finds.
+    """
+
+    version: str
+    cpu_architecture: str
+    type: str
+    sha256: Annotated[str, Keywords(pattern="^[0-9a-f]{64}$")]
+    size: Count
+    mounts: Count
+    is_kept_at_restart: bool
+
+
+@body()
 class BaseImagesBody:
     """The content of ``GET /images``."""
 
     images: tuple[BaseImageBody, ...]
+    superseded: tuple[SupersededBaseBody, ...]
 
 
 BASE_IMAGE_SCHEMAS = schemas_of(BaseImagesBody)
 
 
-def render_statuses(statuses: Iterable[ImageStatus]) -> bytes:
+def render_statuses(statuses: Iterable[ImageStatus], superseded: Iterable[SupersededBaseBody] = ()) -> bytes:
     """Render the response to ``GET /images``: JSON with an object per image and OpenShift version."""
     images = tuple(
         _describe(status, version) for status in statuses for version in status.entry.openshift_versions
     )
-    return json.dumps(BaseImagesBody(images=images), indent=2, default=render_body).encode() + b"\n"
+    document = BaseImagesBody(images=images, superseded=tuple(superseded))
+    return json.dumps(document, indent=2, default=render_body).encode() + b"\n"
 
 
 def count_ready(statuses: Sequence[ImageStatus]) -> str:

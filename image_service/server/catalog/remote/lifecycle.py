@@ -105,7 +105,12 @@ class RemoteImageLifecycle(BaseImageLifecycle):
 
     async def _open(self) -> OpenedImage:
         """Open the version that the origin has now."""
-        work = partial(self._remote.open, self.entry, self._interruption, self._report_change)
+
+        def work() -> OpenedImage:
+            opened = self._remote.open(self.entry, self._interruption, self._report_change)
+            self._fetcher.record(self.entry, opened.base.sha256, opened.pin)
+            return opened
+
         if self.base is None:
             self._set_state(BaseImageState.DOWNLOADING)
         self._opened = opened = await self._shared.pins.run(self._shared.run_in_thread, work)
@@ -245,6 +250,8 @@ class RemoteImageLifecycle(BaseImageLifecycle):
             self._retry.cancel()
             self._retry = None
         self._adopt(opened.base)
+        if is_new:
+            self._shared.keep(base)
         self._shared.options.on_superseded(base)
         self._shared.options.on_change()
         self.start()

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 from twisted.logger import Logger
 
-from image_service.common.files.block_cache.source import CacheIdentity, OriginFailed
+from image_service.common.files.block_cache.source import CacheIdentity, OriginChanged, OriginFailed
 from image_service.common.http.origins import public_url
 from image_service.common.registry.references import is_registry_url, parse_registry_url
 from image_service.core.errors import BaseImageError, FormatError, Unavailable, describe_os_error
@@ -167,7 +167,11 @@ class RemoteImages:
         self.cache.remove_others([image.identity for image in opened])
 
     def open(
-        self, entry: OsImage, interruption: Interruption, on_changed: Callable[[CacheIdentity], None]
+        self,
+        entry: OsImage,
+        interruption: Interruption,
+        on_changed: Callable[[CacheIdentity], None],
+        pin: Pin | None = None,
     ) -> OpenedImage:
         """Pin the version that the origin has, fetch its boot files, and open it.
 
@@ -175,6 +179,7 @@ class RemoteImages:
             entry: with ``remote``.
             on_changed: called in any thread, with the version that a fetch wanted, when there is another
                 one; perhaps repeatedly.
+            pin: the version to open, which the origin need not have any more; its boot files are not fetched.
 
         Raises:
             BaseImageError: it cannot be served; says why.
@@ -183,19 +188,25 @@ class RemoteImages:
             Interrupted: the service stops.
         """
         try:
-            return self._open(entry, interruption, on_changed)
+            return self._open(entry, interruption, on_changed, pin)
         except OriginFailed as error:
             interruption.raise_if_interrupted()
+            if isinstance(error, OriginChanged) and pin is not None:
+                raise BaseImageError("its origin has another version, and its blocks were removed") from None
             raise Unavailable(
                 f"cannot fetch {public_url(entry.url)}: {error.strerror}",
                 retry_after_seconds=error.retry_after_seconds,
             ) from None
 
     def _open(
-        self, entry: OsImage, interruption: Interruption, on_changed: Callable[[CacheIdentity], None]
+        self,
+        entry: OsImage,
+        interruption: Interruption,
+        on_changed: Callable[[CacheIdentity], None],
+        pinned: Pin | None,
     ) -> OpenedImage:
         origin = self._origin_of(entry)
-        pin = origin.find_version()
+        pin = pinned or origin.find_version()
         stated = f"sha256:{entry.sha256}"
         if entry.sha256 and (pin.version or "").startswith("sha256:") and pin.version != stated:
             raise BaseImageError(f"its registry has {pin.version} there; it must be {stated}")
@@ -220,6 +231,8 @@ class RemoteImages:
         is_right = digests is not None or (whole is not None and whole.differing is not None)
         try:
             base = self._examine(entry, file, identity, interruption)
+            if pinned is None and self.prefetch != "none":
+                self._keep_boot_files(file, identity, interruption)
         except BaseException:
             file.close()
             raise
@@ -330,8 +343,6 @@ class RemoteImages:
         self, entry: OsImage, file: BaseFile, identity: CacheIdentity, interruption: Interruption
     ) -> BaseImage:
         base = open_layout(entry, file)(identity_digest(entry, identity))
-        if self.prefetch != "none":
-            self._keep_boot_files(file, identity, interruption)
         if base.disconnected:
             return base
         return drop_unusable_minimal(

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 MANIFEST = "image-service.json"
 LOCKS = "image-service.lock"
 DAY_SECONDS = 24 * 3600.0
+SIGNATURE_SUFFIX = ".sig"
+SUPERSEDED_SUFFIX = ".superseded"
+"""Of downloaded images in whose place there is another one."""
 
 _log = Logger()
 
@@ -72,7 +75,9 @@ class DataDir:
         self._now = now
         self._locks = FileLocks(path / LOCKS)
         self._presences: list[int] = []
-        self.quota = DiskQuota(path, max_bytes, self._remove_refused, excluded=(DATABASE_FILE,))
+        self.quota = DiskQuota(
+            path, max_bytes, (self._remove_refused, self._remove_superseded), excluded=(DATABASE_FILE,)
+        )
 
     def open(self) -> None:
         """Create the directories if absent, and remove temporary files of processes that were killed.
@@ -151,6 +156,24 @@ class DataDir:
             entries[image].files.pop(image, None)
         return True
 
+    def rename_image(self, image: str, renamed: str) -> bool:
+        """Rename a downloaded image, with its signature; return False if it was not downloaded here."""
+        with self._manifest() as entries:
+            entry = entries.get(image)
+            if entry is None or not self._is_managed(image, entry):
+                return False
+            names = {f"{image}{suffix}": f"{renamed}{suffix}" for suffix in ("", SIGNATURE_SUFFIX)}
+            moved = {name: to for name, to in names.items() if self._is_managed(name, entry)}
+            files = {to: entry.files[name] for name, to in moved.items()}
+            entries[renamed] = ManifestEntry(self._now(), files=files, sha256=entry.sha256)
+            entry.sha256 = None
+        for name, to in moved.items():
+            (self.path / name).replace(self.path / to)
+        with self._manifest() as entries:
+            for name in moved:
+                entries[image].files.pop(name, None)
+        return True
+
     def remove_files(self, image: str, *names: str) -> None:
         """Remove those files of an image that are there and were made here."""
         with self._manifest() as entries:
@@ -212,6 +235,12 @@ class DataDir:
         for name in entry.files:
             if self._is_managed(name, entry):
                 (self.path / name).unlink(missing_ok=True)
+
+    def _remove_superseded(self) -> None:
+        """Remove images that are only kept for the mounts which read them."""
+        for image in read_manifest(self.path / MANIFEST):
+            if image.endswith(SUPERSEDED_SUFFIX):
+                self.remove_image(image, force=True)
 
     def _remove_refused(self, is_due: Callable[[str], bool] = lambda _: True) -> None:
         """Remove downloads that are set aside."""

@@ -148,6 +148,9 @@ class SnapshotRepository(Protocol):
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount; its snapshot may be gone."""
 
+    async def count_mounts(self, read_since: float) -> dict[str, int]:
+        """Return how many mounts have read each base image since a time, by its SHA-256."""
+
     async def remove_unused(self, unused_since: float, now: float) -> int:
         """Remove what has not been used.
 

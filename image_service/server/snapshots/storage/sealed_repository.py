@@ -343,6 +343,14 @@ class SealedRepository:
         stored = await self._access.read(self._repository.find_mount(reader_key))
         return stored and attrs.evolve(stored, read_at=self._time.to_monotonic(stored.read_at))
 
+    async def count_mounts(self, read_since: float) -> dict[str, int] | None:
+        """Return how many mounts have read each base image since a time; None if that cannot be read."""
+        counting = self._repository.count_mounts(self._time.to_stored(read_since))
+        try:
+            return await self._access.read(counting)
+        except Unavailable:
+            return None
+
     # Payloads.
 
     async def _load(self, name: str, seal: Seal, generation: int, decode: Callable[[bytes], T]) -> T | None:

@@ -188,6 +188,12 @@ class SqlRepository:
         found = await self.read(lambda connection: connection.execute(sql.FIND_MOUNT, row).first())
         return None if found is None else StoredMount(*found)
 
+    async def count_mounts(self, read_since: float) -> dict[str, int]:
+        """Return how many mounts have read each base image since a time."""
+        row = {"read_since": read_since}
+        found = await self.read(lambda connection: connection.execute(sql.COUNT_MOUNTS, row).all())
+        return {sha256: count for sha256, count in found if count}
+
     async def remove_unused(self, unused_since: float, now: float) -> int:
         """Remove what has not been used."""
 

@@ -204,6 +204,11 @@ END = (
     sa.delete(PAYLOADS).where(PAYLOADS.c.key == _OF),
 )
 FIND_MOUNT = _select(*MOUNTS.c).where(MOUNTS.c.reader == _OF)
+COUNT_MOUNTS = (
+    sa.select(MOUNTS.c.base_sha256, sa.func.count())
+    .where(MOUNTS.c.read_at >= sa.bindparam("read_since", type_=sa.Float))
+    .group_by(MOUNTS.c.base_sha256)
+)
 UNUSED = _oldest(
     SNAPSHOTS.c.used_at,
     SNAPSHOTS.c.used_at < _BEFORE,

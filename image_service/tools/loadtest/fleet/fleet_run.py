@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from image_service.tools.loadtest.traffic.plan import Plan
     from image_service.tools.loadtest.traffic.run_state import RunState
 
-OUTAGE_AT, RESTARTS_AT, BASE_CHANGES_AT = 0.25, 0.45, 0.65
+OUTAGE_AT, BASE_CHANGES_AT, RESTARTS_AT = 0.25, 0.45, 0.65
 """Shares of all ranges: when so many were read, the event begins.
 
-The base image changes last: a service that is restarted afterwards has lost the one before, with its mounts.
+The services restart last: they must find the base image again that the mounts before the change read.
 """
 LATE_HOSTS = 0.1
 """The share of hosts that start after the base image has changed."""
@@ -166,8 +166,8 @@ class FleetRun(Run):
     async def _let_events_happen(self) -> None:
         for at, name, happen in (
             (OUTAGE_AT, "outage of assisted-service", self._lose_assisted_service),
-            (RESTARTS_AT, "rolling restart", self._restart_services),
             (BASE_CHANGES_AT, "another base image", self._change_base),
+            (RESTARTS_AT, "rolling restart", self._restart_services),
         ):
             await self._await_share(at)
             if self.state.is_over:

@@ -18,6 +18,7 @@ from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.server.catalog.lifecycle.options import CatalogOptions
 from image_service.server.catalog.lifecycle.status import render_statuses
 from image_service.server.catalog.remote.build_remote import build_remote_images
+from image_service.server.catalog.storage.base_records import BaseRecords
 from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.os_images import OsImage
@@ -70,10 +71,12 @@ class RemoteCatalogs:
             keys=keys,
             is_leader=is_leader,
         )
-        fetcher = ImageFetcher(DataDir(self.directory), partial(download_file, client))
+        data_dir = DataDir(self.directory)
+        fetcher = ImageFetcher(data_dir, partial(download_file, client), records=BaseRecords(data_dir))
         catalog = Catalog(self.reactor, self.clock, entries, fetcher, options or CatalogOptions(), remote)
         self.started.append(catalog)
         catalog.start()
+        catalog.superseded.start()
         return catalog
 
 

@@ -11,8 +11,9 @@ from twisted.internet.task import deferLater
 
 from image_service.common.files.block_cache.fetcher import THREADS
 from image_service.common.files.block_cache.source import OriginFailed
-from image_service.core.errors import BaseImageError
+from image_service.core.errors import BaseImageError, Unavailable
 from image_service.core.formats.digest_list import render_digest_list
+from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.server.catalog.lifecycle.options import CatalogOptions
 from image_service.server.catalog.lifecycle.signature import KeyRing
@@ -284,6 +285,33 @@ async def test_blocks_are_there_after_a_restart(
     await lines.until(image.file_name, BaseImageState.READY)
     assert found(catalog).file.sha256() == hashlib.sha256(ISO).hexdigest()
     assert [request.headers["Range"] for request in origin.requests[before:]] == ["bytes=0-0"]
+
+
+@ensure_deferred
+async def test_replaced_version_is_found_after_a_restart_as_far_as_its_blocks_are_local(
+    remotes: RemoteCatalogs, origin: Origin, lines: Lines, reactor: EPollReactor
+) -> None:
+    resource = Resource(ISO)
+    image = remote_entry(origin.serve("/base.iso", resource))
+    catalog = remotes.start(image)
+    await lines.until(image.file_name, BaseImageState.READY)
+    old = found(catalog).sha256
+    local = found(catalog).file.read_at(0, 1000)
+    resource.body, resource.etag = OTHER, '"2"'
+    await catalog.stop()
+    catalog = remotes.start(image)
+    await lines.until(image.file_name, BaseImageState.READY)
+    catalog.superseded.update()
+    superseded = None
+    while superseded is None:
+        with suppress(Unavailable):
+            superseded = catalog.find_by_digest(old, Kind.FULL_ISO)
+            assert superseded is not None, lines.text
+        await deferLater(reactor, 0.001)
+    assert superseded.file.read_at(0, 1000) == local
+    with pytest.raises(OriginFailed, match="another version"):
+        superseded.file.sha256()
+    assert found(catalog).file.sha256() == hashlib.sha256(OTHER).hexdigest()
 
 
 @ensure_deferred
