@@ -24,7 +24,7 @@ KEYS = [
 
 def rendered(*statuses: ImageStatus) -> list[dict[str, object]]:
     document = json.loads(render_statuses(statuses))
-    assert document.keys() == {"images"}
+    assert document.keys() == {"images", "superseded"}
     images: list[dict[str, object]] = document["images"]
     return images
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from image_service.core.images.base_image import BaseImage
-    from image_service.server.catalog.remote.origin import Pin
-    from image_service.server.catalog.storage.base_records import RecordKey
+    from image_service.server.catalog.storage.base_records import Pin, RecordKey
     from image_service.settings.os_images import OsImage
 
 T = TypeVar("T", bound="_Verified")

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.origin_client import OriginClient
     from image_service.server.catalog.lifecycle.signature import KeyRing
-    from image_service.server.catalog.remote.origin import Pin, RangeOrigin, SignUrl
+    from image_service.server.catalog.remote.origin import RangeOrigin, SignUrl
+    from image_service.server.catalog.storage.base_records import Pin
     from image_service.settings.os_images import OsImage
 
 BOOT_DIRECTORIES = ("boot", "coreos", "efi", "images", "isolinux")

@@ -14,8 +14,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-import attrs
-
 from image_service.common.files.block_cache.source import OriginChanged, OriginFailed
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import HttpError
@@ -24,6 +22,7 @@ from image_service.common.http.redirects import REDIRECTS
 from image_service.common.http.watch import RequestLimits
 from image_service.core.errors import BaseImageError
 from image_service.server.catalog.download.origin_client import IDENTITY, describe_coding, describe_failure
+from image_service.server.catalog.storage.base_records import Pin
 from image_service.server.http.retry_after import parse_retry_after
 
 if TYPE_CHECKING:
@@ -52,22 +51,6 @@ class SignUrl(Protocol):
         Raises:
             OriginFailed: there are no credentials, or the SDK is not installed.
         """
-
-
-@attrs.frozen
-class Pin:
-    """The version of a file that an origin has.
-
-    Args:
-        etag: with its quotes, or the digest of a layer; None: the origin gives no strong one.
-        size: bytes.
-        version: of the object, in a bucket that keeps versions, or the digest of a layer; such a version
-            stays when it is replaced.
-    """
-
-    etag: str | None
-    size: int
-    version: str | None = None
 
 
 class RangeOrigin(Protocol):

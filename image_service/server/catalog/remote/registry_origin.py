@@ -16,7 +16,8 @@ from image_service.common.registry.connections import RegistryCall
 from image_service.common.registry.errors import RegistryFailed
 from image_service.common.registry.manifests import BlobDescriptor
 from image_service.core.errors import BaseImageError, FormatError
-from image_service.server.catalog.remote.origin import MAX_RETRY_AFTER, Pin, range_limits
+from image_service.server.catalog.remote.origin import MAX_RETRY_AFTER, range_limits
+from image_service.server.catalog.storage.base_records import Pin
 from image_service.server.http.retry_after import parse_retry_after
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from image_service.common.files.block_cache.source import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from image_service.server.catalog.remote.origin import Pin, RangeOrigin
+    from image_service.server.catalog.remote.origin import RangeOrigin
+    from image_service.server.catalog.storage.base_records import Pin
 
 ATTEMPTS = 2
 """A connection that was cut is not a reason to abort a client's download."""

@@ -14,7 +14,6 @@ import attrs
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.files.atomic import atomic_write
 from image_service.common.http.origins import public_url
-from image_service.server.catalog.remote.origin import Pin
 from image_service.server.catalog.storage.data_dir import SUPERSEDED_SUFFIX
 from image_service.settings.os_images import OsImage
 
@@ -34,6 +33,22 @@ def superseded_name(key: RecordKey) -> str:
     """Return the name in ``DATA_DIR`` of a downloaded image in whose place there is another one."""
     image, sha256 = key
     return f"{image}.{sha256[:16]}{SUPERSEDED_SUFFIX}"
+
+
+@attrs.frozen
+class Pin:
+    """The version of a file that an origin has.
+
+    Args:
+        etag: with its quotes, or the digest of a layer; None: the origin gives no strong one.
+        size: bytes.
+        version: of the object, in a bucket that keeps versions, or the digest of a layer; such a version
+            stays when it is replaced.
+    """
+
+    etag: str | None
+    size: int
+    version: str | None = None
 
 
 @attrs.frozen

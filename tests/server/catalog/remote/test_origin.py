@@ -15,9 +15,10 @@ from image_service.common.http import connection
 from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import BaseImageError
 from image_service.server.catalog.download.origin_client import OriginClient
-from image_service.server.catalog.remote.origin import STALL_SECONDS, Origin, Pin, build_range_client
+from image_service.server.catalog.remote.origin import STALL_SECONDS, Origin, build_range_client
 from image_service.server.catalog.remote.s3 import S3Signer
 from image_service.server.catalog.remote.source import ATTEMPTS, PinnedSource
+from image_service.server.catalog.storage.base_records import Pin
 from image_service.settings.base_images import DownloadSettings
 from image_service.settings.proxies import ProxySettings
 from tests.origin_faults import EXPIRED_PATH, FAULTS, Fault, FaultyResource, answer_whole, drip
