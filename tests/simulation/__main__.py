@@ -6,9 +6,18 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
+from tests.simulation.blocks import run_blocks
+from tests.simulation.downloads import run_downloads
 from tests.simulation.histories import describe, run_history
 from tests.simulation.scenery import scenery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPLICAS = "replicas"
+FILES = {"downloads": run_downloads, "blocks": run_blocks}
 
 
 def main() -> None:
@@ -16,21 +25,41 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--histories", type=int, default=1, help="carry out so many, from this seed on")
+    parser.add_argument("--of", choices=[REPLICAS, *FILES], default=REPLICAS, help="what is simulated")
     parser.add_argument(
         "--quiet", action="store_true", help="exit with 1 at the first fault, without shortening it"
     )
     options = parser.parse_args()
+    seeds = range(options.seed, options.seed + options.histories)
+    if options.of == REPLICAS:
+        run_replicas(seeds, is_quiet=options.quiet)
+    else:
+        run_files(FILES[options.of], seeds)
+
+
+def run_replicas(seeds: range, *, is_quiet: bool) -> None:
+    """Carry out histories of replicas."""
     seconds = 0.0
     with TemporaryDirectory() as directory, scenery(Path(directory)) as shared:
-        for seed in range(options.seed, options.seed + options.histories):
+        for seed in seeds:
             outcome = run_history(shared, seed)
             seconds += outcome.simulated_seconds
             if outcome.faults:
-                say(f"seed {seed}: {outcome.faults[0]}" if options.quiet else describe(shared, seed))
+                say(f"seed {seed}: {outcome.faults[0]}" if is_quiet else describe(shared, seed))
                 sys.exit(1)
-            if options.histories == 1:
+            if len(seeds) == 1:
                 say(outcome.trace)
-    say(f"no fault in {options.histories} histories of {seconds:,.0f} simulated seconds")
+    say(f"no fault in {len(seeds)} histories of {seconds:,.0f} simulated seconds")
+
+
+def run_files(run: Callable[[Path, int], list[str]], seeds: range) -> None:
+    """Carry out histories of files."""
+    for seed in seeds:
+        with TemporaryDirectory() as directory:
+            if faults := run(Path(directory), seed):
+                say(f"seed {seed}: {faults[0]}")
+                sys.exit(1)
+    say(f"no fault in {len(seeds)} histories")
 
 
 def say(text: str) -> None:

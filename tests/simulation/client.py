@@ -29,6 +29,8 @@ GIVE_UP_SECONDS = 10.0
 """After which a client waits no longer."""
 CONTENT = frozenset({200, 206})
 """Statuses of responses with content."""
+REFUSALS = frozenset({401, 403, 404, 409})
+"""Statuses of what assisted-service refuses."""
 
 
 @attrs.frozen(str=False)
@@ -72,12 +74,17 @@ class Asked:
 
 @attrs.define(eq=False)
 class Reply:
-    """A response: its head, its content, and what is to be told when that is sent."""
+    """A response: its head, its content, and what is to be told when that is sent.
+
+    Args:
+        was_awaited: the replica had to wait for something before it could respond.
+    """
 
     status: int
     fields: dict[str, str]
     body: Sequence[Extent]
     end: Callable[[], None]
+    was_awaited: bool = True
 
 
 @attrs.define(eq=False)
@@ -85,6 +92,7 @@ class SimulatedClient:
     """One client, which reads one image.
 
     Args:
+        is_complete: its URL says all; else assisted-service says which image it gets.
         size: of the image.
         etags: that it has seen.
         reading: the entity tag of what it is in the middle of.
@@ -100,16 +108,18 @@ class SimulatedClient:
     size: int
     machine: Machine
     oracle: Oracle
+    is_complete: bool = True
     etags: list[str] = attrs.field(factory=list)
     reading: str | None = None
     read_at: float = -inf
     open_requests: int = 0
     has_overlap: bool = False
-    _connection: tuple[Replica, str, RangeResponder] | None = None
+    _connections: dict[Replica, tuple[str, RangeResponder]] = attrs.field(factory=dict)
 
     def use_token(self, token: str) -> None:
         """Go on with other credentials: the service takes it for another client."""
-        self.token, self.reading, self._connection = token, None, None
+        self.token, self.reading = token, None
+        self._connections.clear()
         self.etags.clear()
 
     def ask_whole(self, method: str = "GET", validator: tuple[str, str] | None = None) -> Asked:
@@ -127,7 +137,9 @@ class SimulatedClient:
     @property
     def target(self) -> str:
         """What it requests."""
-        return f"/byid/{self.infra_env}/4.20/x86_64/full.iso?api_key={self.token}"
+        if self.is_complete:
+            return f"/byid/{self.infra_env}/4.20/x86_64/full.iso?api_key={self.token}"
+        return f"/clusters/{self.infra_env}/downloads/image?api_key={self.token}"
 
     async def send(self, replica: Replica, asked: Asked) -> Reply | None:
         """Send a request, read the response, and check both; None: there was none."""
@@ -166,7 +178,7 @@ class SimulatedClient:
 
     async def _exchange(self, replica: Replica, asked: Asked) -> Reply | None:
         if replica.handler is None:
-            self._connection = None
+            self._connections.pop(replica, None)
             return None
         arrived: Deferred[Reply] = Deferred()
         replica.machine.callLater(0, self._handle, replica, asked, arrived)
@@ -176,7 +188,7 @@ class SimulatedClient:
         try:
             return await arrived.addTimeout(GIVE_UP_SECONDS, self.machine)
         except TimeoutError:
-            self._connection = None
+            self._connections.pop(replica, None)
             return None
 
     def _handle(self, replica: Replica, asked: Asked, arrived: Deferred[Reply]) -> None:
@@ -184,32 +196,38 @@ class SimulatedClient:
         if replica.handler is None:  # it is stopping
             arrived.callback(Reply(503, {}, (), lambda: None))
             return
-        if self._connection and self._connection[:2] == (replica, asked.target) and asked.is_plain_range:
-            stream = self._connection[2]
+        target, stream = self._connections.pop(replica, ("", None))
+        if stream is not None and target == asked.target and asked.is_plain_range:
             message = stream.respond_to_range(asked.start or 0, asked.stop - 1, replica.machine.seconds())
             if message is not None:
+                self._connections[replica] = target, stream
                 fields, body = message
-                self._deliver(Reply(206, _parse(fields), body, stream.hold_mount()), arrived)
+                reply = Reply(206, _parse(fields), body, stream.hold_mount(), was_awaited=False)
+                self._deliver(reply, arrived)
                 return
-        self._connection = None
         request = Request(asked.method, asked.target, asked.headers, keep_alive=True)
         prepared = replica.handler.handle(request, self.address, overloaded=False)
         if isinstance(prepared, Deferred):
-            prepared.addCallback(self._respond, replica, asked, arrived)
+            prepared.addCallback(self._respond, replica, asked, arrived, was_awaited=not prepared.called)
         else:
-            self._respond(prepared, replica, asked, arrived)
+            self._respond(prepared, replica, asked, arrived, was_awaited=False)
 
     def _respond(
-        self, prepared: PreparedResponse, replica: Replica, asked: Asked, arrived: Deferred[Reply]
+        self,
+        prepared: PreparedResponse,
+        replica: Replica,
+        asked: Asked,
+        arrived: Deferred[Reply],
+        *,
+        was_awaited: bool,
     ) -> None:
         if replica.machine.is_dead:
             return
         response = prepared.response
         if prepared.ranges is not None:
-            self._connection = (replica, asked.target, prepared.ranges)
-        self._deliver(
-            Reply(response.status, _parse(response.fields), response.body, prepared.on_end), arrived
-        )
+            self._connections[replica] = asked.target, prepared.ranges
+        fields = _parse(response.fields)
+        self._deliver(Reply(response.status, fields, response.body, prepared.on_end, was_awaited), arrived)
 
     def _deliver(self, reply: Reply, arrived: Deferred[Reply]) -> None:
         def deliver() -> None:
@@ -245,6 +263,8 @@ class SimulatedClient:
         if reply.status not in {*CONTENT, 304}:
             if reply.status == 500:
                 self.oracle.fail(f"{asked} is answered with 500")
+            if reply.status in REFUSALS:
+                self.oracle.check_refusal(self.infra_env, token, asked_at)
             return
         etag = reply.fields.get("ETag", "")
         for fault in self._faults_of_head(asked, reply, etag):

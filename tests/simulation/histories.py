@@ -32,6 +32,8 @@ WEIGHTS = {
     "ask_changed": 4,
     "read_next": 10,
     "mount": 14,
+    "stream": 4,
+    "meet": 4,
     "change": 14,
     "refuse": 2,
     "permit": 3,

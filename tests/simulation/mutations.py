@@ -26,13 +26,18 @@ HISTORIES = 1000
 
 @attrs.frozen
 class Mutation:
-    """A change of the code of one module."""
+    """A change of the code of one module.
+
+    Args:
+        world: whose histories find it.
+    """
 
     name: str
     kind: str
     module: str
     before: str
     after: str
+    world: str = "replicas"
 
     @property
     def module_name(self) -> str:
@@ -202,6 +207,118 @@ MUTATIONS = (
         "        return min(stored_at - self.offset(), self._clock.seconds())\n",
         "        return self._clock.seconds()\n",
     ),
+    Mutation(
+        "claims of the dead never expire",
+        "dropped check",
+        "server.snapshots.replicas.claims",
+        "            where=sa.or_(CLAIMS.c.expires_at < _CLOCK, CLAIMS.c.holder == insert.excluded.holder),\n",
+        "            where=CLAIMS.c.holder == insert.excluded.holder,\n",
+    ),
+    Mutation(
+        "mounts end at once",
+        "dropped check",
+        "server.snapshots.mounts",
+        "        return mount.responses > 0 or self._clock.seconds() <= mount.read_at + self.window_seconds\n",
+        "        return mount.responses > 0\n",
+    ),
+    Mutation(
+        "responses wait for their mount without end",
+        "dropped limit",
+        "server.snapshots.image_finder",
+        "shielded(mount.saving).addTimeout(left_seconds, self._clock, _raise_unsaved)",
+        "shielded(mount.saving)",
+    ),
+    Mutation(
+        "two replicas start one reader's version",
+        "dropped check",
+        "server.snapshots.mounts",
+        "        replaces_before = self._clock.seconds() - self.window_seconds\n",
+        "        replaces_before = inf\n",
+    ),
+    Mutation(
+        "refusals are remembered forever",
+        "dropped check",
+        "common.concurrency.negative_cache",
+        "        if error is not None and self._clock.seconds() < until:\n",
+        "        if error is not None:\n",
+    ),
+    Mutation(
+        "a batch that fails is dropped",
+        "lost write",
+        "server.snapshots.replicas.outbox",
+        "            batch.put_before(self._next, self._clock.seconds())\n",
+        "",
+    ),
+    Mutation(
+        "changes are not read",
+        "lost wake-up",
+        "server.snapshots.replicas.changes",
+        "    return {row.id: row.payload for row in connection.execute(_READ)}\n",
+        "    return {}\n",
+    ),
+    Mutation(
+        "a lookup outlives a change",
+        "dropped check",
+        "server.snapshots.lookups",
+        "        if not self._is_unchanged():\n            return None\n        mount.read_at = now\n",
+        "        mount.read_at = now\n",
+    ),
+    Mutation(
+        "the state of a download is stored before its bytes",
+        "swapped order",
+        "server.catalog.download.partial_file",
+        "        os.fsync(self._file.fileno())\n",
+        "",
+        "downloads",
+    ),
+    Mutation(
+        "parts of two versions are combined",
+        "dropped check",
+        "server.catalog.download.downloader",
+        '        is_same = response.field("ETag") == known.etag\n',
+        "        is_same = True\n",
+        "downloads",
+    ),
+    Mutation(
+        "a part is appended wherever it begins",
+        "dropped check",
+        "server.catalog.download.downloader",
+        "    fits = first == file.length and first <= last",
+        "    fits = first <= last",
+        "downloads",
+    ),
+    Mutation(
+        "blocks are trusted after a power failure",
+        "dropped check",
+        "common.files.block_cache.version_files",
+        "        if written != current:\n",
+        "        if written > current:\n",
+        "blocks",
+    ),
+    Mutation(
+        "digests of blocks are not checked",
+        "dropped check",
+        "common.files.block_cache.source",
+        "        if hashlib.sha256(data).digest() != self.digests[start : start + SHA256_BYTES]:\n",
+        "        if not data:\n",
+        "blocks",
+    ),
+    Mutation(
+        "blocks that are evicted stay present",
+        "lost write",
+        "common.files.block_cache.budget",
+        "            version.present[granule] = ABSENT\n            version.used[granule] = EVICTED\n",
+        "            version.used[granule] = EVICTED\n",
+        "blocks",
+    ),
+    Mutation(
+        "blocks are written without regard to the budget",
+        "dropped limit",
+        "common.files.block_cache.budget",
+        "            if self._used_bytes() + count > self.max_bytes * HIGH:\n",
+        "            if count > self.max_bytes * HIGH:\n",
+        "blocks",
+    ),
 )
 
 
@@ -244,7 +361,7 @@ def main() -> None:
     sys.meta_path.insert(0, MutatingFinder(mutation))
     from tests.simulation.__main__ import main as carry_out  # noqa: PLC0415 - after the finder
 
-    sys.argv = ["simulation", "0", "--histories", str(HISTORIES), "--quiet"]
+    sys.argv = ["simulation", "0", "--of", mutation.world, "--histories", str(HISTORIES), "--quiet"]
     carry_out()
 
 

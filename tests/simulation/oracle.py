@@ -30,6 +30,10 @@ ANSWER_SECONDS = 3.0
 """Within which a request is answered or refused."""
 LEEWAY_SECONDS = 4.0
 """For all that takes a moment."""
+REFUSED_SECONDS = 5.0
+"""For how long a refusal is repeated without asking; the product promises it."""
+CALLS_AT_ONCE = {"ignition": 1, "infra-env": 2}
+"""About one infra-env with one token: it is part of a config's question, and completes a client's URL."""
 BEGINNING_BYTES = 65536
 """A range that starts before this begins to read anew."""
 
@@ -93,7 +97,10 @@ class Oracle:
     """When all replicas have heard again what the others have served."""
     longest_pause: float = 0.0
     """Of a replica; what it was answered before is as much older."""
-    calls: dict[tuple[str, str, str], list[Machine]] = attrs.field(factory=lambda: defaultdict(list))
+    calls: dict[tuple[str, str, str], list[tuple[Machine, float]]] = attrs.field(
+        factory=lambda: defaultdict(list)
+    )
+    """Who asks assisted-service what, and since when."""
     _answers: list[Answer] = attrs.field(factory=list)
     _images: dict[tuple[str, str], list[Image]] = attrs.field(factory=dict)
     _etags: dict[Image, str] = attrs.field(factory=dict)
@@ -111,19 +118,22 @@ class Oracle:
         self._answers.append(Answer(infra_env, token, text, _archive(config)))
 
     def begin_call(self, machine: Machine, question: tuple[str, str, str]) -> None:
-        """Record that a replica asks something: at most one of them at a time, unless there was a fault."""
-        waiting = self.calls[question]
-        waiting[:] = [other for other in waiting if not other.is_dead]
-        waiting.append(machine)
-        if waiting.count(machine) > 1:
-            self.fail(f"{machine.name} asks twice at once")
-        if len(waiting) > 1 and self.events.now > self.disturbed_until:
-            self.fail(f"replicas ask at once: {', '.join(each.name for each in waiting)}")
+        """Record that a replica asks something: so many of them at a time, unless there was a fault."""
+        calls, most = self.calls[question], CALLS_AT_ONCE[question[0]]
+        calls[:] = [(other, at) for other, at in calls if not other.is_dead]
+        calls.append((machine, self.events.now))
+        if sum(other is machine for other, _ in calls) > most:
+            self.fail(f"{machine.name} asks for one {question[0]} more than once at a time")
+        locked = [other.name for other, at in calls if at > self.disturbed_until]
+        if len(locked) > most:
+            self.fail(f"replicas ask at once: {', '.join(locked)}")
 
     def end_call(self, machine: Machine, question: tuple[str, str, str]) -> None:
         """Record that a call has ended."""
-        if machine in self.calls[question]:
-            self.calls[question].remove(machine)
+        calls = self.calls[question]
+        number = next((number for number, (other, _) in enumerate(calls) if other is machine), None)
+        if number is not None:
+            del calls[number]
 
     # What clients get.
 
@@ -160,6 +170,13 @@ class Oracle:
         if not any(value for value in _values(self.permitted[infra_env, token], since, self.events.now)):
             self.fail(f"served although {infra_env[:2]} has been refused since before {since:.1f}")
 
+    def check_refusal(self, infra_env: str, token: str, asked_at: float) -> None:
+        """Check that assisted-service has not permitted a token for longer than the product may not know."""
+        since = asked_at - REFUSED_SECONDS - LEEWAY_SECONDS - self.longest_pause
+        known = list(_values(self.permitted[infra_env, token], since, self.events.now))
+        if self.is_calm(since) and known and all(known):
+            self.fail(f"refused although {infra_env[:2]} has been permitted since before {since:.1f}")
+
     def check_text(self, infra_env: str, etag: str, asked_at: float) -> None:
         """Check that what a new mount gets is not too old."""
         texts = self.texts_of(infra_env, etag)
@@ -169,6 +186,11 @@ class Oracle:
             self.fail(
                 f"{infra_env[:2]} is served as text {sorted(texts)}, which has been over; it is {current}"
             )
+
+    def is_calm(self, since: float) -> bool:
+        """Return True if since an instant nothing was disturbed, nor had assisted-service failed before."""
+        is_well = all(_values(self.moods, since - GRACE_SECONDS, self.events.now))
+        return is_well and since > self.disturbed_until
 
     def _bound(self, now: float) -> float:
         """Return for how long what assisted-service has said may be unknown."""

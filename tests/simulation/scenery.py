@@ -94,9 +94,10 @@ class SimulatedCatalog:
 
     def find_base_image(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """As `BaseImageSource.find_base_image`."""
-        if (version, architecture, kind) != ("4.20", "x86_64", Kind.FULL_ISO):
+        image = self.images[self.current]
+        if version not in {"4.20", image.version} or (architecture, kind) != ("x86_64", Kind.FULL_ISO):
             raise UnknownBaseImage(f"there is no {version}")
-        return self.images[self.current]
+        return image
 
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
         """As `BaseImageSource.find_by_digest`."""

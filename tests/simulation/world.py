@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import deferLater
 
 from image_service.core.errors import Conflict, Forbidden, NotFound
@@ -31,7 +32,9 @@ REFUSALS = (Forbidden, NotFound, Conflict)
 CLAIM_SECONDS = 45.0
 """After this the claims of an ended process have expired."""
 HEARD_SECONDS = 8.0
-"""After a fault of the database; by then each replica listens again, and has stored its mounts."""
+"""After a fault of the database; by then each replica listens again, and has written what it could not."""
+MAX_AWAITED = 4
+"""Of the ranges of `World.stream`: a validation, the storing of the mount, and what others change."""
 
 
 class World:
@@ -56,13 +59,14 @@ class World:
         infra_envs = {id_: InfraEnvState(id_, f"token-{id_[:2]}") for id_ in INFRA_ENVS}
         self.assisted = AssistedState(self.events, self.oracle, infra_envs)
         for infra_env in infra_envs.values():
+            self.oracle.permitted[infra_env.id, infra_env.token].append((0.0, True))
             self._record(infra_env)
         self.oracle.moods.append((0.0, True))
         self.databases: dict[str, ReplicaDatabase] = {}
         self.replicas: list[Replica] = []
         self.has_notifications = self.chance.random() < 0.8
-        self.clients = [self._make_client(number) for number in range(4)]
-        self.logged: list[str] = []
+        self.clients = [self._make_client(number, infra_envs[INFRA_ENVS[number == 3]]) for number in range(4)]
+        self._next_client = count(len(self.clients))
 
     def run(self) -> None:
         """Let everything happen, until the end or the first fault."""
@@ -93,14 +97,18 @@ class World:
         """Return the replicas that clients reach."""
         return [replica for replica in self.replicas if replica.handler is not None]
 
-    def record_disturbance(self, seconds: float, unheard_seconds: float = 0.0) -> None:
-        """Have the oracle be lenient for so long, and until claims have expired.
+    def record_disturbance(
+        self, seconds: float, unheard_seconds: float = 0.0, *, leaves_claims: bool = True
+    ) -> None:
+        """Have the oracle be lenient for so long.
 
         Args:
             unheard_seconds: for which a replica may not hear what others serve.
+            leaves_claims: until claims that nobody releases have expired, too.
         """
         now, oracle = self.events.now, self.oracle
-        oracle.disturbed_until = max(oracle.disturbed_until, now + seconds + CLAIM_SECONDS)
+        over = now + seconds + (CLAIM_SECONDS if leaves_claims else HEARD_SECONDS)
+        oracle.disturbed_until = max(oracle.disturbed_until, over)
         oracle.unheard_until = max(oracle.unheard_until, now + unheard_seconds)
 
     def _record(self, infra_env: InfraEnvState) -> None:
@@ -110,10 +118,10 @@ class World:
         for (id_, token), timeline in oracle.permitted.items():
             if id_ == infra_env.id and token != infra_env.token:
                 timeline.append((now, False))
-        oracle.permitted[infra_env.id, infra_env.token].append((now, infra_env.refusal is None))
+        current = oracle.permitted[infra_env.id, infra_env.token] or [(0.0, False)]
+        oracle.permitted[infra_env.id, infra_env.token] = [*current, (now, infra_env.refusal is None)]
 
-    def _make_client(self, number: int) -> SimulatedClient:
-        infra_env = self.assisted.infra_envs[INFRA_ENVS[number == 3]]
+    def _make_client(self, number: int, infra_env: InfraEnvState) -> SimulatedClient:
         return SimulatedClient(
             name=f"client {number}",
             address=f"192.0.2.{number}",
@@ -122,6 +130,7 @@ class World:
             size=len(self.scenery.bases[0].content),
             machine=self.machine,
             oracle=self.oracle,
+            is_complete=number % 3 != 1,
         )
 
     def _start_replica(self, number: int, before: Replica | None = None) -> Replica:
@@ -151,7 +160,7 @@ class World:
     # The end.
 
     def _end(self) -> None:
-        """Heal everything, and check that every replica serves what is current, and leaves nothing."""
+        """Heal everything, and check that every replica serves what is new, and leaves nothing."""
         self.events.record("-- the end")
         self.assisted.calm_at = min(self.assisted.until, self.events.now) + TIMEOUT_SECONDS + 1
         self.assisted.until = 0.0
@@ -161,6 +170,11 @@ class World:
             if replica.handler is None and (replica.machine.is_dead or replica.is_stopping):
                 self.restart(number)
             replica.machine.resume()
+        for infra_env in self.assisted.infra_envs.values():
+            infra_env.text += 1
+            if self.chance.random() < 0.5:
+                infra_env.refusal = None
+            self._record(infra_env)
         calm = max(self.oracle.disturbed_until, self.assisted.calm_at, self.events.now + TTL_SECONDS)
         self.run_for(calm - self.events.now)
         for replica in self.replicas:
@@ -221,16 +235,21 @@ class World:
         infra_env.refusal = None
         self._record(infra_env)
 
-    def rotate(self, which: float, how: float, *_: float) -> None:
-        """An infra-env gets another token, which all but one of its clients use at once."""
+    def rotate(self, which: float, how: float, seconds: float, *_: float) -> None:
+        """All but one of the clients of an infra-env use another token, which it gets at once or soon."""
         infra_env = self._pick_infra_env(which)
-        infra_env.token = f"token-{infra_env.id[:2]}-{self.events.now:.0f}"
-        self._record(infra_env)
+        token = f"token-{infra_env.id[:2]}-{self.events.now:.0f}"
         clients = [client for client in self.clients if client.infra_env == infra_env.id]
         late = _pick(clients, how)
         for client in clients:
             if client is not late:
-                client.use_token(infra_env.token)
+                client.use_token(token)
+                self.spawn(client.send(_pick(self.replicas, how), client.ask_whole("HEAD")))
+        self.machine.callLater(max(0.0, 4 * seconds - 2), self._grant, infra_env, token)
+
+    def _grant(self, infra_env: InfraEnvState, token: str) -> None:
+        infra_env.token = token
+        self._record(infra_env)
 
     def intrude(self, which: float, whose: float, *_: float) -> None:
         """A client tries the token of another infra-env."""
@@ -260,7 +279,7 @@ class World:
         if replica.handler is not None:
             for client in self.clients:
                 self.spawn(client.send(replica, client.ask_whole()))
-            self.run_for(0.1 * seconds)
+            self.run_for(0.3 * seconds)
             replica.kill()
             self.record_disturbance(10 * seconds)
             self.machine.callLater(10 * seconds, self.restart, number)
@@ -270,7 +289,9 @@ class World:
         number = int(which * len(self.replicas))
         replica = self.replicas[number]
         if replica.handler is not None:
-            self.record_disturbance(0)
+            self.record_disturbance(
+                0, leaves_claims=replica.connection.until + HEARD_SECONDS > self.events.now
+            )
             replica.stop().addCallback(lambda _: self.restart(number))
 
     def pause(self, which: float, seconds: float, *_: float) -> None:
@@ -293,7 +314,9 @@ class World:
     def _disturb(self, replicas: Sequence[Replica], how: float, seconds: float) -> None:
         link, length = _pick(tuple(Link)[1:], how), 1 + 30 * seconds**2
         self.events.record(f"{link.value} for {length:.1f} s")
-        self.record_disturbance(length, length + HEARD_SECONDS)
+        # A transaction that was given up may be carried out, and then nothing releases its claim.
+        leaves_claims = link in {Link.HANGING, Link.SLOW}
+        self.record_disturbance(length, length + HEARD_SECONDS, leaves_claims=leaves_claims)
         for replica in replicas:
             replica.connection.disturb(link, length)
 
@@ -365,6 +388,44 @@ class World:
             begin = int(start * PADDING_BYTES) + 40000 + self.chance.randrange(8192)
             replica = self.replicas[where % len(self.replicas)]
             await client.send(replica, client.ask_range(begin, begin + 1 + self.chance.randrange(20000)))
+
+    def stream(self, which: float, where: float, start: float, *_: float) -> None:
+        """A client reads range after range at one replica, which has to wait for few of them."""
+        client = _pick(self.clients, which)
+        self.spawn(self._stream(client, _pick(self.replicas, where), int(start * PADDING_BYTES) + 40000))
+
+    async def _stream(self, client: SimulatedClient, replica: Replica, start: int) -> None:
+        await client.send(replica, client.ask_range(0, 34816))
+        since, awaited = self.events.now, 0
+        for number in range(8):
+            begin = start + 1000 * number
+            asked = client.ask_range(begin, begin + 1000)
+            reply = await client.send(replica, asked)
+            if asked.mount is None or reply is None or reply.status != 206:
+                return
+            awaited += reply.was_awaited
+        if awaited > MAX_AWAITED and self.oracle.is_calm(since):
+            self.oracle.fail(f"{client.name} had to wait for {awaited} ranges of 8")
+
+    def meet(self, which: float, where: float, seconds: float, start: float, *_: float) -> None:
+        """An infra-env changes; when one replica has learned that, a new client reads it at all of them."""
+        infra_env = self._pick_infra_env(which)
+        infra_env.text += 1
+        self._record(infra_env)
+        client = self._make_client(next(self._next_client), infra_env)
+        self.spawn(self._meet(client, _pick(self.replicas, where), 6 * seconds, int(start * PADDING_BYTES)))
+
+    async def _meet(self, client: SimulatedClient, first: Replica, after: float, start: int) -> None:
+        await deferLater(self.machine, after)
+        await client.send(first, client.ask_whole("HEAD"))
+        asked = client.ask_range(start + 70000, start + 74000)
+        replies = await DeferredList(
+            [Deferred.fromCoroutine(client.send(replica, asked)) for replica in self.replicas],
+            fireOnOneErrback=True,
+        )
+        etags = {reply.fields["ETag"] for _, reply in replies if reply is not None and reply.status == 206}
+        if len(etags) > 1 and self.events.now > self.oracle.unheard_until:
+            self.oracle.fail(f"{client.name} gets parts of {len(etags)} versions at once")
 
     def wait(self, seconds: float, *_: float) -> None:
         """Nothing happens for a while."""

@@ -1,0 +1,162 @@
+"""Simulated downloads: an origin that changes, breaks off and lies, and a machine that loses power.
+
+What is published must be, whole, a file that the origin had.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager, suppress
+from email.utils import formatdate
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
+
+import attrs
+
+from image_service.common.concurrency.interruption import Interruption
+from image_service.core.errors import Unavailable
+from image_service.server.catalog.download.downloader import download_file
+from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.server.catalog.storage.data_dir import DataDir
+from tests.server.catalog.catalogs import entry
+from tests.simulation.disk import PowerFailure, SimulatedDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+VERSIONS = 3
+MOST_BYTES = 40_000
+ATTEMPTS = 12
+
+
+@attrs.frozen(eq=False)
+class OriginVersion:
+    """A file of the origin, and its validator."""
+
+    content: bytes = attrs.field(repr=False)
+    fields: Mapping[str, str]
+
+
+@attrs.frozen(eq=False)
+class SimulatedResponse:
+    """As `OriginResponse`. ``length`` is what the origin promises."""
+
+    status: int
+    fields: Mapping[str, str]
+    length: int | None
+    body: Iterator[bytes]
+
+    def field(self, name: str) -> str:
+        """Return a field's value."""
+        return self.fields.get(name, "")
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the body."""
+        return self.body
+
+    def unavailable(self, reason: str) -> Unavailable:
+        """Return the error for a reason."""
+        return Unavailable(reason)
+
+
+class SimulatedOrigin:
+    """An origin, in the place of `OriginClient`; well: it does what it should."""
+
+    def __init__(self, chance: Random, disk: SimulatedDisk) -> None:
+        self._chance = chance
+        self._disk = disk
+        self.is_well = False
+        self.now = 0.0
+        kind = chance.choice(("ETag", "ETag", "Last-Modified", "none"))
+        self.versions = [self._make_version(kind, number) for number in range(VERSIONS)]
+        self._current = 0
+
+    def _make_version(self, kind: str, number: int) -> OriginVersion:
+        value = f'"{number}"' if kind == "ETag" else formatdate(number * 1000, usegmt=True)
+        fields = {kind: value, "Date": formatdate(100_000, usegmt=True)}
+        return OriginVersion(self._chance.randbytes(self._chance.randrange(1, MOST_BYTES)), fields)
+
+    @contextmanager
+    def fetch(
+        self, _url: str, headers: Mapping[str, str], _interruption: Interruption
+    ) -> Iterator[SimulatedResponse]:
+        """As `OriginClient.fetch`."""
+        if self._happens(0.2):
+            raise Unavailable("refused")
+        if self._happens(0.15):
+            self._current = min(self._current + 1, VERSIONS - 1)
+        yield self._respond(self.versions[self._current], headers)
+
+    def _respond(self, version: OriginVersion, headers: Mapping[str, str]) -> SimulatedResponse:
+        size, start = len(version.content), int(headers.get("Range", "bytes=0-")[6:-1])
+        asked = headers.get("If-Match") or headers.get("If-Unmodified-Since")
+        is_same = asked in {None, *version.fields.values()} or self._happens(0.3)
+        if not is_same:
+            return SimulatedResponse(412, {}, 0, iter(()))
+        if start == 0 or self._happens(0.1):
+            length = None if self._happens(0.2) else size
+            body = self._send(version.content, 0, may_exceed=length is not None)
+            return SimulatedResponse(200, version.fields, length, body)
+        if start >= size:
+            return SimulatedResponse(416, {**version.fields, "Content-Range": f"bytes */{size}"}, 0, iter(()))
+        first = max(0, start - 1) if self._happens(0.1) else start
+        part = f"bytes {first}-{size - 1}/{size}"
+        fields = {**version.fields, "Content-Range": part}
+        return SimulatedResponse(206, fields, size - first, self._send(version.content, first))
+
+    def _send(self, content: bytes, start: int, *, may_exceed: bool = True) -> Iterator[bytes]:
+        while start < len(content):
+            if self._happens(0.1):
+                raise Unavailable("the connection broke")
+            self.now += self._chance.random()
+            self._disk.step()
+            stop = start + self._chance.randrange(1, 9000)
+            yield content[start:stop]
+            start = stop
+        if may_exceed and self._happens(0.03):
+            yield b"more than was promised"
+
+    def _happens(self, probability: float) -> bool:
+        return self._chance.random() < probability and not self.is_well
+
+
+def run_downloads(directory: Path, seed: int) -> list[str]:
+    """Carry out the history of a seed in an empty directory; return its faults."""
+    chance = Random(f"downloads {seed}")
+    disk = SimulatedDisk(directory, chance)
+    faults: list[str] = []
+    origin, image = SimulatedOrigin(chance, disk), entry("https://origin.test/live.iso")
+    with disk.observed(), patch.object(time, "monotonic", lambda: origin.now):
+        for attempt in range(ATTEMPTS):
+            origin.is_well = attempt >= ATTEMPTS - 2
+            if not origin.is_well and chance.random() < 0.7:
+                disk.steps_left = chance.randrange(1, 60)
+            data_dir = DataDir(directory)
+            try:
+                data_dir.open()
+                fetcher = ImageFetcher(data_dir, partial(download_file, cast("Any", origin)))
+                with suppress(Unavailable):
+                    fetcher.fetch_if_absent(image, Interruption())
+            except PowerFailure:
+                disk.restart()
+            finally:
+                data_dir.close()
+            disk.write_back()
+            if faults := list(_faults(directory / image.file_name, origin, is_due=attempt == ATTEMPTS - 1)):
+                break
+    disk.close()
+    return faults
+
+
+def _faults(image: Path, origin: SimulatedOrigin, *, is_due: bool) -> Iterator[str]:
+    if image.exists():
+        content = image.read_bytes()
+        if all(content != version.content for version in origin.versions):
+            yield f"{len(content)} bytes are published, which the origin never had"
+    elif is_due:
+        yield "nothing is published in the end"
+    if is_due and (left := [path.name for path in image.parent.glob(".*.part")]):
+        yield f"{left} are left in the end"
