@@ -58,12 +58,12 @@ class AdminSettings:
     HTTPS with the certificate of `HTTPS_CERT_FILE`; without that HTTP, which sends the token in clear. When
     not set: there is no such listener."""
     token_file: Path | None = setting("ADMIN_TOKEN_FILE", parse=_parse_token_file)
-    """File of the token that requests to all of `ADMIN_LISTEN` need, except those for `/health` and `/live`:
-    one line of at least 16 letters, digits and `. _ ~ + / -`, such as `openssl rand -base64 32` makes. A
-    client sends it as a bearer token, or as the password of Basic authentication with any user name, as a
-    browser does. When the file has changed, the new token is valid, and the previous one is not. Required
-    where an address of `ADMIN_LISTEN` is not on loopback; on loopback alone, every local user may use the
-    listener without it."""
+    """File of the token that requests to all of `ADMIN_LISTEN` need, except those for `/health`, `/live`
+    and the files of the status page: one line of at least 16 letters, digits and `. _ ~ + / -`, such as
+    `openssl rand -base64 32` makes. A client sends it as a bearer token, or as the password of Basic
+    authentication with any user name; the status page asks for it. When the file has changed, the new token
+    is valid, and neither the previous one nor a session that began with it. Required where an address of
+    `ADMIN_LISTEN` is not on loopback; on loopback alone, every local user may use the listener without it."""
 
     @property
     def is_enabled(self) -> bool:

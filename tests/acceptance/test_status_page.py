@@ -494,19 +494,6 @@ def test_page_needs_a_token_where_the_stand_in_needs_one(page: Page, tmp_path: P
         page.browser.open("about:blank")
 
 
-def test_page_works_with_a_token_in_its_url(page: Page, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.touch(mode=0o600)
-    file.write_text(TOKEN)
-    port = free_port()
-    variables = {"ADMIN_LISTEN": f"127.0.0.1:{port}", "ADMIN_TOKEN_FILE": str(file)}
-    with run_service(tmp_path, [], command=(*SERVE, "--standalone"), environment=variables):
-        page.browser.open(f"http://operator:{TOKEN}@127.0.0.1:{port}/")
-        page.wait_for_row("images", "sample", "ready")
-        assert page.browser.errors() == []
-        page.browser.open("about:blank")
-
-
 def test_page_for_browsers_shows_its_style(page: Page) -> None:
     page.browser.open(f"{page.site.service.url}/")
     assert page.browser.find("h1").text == "image-service"

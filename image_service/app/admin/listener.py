@@ -11,7 +11,7 @@ from image_service.server.admin.links_api import LinksApi
 from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
 from image_service.server.admin.progress_api import ProgressApi
 from image_service.server.admin.status_api import StatusApi
-from image_service.server.admin.status_page import page_routes
+from image_service.server.admin.status_page import page_files
 from image_service.server.admin.webhook import start_webhook
 from image_service.server.standalone import service
 
@@ -70,5 +70,5 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
     else:
         apis.append(infra_envs)
         max_body_bytes = service.MAX_BODY_BYTES
-    start_admin(parts, settings, state, apis=apis, pages=page_routes(), max_body_bytes=max_body_bytes)
+    start_admin(parts, settings, state, apis=apis, files=page_files(), max_body_bytes=max_body_bytes)
     return activity

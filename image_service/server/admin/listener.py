@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,8 @@ from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.listening import ApiListener
 from image_service.server.web_api.resource import ApiResource, ApiSite
 from image_service.server.web_api.router import ApiRouter
+from image_service.server.web_api.session_api import SessionApi
+from image_service.server.web_api.sessions import Sessions
 from image_service.settings.admin import read_token
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ def start_admin(  # noqa: PLR0913 - parts of the listener
     *,
     apis: Sequence[AdminApi] = (),
     pages: Mapping[str, Handlers] = MappingProxyType({}),
+    files: Mapping[str, Handlers] = MappingProxyType({}),
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> None:
     """Listen on all of ``ADMIN_LISTEN`` until the parts stop; do nothing if it is not set.
@@ -56,6 +60,7 @@ def start_admin(  # noqa: PLR0913 - parts of the listener
         parts: see `PartsStack`.
         apis: beside that of monitoring.
         pages: routes that are not of an API.
+        files: of a page that asks for the token itself, by path; they need none.
         max_body_bytes: of a request.
 
     Raises:
@@ -65,8 +70,16 @@ def start_admin(  # noqa: PLR0913 - parts of the listener
     if not settings.admin.is_enabled:
         return
     token = None if token_file is None else _reload_token(token_file, reactor.seconds)
-    guard = RequestGuard(token, any_host=token is not None, public_paths=PROBES)
-    router = ApiRouter({**pages, **api_routes([Monitoring(state), *apis])})
+    routes = {re.escape(path): handlers for path, handlers in files.items()}
+    sessions = None
+    apis = [Monitoring(state), *apis]
+    if files:
+        sessions = Sessions(token or (lambda: ""), reactor.seconds)
+        apis.append(SessionApi(sessions, is_needed=token is not None))
+    guard = RequestGuard(
+        token, any_host=token is not None, sessions=sessions, public_paths=PROBES | files.keys()
+    )
+    router = ApiRouter({**routes, **pages, **api_routes(apis)})
     site = ApiSite(ApiResource(guard, router.respond), reactor, max_body_bytes)
     listener = ApiListener(parts, "ADMIN_LISTEN", "admin", site)
     for address in settings.admin.listen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -39,14 +38,14 @@ def page_fields(sources: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def page_routes() -> Mapping[str, Handlers]:
-    """Return the routes of the page and of the files that it loads, read once."""
+def page_files() -> Mapping[str, Handlers]:
+    """Return the handlers of the page and of the files that it loads, by path; the files are read once."""
     routes: dict[str, Handlers] = {}
     for file in (files(__package__) / "static").iterdir():
         suffix = file.name[file.name.rindex(".") :]
         response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=page_fields(_SOURCES))
         path = "/" if file.name == _INDEX else f"/static/{file.name}"
-        routes[re.escape(path)] = {"GET": partial(_respond, response)}
+        routes[path] = {"GET": partial(_respond, response)}
     return routes
 
 

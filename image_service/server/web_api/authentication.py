@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from twisted.web.http_headers import Headers
 
+    from image_service.server.web_api.sessions import Sessions
+
 # Host = uri-host [ ":" port ] (RFC 9110 section 7.2)
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{0,5})?")
 _METHODS_WITH_CONTENT = frozenset({"POST", "PATCH", "PUT"})
@@ -37,7 +39,8 @@ _METHODS_WITH_CONTENT = frozenset({"POST", "PATCH", "PUT"})
 
 _REALM = 'realm="image-service"'
 # In two fields, because browsers take a field for one challenge, and prompt only for Basic.
-_CHALLENGES = (("WWW-Authenticate", f"Bearer {_REALM}"), ("WWW-Authenticate", f"Basic {_REALM}"))
+_BEARER = ("WWW-Authenticate", f"Bearer {_REALM}")
+_BASIC = ("WWW-Authenticate", f"Basic {_REALM}")
 
 
 @attrs.frozen
@@ -49,6 +52,7 @@ class RequestGuard:
             authentication with any user name, which a browser sends; None: they need none.
         any_host: accept every name in ``Host``. Where a token is required, a page that rebinds its name gains
             nothing, because it does not have the token.
+        sessions: that stand for the token; None: there are none.
         public_paths: of resources that never need the token.
         unchecked_paths: of resources whose requests have signatures, which are verified elsewhere.
         is_last: False if the resource that responds authenticates the clients itself.
@@ -56,6 +60,7 @@ class RequestGuard:
 
     _token: Callable[[], str] | None = None
     _any_host: bool = False
+    _sessions: Sessions | None = None
     _public_paths: Collection[str] = ()
     _unchecked_paths: Collection[str] = ()
     _is_last: bool = True
@@ -88,14 +93,33 @@ class RequestGuard:
         is_navigation = method == "GET" and headers.getRawHeaders(b"Sec-Fetch-Mode") == [b"navigate"]
         if headers.getRawHeaders(b"Sec-Fetch-Site") == [b"cross-site"] and not is_navigation:
             raise Forbidden("requests from web pages of other sites are refused")
-        if self._token is not None and path not in self._public_paths:
+        if (
+            self._token is not None
+            and path not in self._public_paths
+            and not self._has_session(headers, host)
+        ):
             presented = _presented_token(_single(headers, b"Authorization") or "")
             if not hmac.compare_digest(presented, self._token().encode()):
-                raise Unauthorized("the token is missing or wrong", fields=_CHALLENGES)
+                raise Unauthorized("the token is missing or wrong", fields=self._challenges(headers))
         if method in _METHODS_WITH_CONTENT and not is_streamed and _has_content(headers):
             media_type = (_single(headers, b"Content-Type") or "").partition(";")[0].strip().lower()
             if media_type != "application/json":
                 raise UnsupportedMediaType("Content-Type must be application/json")
+
+    def _has_session(self, headers: Headers, host: str) -> bool:
+        """Return True if a session authenticates a request, which presents no credentials."""
+        if self._sessions is None or headers.hasHeader(b"Authorization"):
+            return False
+        return self._sessions.seconds_left(host, _single(headers, b"Cookie") or "") is not None
+
+    def _challenges(self, headers: Headers) -> tuple[tuple[str, str], ...]:
+        """Return the fields of a refusal.
+
+        Where a page asks for the token, browsers must not prompt for a password. They name the media types
+        that they want of a page or of events, as the scripts of our pages do; wget and others name none.
+        """
+        names_types = headers.getRawHeaders(b"Accept", [b"*/*"]) != [b"*/*"]
+        return (_BEARER,) if self._sessions is not None and names_types else (_BEARER, _BASIC)
 
 
 def _presented_token(authorization: str) -> bytes:

@@ -43,6 +43,7 @@ class ApiRequest:
         principal: its sender, set by an API that authenticates requests itself.
         record_authenticated: records that the sender is known, so that others' connections are aborted first.
         is_head: its method is HEAD.
+        is_secure: it came by TLS.
         target: path and query as they were sent; signatures cover them.
     """
 
@@ -56,6 +57,7 @@ class ApiRequest:
     principal: Any = None
     record_authenticated: Callable[[], object] = attrs.field(default=lambda: None, repr=False, eq=False)
     is_head: bool = False
+    is_secure: bool = False
     target: str = attrs.field(default="", repr=False)
 
     @property

@@ -22,6 +22,7 @@ from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.server.admin import client as client_module
 from image_service.server.admin.client import AdminClient
 from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
+from image_service.server.admin.status_page import page_files
 from image_service.settings.admin import AdminSettings
 from image_service.settings.parsers import Address, ListenAddress
 from image_service.settings.settings import Settings
@@ -87,7 +88,8 @@ def token_file(tmp_path: Path) -> Path:
 
 async def start(reactor: EPollReactor, token_file: Path | None) -> tuple[PartsStack, Admin]:
     listen, state, parts = ListenAddress("127.0.0.1", free_port()), FakeState(), PartsStack(reactor)
-    start_admin(parts, Settings(admin=AdminSettings(listen=(listen,), token_file=token_file)), state)
+    settings = Settings(admin=AdminSettings(listen=(listen,), token_file=token_file))
+    start_admin(parts, settings, state, files=page_files())
     return parts, Admin(state, listen, ApiClient(reactor, f"http://127.0.0.1:{listen.port}"))
 
 
@@ -120,7 +122,9 @@ async def test_pages_are_those_of_the_state(admin: Admin) -> None:
 async def test_openapi_document_is_valid_and_names_the_paths(admin: Admin) -> None:
     document = json.loads(await admin.get("/openapi.json"))
     validate(document)
-    assert {"/health", "/live", "/metrics", "/images", "/openapi.json"} == set(document["paths"])
+    paths = {"/health", "/live", "/metrics", "/images", "/openapi.json", "/api/v1/session"}
+    assert paths == set(document["paths"])
+    assert list(document["paths"]["/api/v1/session"]) == ["get"]
 
 
 @ensure_deferred
@@ -147,6 +151,32 @@ async def test_probes_need_no_token_and_other_paths_do(guarded: Admin, token_fil
     assert [(await guarded.request("GET", path)).status for path in ("/health", "/live")] == [200, 200]
     assert [(await guarded.request("GET", path)).status for path in ("/metrics", "/nowhere")] == [401, 401]
     assert await guarded.get("/metrics", token_file) == b"up 1\n"
+
+
+@ensure_deferred
+async def test_page_needs_no_token_and_begins_a_session_with_it(guarded: Admin) -> None:
+    for path in ("/", "/static/page.js"):
+        assert (await guarded.request("GET", path)).status == 200
+    assert (await guarded.request("GET", "/static/nothing.js")).status == 401
+    session = "/api/v1/session"
+    assert (await guarded.request("POST", session, Authorization="Bearer wrong")).status == 401
+    begun = await guarded.request("POST", session, Authorization=f"Bearer {TOKEN}")
+    cookie = (begun.field("Set-Cookie") or "").partition(";")[0]
+    assert begun.status == 204
+    assert TOKEN not in cookie
+    assert (await guarded.request("GET", session, Cookie=cookie)).document["expires_in"] > 0
+    assert (await guarded.request("GET", "/metrics", Cookie=cookie)).status == 200
+    assert (await guarded.request("POST", session, Cookie=cookie)).status == 401  # none without an end
+    by_token = await guarded.request("GET", session, Authorization=f"Bearer {TOKEN}")
+    assert by_token.document == {"expires_in": None}
+    assert (await guarded.request("DELETE", session, Cookie=cookie)).status == 204
+    assert (await guarded.request("GET", "/metrics", Cookie=cookie)).status == 401
+
+
+@ensure_deferred
+async def test_session_is_not_asked_for_without_a_token(admin: Admin) -> None:
+    assert (await admin.request("GET", "/api/v1/session")).document == {"expires_in": None}
+    assert (await admin.request("POST", "/api/v1/session")).status == 405
 
 
 @ensure_deferred

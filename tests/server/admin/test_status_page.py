@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import pytest
 
 import image_service.server.admin
-from image_service.server.admin.status_page import page_routes
+from image_service.server.admin.status_page import page_files
 from image_service.server.web_api.messages import ApiRequest
 from image_service.server.web_api.router import ApiRouter
 from tests.pytwisted import ensure_deferred
@@ -25,7 +25,7 @@ def references(text: str) -> list[str]:
 
 @ensure_deferred
 async def test_page_is_html_with_a_strict_policy() -> None:
-    response = await ApiRouter(page_routes()).respond(ApiRequest("GET", "/"))
+    response = await ApiRouter(page_files()).respond(ApiRequest("GET", "/"))
     assert response.content_type == "text/html; charset=utf-8"
     policy = dict(response.fields)["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
@@ -35,7 +35,7 @@ async def test_page_is_html_with_a_strict_policy() -> None:
 @pytest.mark.parametrize("name", FILES)
 @ensure_deferred
 async def test_files_that_a_page_or_module_loads_exist(name: str) -> None:
-    router = ApiRouter(page_routes())
+    router = ApiRouter(page_files())
     path = "/" if name == "index.html" else f"/static/{name}"
     text = (await router.respond(ApiRequest("GET", path))).body.decode()
     found = {urljoin(path, each) for each in references(text) if not each.startswith("http")}

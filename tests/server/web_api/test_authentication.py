@@ -9,6 +9,7 @@ from twisted.web.http_headers import Headers
 from image_service.core.errors import ImageServiceError, Unauthorized
 from image_service.server.http.problem import status_of
 from image_service.server.web_api.authentication import RequestGuard
+from image_service.server.web_api.sessions import Sessions
 
 TOKEN = "t0ken"
 OPEN = RequestGuard()
@@ -162,6 +163,35 @@ def test_challenges_for_bearer_and_basic_are_separate_fields() -> None:
         ("WWW-Authenticate", 'Basic realm="image-service"'),
     )
     assert TOKEN not in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (None, ["Bearer", "Basic"]),
+        ("*/*", ["Bearer", "Basic"]),  # wget sends a password only when it is asked for Basic
+        ("text/html,*/*;q=0.8", ["Bearer"]),
+        ("text/event-stream", ["Bearer"]),
+        ("application/json", ["Bearer"]),
+    ],
+)
+def test_browsers_get_no_challenge_for_which_they_prompt(accept: str | None, expected: list[str]) -> None:
+    guard = RequestGuard(lambda: TOKEN, sessions=Sessions(lambda: TOKEN, lambda: 0.0))
+    fields = {} if accept is None else {"Accept": [accept]}
+    with pytest.raises(Unauthorized) as refused:
+        guard.check_head("GET", "/", Headers({"Host": ["localhost"], **fields}))
+    assert [value.partition(" ")[0] for _, value in refused.value.fields] == expected
+
+
+def test_session_stands_for_the_token_unless_a_request_presents_another_one() -> None:
+    sessions = Sessions(lambda: TOKEN, lambda: 0.0)
+    guard = RequestGuard(lambda: TOKEN, sessions=sessions)
+    cookie = sessions.begin("127.0.0.1:8090", is_secure=False).partition(";")[0]
+    assert status(guard, Cookie=cookie) == 200
+    assert status(guard, Cookie=cookie, Authorization="Bearer wrong") == 401
+    assert status(guard, Cookie=f"{cookie}x") == 401
+    assert status(CLOSED, Cookie=cookie) == 401
+    assert status(guard, Cookie=cookie, Origin="http://elsewhere.example.com") == 403
 
 
 def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,10 @@ export function address(path) {
 }
 
 /** Return the JSON of a response, or null if it has none; throw an Error with the detail of a problem. */
-export async function request(path, method = "GET", body = undefined) {
-  const init = { method, cache: "no-store" };
+export async function request(path, method = "GET", body = undefined, fields = {}) {
+  const init = { method, cache: "no-store", headers: { Accept: "application/json", ...fields } };
   if (body !== undefined) {
-    init.headers = { "Content-Type": "application/json" };
+    init.headers["Content-Type"] = "application/json";
     init.body = JSON.stringify(body);
   }
   let response;
@@ -32,6 +32,9 @@ export async function request(path, method = "GET", body = undefined) {
   const text = await response.text();
   const isJson = /json/.test(response.headers.get("Content-Type"));
   const content = isJson && text ? JSON.parse(text) : null;
+  if (response.status === 401) {
+    document.dispatchEvent(new Event("unauthorized"));
+  }
   if (!response.ok) {
     throw new Error(content?.detail ?? `status ${response.status}`);
   }

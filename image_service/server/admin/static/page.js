@@ -6,6 +6,7 @@ import { failures } from "./failures.js";
 import { images } from "./images.js";
 import { infraEnvs } from "./infra_envs.js";
 import { links } from "./links.js";
+import { enter, isWaiting } from "./login.js";
 import { mounts } from "./mounts.js";
 import { isWanted } from "./notifications.js";
 import { service } from "./sections.js";
@@ -62,8 +63,12 @@ class Section {
 const sections = [service, activity, images, infraEnvs, mounts, links, failures].map((each) => new Section(each));
 let latest = -Infinity;
 let scheduled = false;
+let events = null;
 
 function load() {
+  if (isWaiting()) {
+    return;
+  }
   latest = performance.now();
   scheduled = false;
   sections.forEach((section) => section.load());
@@ -77,16 +82,23 @@ function loadSoon() {
 }
 
 function redraw() {
-  if (!document.hidden) {
+  if (!document.hidden && !isWaiting()) {
     sections.forEach((section) => section.redraw());
   }
 }
 
-new EventSource(address("api/v1/events")).onmessage = loadSoon;
+function start() {
+  events?.close();
+  events = new EventSource(address("api/v1/events"));
+  events.onmessage = loadSoon;
+  load();
+}
+
+document.addEventListener("entered", start);
 document.addEventListener("visibilitychange", loadSoon);
 document.addEventListener("changed", load);
 document.getElementById("mounts-filter").addEventListener("input", redraw);
 addEventListener("hashchange", redraw);
 setInterval(loadSoon, POLL_MS);
 setInterval(redraw, DRAW_MS);
-load();
+enter();

@@ -1,0 +1,74 @@
+"""The form that asks for the token of the status page, in a browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.console import TOKEN, Console, running_console
+from tests.acceptance.service import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.acceptance
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    with running_console(tmp_path_factory.mktemp("site")) as opened:
+        yield opened
+
+
+def test_page_asks_for_the_token_and_shows_nothing_before(console: Console) -> None:
+    browser = console.browser
+    browser.wait_for(browser.find("#login").is_displayed)
+    assert browser.driver.switch_to.active_element == browser.find("#login [name=token]")
+    assert browser.texts("#summary") == ["sign in to see the state of the service"]
+    assert not browser.find("#service").is_displayed()
+    console.check_looks()
+    console.sign_in("token-of-somebody-else")
+    console.wait_for_text("#login-problem", "the token is missing or wrong")
+    assert browser.find("#login [name=token]").get_property("value") == ""
+    assert not browser.find("#service").is_displayed()
+    assert b"refused a request from 127.0.0.1: its credentials are wrong" in console.site.service.output
+
+
+def test_session_shows_the_page_until_it_ends(console: Console) -> None:
+    browser = console.browser
+    console.sign_in(f" {TOKEN} ")
+    console.wait_for_text("#summary", "1 of 1 base image is ready")
+    assert not browser.find("#login").is_displayed()
+    browser.errors()  # the browser logs the status 401
+    console.open()
+    console.wait_for_text("#summary", "1 of 1 base image is ready")  # the cookie is enough
+    kept = (
+        "return [document.cookie, {...localStorage}, {...sessionStorage}, document.documentElement.outerHTML]"
+    )
+    cookies, *stored, page = browser.run(kept)  # type: ignore[misc]
+    assert (cookies, stored) == ("", [{}, {}])
+    assert TOKEN not in page
+    (cookie,) = browser.driver.get_cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"], "expiry" in cookie) == (True, "Strict", False)
+    status = f"{console.site.admin_url}/api/v1/status"
+    fields = {"Cookie": f"{cookie['name']}={cookie['value']}"}
+    assert fetch(status, headers=fields).status == 200
+    browser.find("#sign-out").click()
+    browser.wait_for(browser.find("#login").is_displayed)
+    assert fetch(status, headers=fields).status == 401
+    assert TOKEN.encode() not in console.site.service.output
+    assert cookie["value"].encode() not in console.site.service.output
+
+
+def test_page_asks_again_when_its_session_has_ended(console: Console) -> None:
+    browser = console.browser
+    browser.wait_for(browser.find("#login").is_displayed)
+    console.sign_in()
+    console.wait_for_text("#summary", "1 of 1 base image is ready")
+    browser.driver.delete_all_cookies()
+    browser.run("document.dispatchEvent(new Event('changed'))")  # the page asks by itself every 10 s
+    browser.wait_for(browser.find("#login").is_displayed)
+    assert not browser.find("#service").is_displayed()
+    console.sign_in()
+    console.wait_for_text("#summary", "1 of 1 base image is ready")
