@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,10 @@ class Console:
         field = self.browser.find("#login [name=token]")
         self.browser.wait_for(field.is_displayed)
         field.send_keys(token, Keys.ENTER)
+
+    def press(self, label: str) -> None:
+        """Press a button by its name, wherever the page is scrolled to."""
+        self.browser.run("arguments[0].click()", self.browser.find(f"[aria-label={json.dumps(label)}]"))
 
     def wait_for_text(self, selector: str, *texts: str) -> None:
         """Wait for an element with all of the texts."""

@@ -144,7 +144,7 @@ async def test_refusals_name_the_fault_and_no_content(
         ),
         (b"secret: s3cret\n", "--butane", "is not Butane, which has a line variant: NAME"),
         (b"- s3cret: [\n", "--static-network", "line 2, column 1 is not YAML"),
-        (b"s3cret: []\n", "--static-network", "must have a list"),
+        (b"s3cret: []\n", "--static-network", "must be a list of at most 128 objects"),
         (b"- network_yaml: s3cret\n", "--static-network", "must be objects with the string network_yaml"),
         (b'{"s3cret"', "--ignition", "is not JSON"),
         (b"s3cret\n", "--ssh-key", "line 1 is not"),

@@ -7,25 +7,26 @@ import json
 import os
 import re
 from functools import partial
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.cli.infra_env.tables import read_rows, read_text, read_yaml_list
-from image_service.cli.shared.input import read_input
+from image_service.cli.shared.input import STANDARD_INPUT, read_input
 from image_service.common.command_line.parser import printable
 from image_service.core.errors import ConfigurationError, ImageServiceError, InvalidParameter, NotFound
 from image_service.core.families.coreos.ignition import is_butane
 from image_service.server.admin.client import AdminClient
+from image_service.server.standalone.tables import parse_table
 from image_service.settings.upstream import StandaloneSettings
 from image_service.settings.variables import read_group
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from image_service.cli.infra_env.tables import TableRow
+    from image_service.server.standalone.tables import ReadFile, TableRow
 
 _PATH = "/api/assisted-install/v2/infra-envs"
 _ID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -50,7 +51,7 @@ def create(options: argparse.Namespace) -> None:
     if options.csv is None:
         _print(api.post(_PATH, _fields(options)), options)
         return
-    results = [_create_row(api, options, row) for row in read_rows(options.csv)]
+    results = _create_rows(api, options)
     if options.json:
         _write(json.dumps([attrs.asdict(result) for result in results], indent=2))
     else:
@@ -77,18 +78,37 @@ class RowResult:
         return str(self.line), self.name or "-", self.mac or "-", found
 
 
-def _create_row(api: AdminClient, options: argparse.Namespace, row: TableRow) -> RowResult:
-    result = partial(RowResult, row.line, row.values.get("name"), row.values.get("mac"))
+def _create_rows(api: AdminClient, options: argparse.Namespace) -> list[RowResult]:
+    common, text = _fields(options), _read_text(options.csv, "--csv")
+    directory = Path() if options.csv == STANDARD_INPUT else Path(options.csv).parent
     try:
-        row_options = row.options(options)
-        fields = _fields(row_options) | row.static_network()
-        if None in {row_options.name, row_options.base}:
-            raise InvalidParameter("there is no name, or no base")
-        return result(infra_env=json.loads(api.post(_PATH, fields)))
+        rows = parse_table(text)
+    except InvalidParameter as error:
+        raise InvalidParameter(f"--csv {options.csv}: {error.detail}") from None
+    return [_create_row(api, row, common, lambda name: read_input(str(directory / name))) for row in rows]
+
+
+def _create_row(api: AdminClient, row: TableRow, common: Mapping[str, Any], read: ReadFile) -> RowResult:
+    result = partial(RowResult, row.line, row.name, row.mac)
+    try:
+        return result(infra_env=json.loads(api.post(_PATH, row.fields(common, read))))
     except ImageServiceError as error:
         return result(fault=error.detail)
     except OSError as error:
         return result(fault=f"{error.filename}: {error.strerror}")
+
+
+def _read_text(name: str, option: str) -> str:
+    """Return the text of a file, which an option names.
+
+    Raises:
+        InvalidParameter: it is not text in UTF-8.
+        OSError: it cannot be read.
+    """
+    try:
+        return read_input(name).decode()
+    except UnicodeDecodeError:
+        raise InvalidParameter(f"{option} {name}: is not text in UTF-8") from None
 
 
 def show(options: argparse.Namespace) -> None:
@@ -173,23 +193,23 @@ def _fields(options: argparse.Namespace) -> dict[str, Any]:
     if options.config is not None:
         given["family_config"] = {"base64": base64.b64encode(read_input(options.config)).decode()}
     if options.static_network is not None:
-        given["static_network_config"] = read_yaml_list(options.static_network)
+        given["static_network_config"] = _read_text(options.static_network, "--static-network")
     if options.network_keyfile is not None:
         keyfiles = options.network_keyfile
         given["network_keyfiles"] = {
-            path.name: read_text(str(path), "--network-keyfile") for path in keyfiles
+            path.name: _read_text(str(path), "--network-keyfile") for path in keyfiles
         }
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _read_texts(names: Sequence[str]) -> Iterable[str]:
-    return (read_text(name, "--ssh-key") for name in names)
+    return (_read_text(name, "--ssh-key") for name in names)
 
 
 def _read_coreos_config(options: argparse.Namespace) -> str | None:
     if options.butane is None:
-        return options.ignition and read_text(options.ignition, "--ignition")
-    config = read_text(options.butane, "--butane")
+        return options.ignition and _read_text(options.ignition, "--ignition")
+    config = _read_text(options.butane, "--butane")
     if not is_butane(config.encode()):
         raise InvalidParameter(f"--butane {options.butane}: is not Butane, which has a line variant: NAME")
     return config

@@ -1,4 +1,4 @@
-"""Operations on short links."""
+"""Operations on short links, their QR codes, and the sizes of what they may stand for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 import attrs
+import segno
 
 from image_service.common.openapi.bodies import schemas_of
-from image_service.common.openapi.document import BOOLEAN, list_schema, object_schema
+from image_service.common.openapi.document import BOOLEAN, COUNT, TEXT, list_schema, object_schema
 from image_service.core.errors import InvalidParameter
 from image_service.server.links.link import LinkBody
 from image_service.server.links.links import LinkRequest, MadeLink
@@ -27,6 +28,9 @@ DEFAULT_SECONDS = 86400
 MAX_URL = 8192
 """Characters; as many as a request target has."""
 MAX_LABEL = 200
+MAX_QR_URL = 1024
+"""Characters of a URL; a code of more is too dense for the camera of a phone."""
+_URL_SCHEMA: Json = {"type": "string", "minLength": 1, "maxLength": MAX_URL}
 
 
 class LinkHandlers(Protocol):
@@ -40,6 +44,9 @@ class LinkHandlers(Protocol):
 
     def revoke(self, request: ApiRequest, *, link_id: str) -> Awaitable[ApiResponse]:
         """End a link."""
+
+    def find_size(self, request: ApiRequest) -> Awaitable[ApiResponse]:
+        """Find the size of an image."""
 
 
 @attrs.frozen
@@ -85,6 +92,24 @@ class LinksApi:
                 handlers.revoke,
                 status=204,
             ),
+            ApiOperation(
+                "POST",
+                "/api/v1/qr-codes",
+                "encodeQrCode",
+                "encode a URL as a QR code",
+                _encode_qr_code,
+                body="ImageUrl",
+                reply="QrCode",
+            ),
+            ApiOperation(
+                "POST",
+                "/api/v1/image-sizes",
+                "findImageSize",
+                "find the size of an image, or of a file of a base image, by its URL",
+                handlers.find_size,
+                body="ImageUrl",
+                reply="ImageSize",
+            ),
         )
 
     @property
@@ -92,11 +117,14 @@ class LinksApi:
         """See `AdminApi`."""
         seconds: Json = {"type": "integer", "minimum": 1, "maximum": self._max_seconds}
         return {
+            "ImageUrl": object_schema(url=_URL_SCHEMA),
+            "ImageSize": object_schema(size=COUNT),
+            "QrCode": object_schema(rows={"type": "array", "items": {**TEXT, "pattern": "^[01]+$"}}),
             "NewLink": {
                 "type": "object",
                 "required": ["url"],
                 "properties": {
-                    "url": {"type": "string", "minLength": 1, "maxLength": MAX_URL},
+                    "url": _URL_SCHEMA,
                     "expires_in": {**seconds, "default": min(DEFAULT_SECONDS, self._max_seconds)},
                     "label": {"type": "string", "maxLength": MAX_LABEL, "default": ""},
                     "pinned": {**BOOLEAN, "default": False},
@@ -130,6 +158,23 @@ class LocalLinks:
         """End a link."""
         await self._links.revoke(unquote(link_id))
         return ApiResponse(204)
+
+    async def find_size(self, request: ApiRequest) -> ApiResponse:
+        """Find the size of an image."""
+        url = _parse_url(request.body, MAX_URL)
+        return json_response({"size": await self._links.find_size(url, request.client)})
+
+
+async def _encode_qr_code(request: ApiRequest) -> ApiResponse:
+    code = segno.make_qr(_parse_url(request.body, MAX_QR_URL), error="m")
+    return json_response({"rows": ["".join(map(str, row)) for row in code.matrix]})
+
+
+def _parse_url(body: bytes, max_characters: int) -> str:
+    url = parse_json_object(body).get("url")
+    if not isinstance(url, str) or not 1 <= len(url) <= max_characters or not url.isprintable():
+        raise InvalidParameter(f"url must be a string of 1 to {max_characters} printable characters")
+    return url
 
 
 def parse_link_request(body: bytes, max_seconds: int) -> LinkRequest:

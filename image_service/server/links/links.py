@@ -190,6 +190,19 @@ class Links:
         url = f"{self._own_urls.base_url}/s/{code}.{suffix}"
         return MadeLink(id=description.id, url=url, expires_at=description.expires_at)
 
+    async def find_size(self, url: str, client: str) -> int:
+        """Return how many bytes the image, or the file of a base image, has that a URL names.
+
+        Raises:
+            InvalidParameter: the URL is not of this service, or names no image.
+            ImageServiceError: the image is not available, or assisted-service refuses it to the URL.
+        """
+        route = self._own_urls.parse_image(url)
+        if route.ref.needs_customization and route.ref.kind is Kind.IPXE_SCRIPT:
+            raise InvalidParameter("the size of an iPXE script depends on who requests it")
+        composed = await self._images.get(ImageRequest(Reader(client, route.credentials, route.ref)))
+        return composed.representation.image.size
+
     async def list_usable(self) -> Sequence[LinkBody]:
         """Return the links that have neither expired nor been revoked, the next to expire first."""
         found = await self._repository.list_usable(self._wall_clock())

@@ -38,6 +38,23 @@ class OwnUrls:
             InvalidParameter: it is not a URL of this service, or its file has no links.
             NotFound: this service has no such route.
         """
+        route = self.parse_image(url)
+        if not isinstance(route.ref, ImageRef):
+            raise InvalidParameter(
+                "url must be that of an ISO, an initrd for PXE or an iPXE script of an infra-env; all else"
+                " needs no credentials, or has a short link already"
+            )
+        if route.ref.kind is Kind.INITRD_ADDRSIZE:
+            raise InvalidParameter("there are no short links for s390x-initrd-addrsize")
+        return route.ref, route
+
+    def parse_image(self, url: str) -> ImageRoute:
+        """Return the route of the image, or of the file of a base image, that a URL names.
+
+        Raises:
+            InvalidParameter: it is not a URL of this service, or names something else.
+            NotFound: this service has no such route.
+        """
         if not is_web_url(url):
             form = "must be an escaped http or https URL without user name and fragment"
             raise InvalidParameter(f"url {host_fault(url) or form}")
@@ -48,11 +65,9 @@ class OwnUrls:
             raise InvalidParameter(f"url is not of this service, whose URLs begin with {self.base_url}")
         target = f"{split.path}?{split.query}" if split.query else split.path
         route = parse_route(target, {}, base.path)
-        if not isinstance(route, ImageRoute) or not isinstance(route.ref, ImageRef) or route.document:
+        if not isinstance(route, ImageRoute) or route.document:
             raise InvalidParameter(
-                "url must be that of an ISO, an initrd for PXE or an iPXE script of an infra-env; all else"
-                " needs no credentials, or has a short link already"
+                "url must be that of an image, of an iPXE script or of a file of a base image; documents"
+                " about them have no links"
             )
-        if route.ref.kind is Kind.INITRD_ADDRSIZE:
-            raise InvalidParameter("there are no short links for s390x-initrd-addrsize")
-        return route.ref, route
+        return route

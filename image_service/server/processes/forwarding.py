@@ -37,7 +37,7 @@ class ForwardedRequests:
         pairs = tuple((name, value) for name, value in fields)
         return ApiResponse(status, body.encode("latin-1"), content_type, fields=pairs)
 
-    make = list_usable = revoke = respond
+    make = list_usable = revoke = find_size = respond
 
 
 async def respond_to_forwarded(

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 
 from image_service.common.openapi.bodies import Count, Keywords, Time, body, schemas_of
-from image_service.common.openapi.document import TEXT, TEXT_OR_NULL, list_schema, object_schema
-from image_service.core.errors import InvalidParameter, Unprocessable
+from image_service.common.openapi.document import (
+    COUNT,
+    TEXT,
+    TEXT_OR_NULL,
+    list_schema,
+    object_schema,
+    reference,
+)
+from image_service.core.errors import ImageServiceError, InvalidParameter, Unprocessable
 from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.core.families.coreos.ignition import check_ignition, is_butane
 from image_service.core.families.live.others import IGNITION_CONFIG
@@ -20,7 +27,9 @@ from image_service.core.images.reference import DEFAULT_ARCHITECTURE
 from image_service.server.admin.infra_envs_api import INFRA_ENVS_PATH
 from image_service.server.standalone.assisted_api import InfraEnvApi, live_family
 from image_service.server.standalone.infra_env import CHANGE_SCHEMAS, MAX_OVERRIDE_BYTES, parse_override
+from image_service.server.standalone.tables import MAX_TABLE_CHARACTERS, parse_table
 from image_service.server.standalone.translation.butane import BUTANE, MAX_BUTANE_BYTES
+from image_service.server.standalone.translation.hosts import MAX_TEXT_CHARACTERS, parse_static_network
 from image_service.server.web_api.messages import json_response, parse_json_object
 from image_service.server.web_api.operations import ApiOperation
 
@@ -30,10 +39,12 @@ if TYPE_CHECKING:
     from image_service.common.openapi.document import Schemas
     from image_service.core.families.live.family import LiveFamily
     from image_service.server.standalone.infra_env import StandaloneInfraEnv
+    from image_service.server.standalone.tables import TableRow
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 _CHECKS = "/api/v1/config-checks"
-_CHECK_FIELDS = {"config", "openshift_version", "cpu_architecture"}
+_CHECKED = ("config", "static_network_config", "table")
+_CHECK_FIELDS = {*_CHECKED, "openshift_version", "cpu_architecture"}
 
 
 @body()
@@ -74,12 +85,22 @@ class InfraEnvOperations(InfraEnvApi):
             "POST",
             _CHECKS,
             "checkConfig",
-            "check a config, by the family of a base image if that is given and known, else as Ignition",
+            "check a config, by the family of a base image if that is given and known, else as Ignition; or a"
+            " static network, or a table",
             self._check,
             body="Config",
             reply="Check",
         )
-        return (*super().operations, check)
+        register_table = ApiOperation(
+            "POST",
+            "/api/v1/infra-env-tables",
+            "registerTable",
+            "register an infra-env for each line of a table in CSV",
+            self._register_table,
+            body="Table",
+            reply="TableResults",
+        )
+        return (*super().operations, check, register_table)
 
     @property
     def schemas(self) -> Schemas:
@@ -91,9 +112,26 @@ class InfraEnvOperations(InfraEnvApi):
             "InfraEnv": summaries["InfraEnvSummary"],
             "InfraEnvs": object_schema(infra_envs=list_schema("InfraEnv"), made_at=TEXT_OR_NULL),
             "Config": {
-                **object_schema(config=TEXT, openshift_version=TEXT, cpu_architecture=TEXT),
-                "required": ["config"],
+                **object_schema(**dict.fromkeys(sorted(_CHECK_FIELDS), TEXT)),
+                "required": [],
+                "oneOf": [{"required": [name]} for name in _CHECKED],
             },
+            "Table": {
+                **object_schema(
+                    table=TEXT,
+                    files={"type": "object", "additionalProperties": TEXT},
+                    common=CHANGE_SCHEMAS["InfraEnvChanges"],
+                ),
+                "required": ["table"],
+            },
+            "TableResults": object_schema(rows=list_schema("TableResult")),
+            "TableResult": object_schema(
+                line=COUNT,
+                name=TEXT_OR_NULL,
+                mac=TEXT_OR_NULL,
+                fault=TEXT_OR_NULL,
+                infra_env={"oneOf": [reference("InfraEnv"), {"type": "null"}]},
+            ),
             "Check": object_schema(
                 fault=TEXT_OR_NULL, language=TEXT, size={"type": "integer"}, max_size={"type": "integer"}
             ),
@@ -105,6 +143,8 @@ class InfraEnvOperations(InfraEnvApi):
 
     async def _check(self, request: ApiRequest) -> ApiResponse:
         document = await self._in_thread(partial(_parse_check, request.body))
+        if "config" not in document:
+            return json_response(await self._in_thread(partial(_check_other, document)))
         version, architecture = document.get("openshift_version"), document.get("cpu_architecture")
         family = None
         if version is not None:
@@ -125,6 +165,20 @@ class InfraEnvOperations(InfraEnvApi):
         except ValueError as error:
             fault = f"the config {error}"
         return _check_reply(fault, BUTANE, size, MAX_BUTANE_BYTES)
+
+    async def _register_table(self, request: ApiRequest) -> ApiResponse:
+        table = await self._in_thread(partial(_parse_table_request, request.body))
+        return json_response({"rows": [await self._register_row(table, row) for row in table.rows]})
+
+    async def _register_row(self, table: TableRequest, row: TableRow) -> Mapping[str, object]:
+        fault, described = None, None
+        try:
+            fields = row.fields(table.common, table.read)
+            infra_env = await self._register_body(json.dumps(fields).encode())
+            described = await self._describe_one(infra_env)
+        except ImageServiceError as error:
+            fault = error.detail
+        return {"line": row.line, "name": row.name, "mac": row.mac, "fault": fault, "infra_env": described}
 
     def _describe(self, infra_env: StandaloneInfraEnv, family: LiveFamily | None) -> InfraEnvSummary:
         keys = infra_env.ssh_authorized_key
@@ -147,14 +201,63 @@ class InfraEnvOperations(InfraEnvApi):
         )
 
 
+@attrs.frozen
+class TableRequest:
+    """The request to register the rows of a table.
+
+    Args:
+        files: that rows name: texts, by names without directories.
+        common: fields of all rows.
+    """
+
+    rows: Sequence[TableRow]
+    files: Mapping[str, str] = attrs.field(repr=False)
+    common: Mapping[str, Any] = attrs.field(repr=False)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        own = name.rpartition("/")[2]
+        if own not in self.files:
+            raise InvalidParameter(f"the file {own[:100]!a} is not among those that were given")
+        return self.files[own].encode()
+
+
+def _parse_table_request(content: bytes) -> TableRequest:
+    match parse_json_object(content):
+        case {"table": str(text), **others} if others.keys() <= {"files", "common"}:
+            files, common = others.get("files", {}), others.get("common", {})
+            if isinstance(common, dict) and isinstance(files, dict):  # noqa: SIM102 - one reason each
+                if all(isinstance(each, str) for each in files.values()):
+                    return TableRequest(parse_table(text), files, common)
+    raise InvalidParameter("table must be a string, files an object of strings, and common an object")
+
+
 def _parse_check(content: bytes) -> dict[str, str]:
     document = parse_json_object(content)
     is_text = all(isinstance(value, str) for value in document.values())
-    if not is_text or "config" not in document or document.keys() - _CHECK_FIELDS:
+    if not is_text or len(document.keys() & set(_CHECKED)) != 1 or document.keys() - _CHECK_FIELDS:
         raise InvalidParameter(
-            "config must be a string, and the only member but for openshift_version and cpu_architecture"
+            f"there must be one of {', '.join(_CHECKED)}, a string; and beside it only the strings"
+            " openshift_version and cpu_architecture"
         )
     return document
+
+
+def _check_other(document: Mapping[str, str]) -> Mapping[str, object]:
+    """Return what is wrong with a static network or a table."""
+    fault = None
+    if (table := document.get("table")) is not None:
+        try:
+            parse_table(table)
+        except InvalidParameter as error:
+            fault = error.detail
+        return _check_reply(fault, "table", len(table), MAX_TABLE_CHARACTERS)
+    network = document["static_network_config"]
+    try:
+        parse_static_network(network)
+    except ValueError as error:
+        fault = f"it {error}"
+    return _check_reply(fault, "static network", len(network), MAX_TEXT_CHARACTERS)
 
 
 def _find_fault(config: bytes, family: LiveFamily | None) -> Mapping[str, object]:

@@ -237,10 +237,13 @@ class InfraEnvApi:
         return f"{self._image_service_base_url()}/byid/{infra_env.id}/{version}/{architecture}/{file}"
 
     async def _register(self, request: ApiRequest) -> ApiResponse:
-        fields = await self._parse_fields(request.body, registering=True)
+        return await self._created(await self._register_body(request.body))
+
+    async def _register_body(self, body: bytes) -> StandaloneInfraEnv:
+        fields = await self._parse_fields(body, registering=True)
         infra_env = StandaloneInfraEnv.register(fields, self._now())
         await self._check_config(infra_env, fields)
-        return await self._created(await self._add(infra_env))
+        return await self._add(infra_env)
 
     async def _copy(self, request: ApiRequest, infra_env_id: str) -> ApiResponse:
         changes = await self._parse_fields(request.body, registering=False)

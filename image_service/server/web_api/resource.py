@@ -241,7 +241,7 @@ class ApiResource(Resource):
             headers=_field_values(request.requestHeaders),
             client=_client(request),
             is_head=method == "HEAD",
-            is_secure=bool(request.isSecure()),
+            is_secure=bool(request.isSecure()),  # type: ignore[no-untyped-call]
             target=target.decode("latin-1"),
             record_authenticated=record,
         )

@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import InvalidParameter, InvalidRequest
-from image_service.server.admin.links_api import LinksApi, LocalLinks, parse_link_request
+from image_service.server.admin.admin_api import api_routes
+from image_service.server.admin.links_api import MAX_QR_URL, LinksApi, LocalLinks, parse_link_request
 from image_service.server.links.links import LinkRequest
+from image_service.server.web_api.messages import ApiRequest
+from image_service.server.web_api.router import ApiRouter
+from tests.pytwisted import ensure_deferred
 
 MAX_SECONDS = 1000
 
@@ -51,6 +55,27 @@ def test_accepted_documents_are_those_of_the_schema(document: dict[str, Any]) ->
         assert not is_valid or not texts.isprintable() or is_float
     else:
         jsonschema.validate(document, schema, jsonschema.Draft202012Validator)
+
+
+@ensure_deferred
+async def test_qr_code_is_made_of_a_url_that_a_phone_can_read() -> None:
+    router = ApiRouter(api_routes([LinksApi(LocalLinks(None), MAX_SECONDS)]))  # type: ignore[arg-type] # not called
+    url = "http://images.example.com:8080/s/k5x2mq7hn3vbt4aw.iso"
+
+    async def encode(body: object) -> list[str]:
+        request = ApiRequest("POST", "/api/v1/qr-codes", body=json.dumps(body).encode())
+        rows: list[str] = json.loads((await router.respond(request)).body)["rows"]
+        return rows
+
+    rows = await encode({"url": url})
+    assert {len(row) for row in rows} == {len(rows)} == {33}  # version 4: 62 bytes at level M
+    corner = ["1111111", "1000001", "1011101", "1011101", "1011101", "1000001", "1111111"]
+    assert [row[:7] for row in rows[:7]] == [row[-7:] for row in rows[:7]] == corner
+    assert [row[:7] for row in rows[-7:]] == corner
+    for wrong in ({}, {"url": 1}, {"url": ""}, {"url": "a" * (MAX_QR_URL + 1)}, {"url": "a\n"}):
+        with pytest.raises(InvalidParameter, match=f"1 to {MAX_QR_URL} printable characters"):
+            await encode(wrong)
+    assert len(await encode({"url": "a" * MAX_QR_URL})) > len(rows)
 
 
 def test_all_faults_are_named() -> None:

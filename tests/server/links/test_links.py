@@ -17,7 +17,7 @@ from image_service.core.errors import (
     Unavailable,
     UpstreamError,
 )
-from image_service.core.images.reference import CredentialScheme, ImageRef, Kind
+from image_service.core.images.reference import CredentialScheme, ImageRef, Kind, Reader
 from image_service.server.links.links import (
     KEPT_SECONDS,
     READ_AGAIN_SECONDS,
@@ -28,6 +28,7 @@ from image_service.server.links.links import (
     MadeLink,
     OpenedLink,
 )
+from image_service.server.snapshots.versions import ImageRequest
 from tests.server.links.linking import MemoryLinks, links_of
 from tests.server.snapshots.doubles import BASE_URL, ID, REF, infra_env_of
 from tests.server.snapshots.doubles import world as make_world
@@ -301,6 +302,28 @@ def test_url_that_assisted_service_refuses_is_not_linked(linking: Linking) -> No
     with pytest.raises(InvalidParameter, match="url is not served: no such token"):
         linking.make()
     assert linking.stored.rows == {}
+
+
+def test_size_is_that_of_the_image_that_the_url_names(linking: Linking) -> None:
+    target = linking.open(linking.make()).target
+    reader = Reader(CLIENT, target.credentials, target.ref)
+    composed = linking.world.images.get_cached_image(ImageRequest(reader))
+    assert composed is not None
+    assert outcome(linking.links.find_size(URL, CLIENT)) == composed.representation.image.size
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"{BASE_URL}/byid/{ID}/4.20/x86_64/full.iso.sha256",
+        f"{BASE_URL}/images/{ID}/ipxe?version=4.20&arch=x86_64",
+        f"{BASE_URL}/health",
+        "http://elsewhere.test/byid/a/4.20/x86_64/full.iso",
+    ],
+)
+def test_only_images_have_sizes(linking: Linking, url: str) -> None:
+    with pytest.raises(InvalidParameter):
+        outcome(linking.links.find_size(url, CLIENT))
 
 
 def test_failure_of_assisted_service_is_not_the_clients_fault(linking: Linking) -> None:

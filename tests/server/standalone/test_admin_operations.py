@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     Ask: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
 SECRET = "s3cret"
+NETWORK = """\
+- mac_interface_map: [{mac_address: 52:54:00:12:34:56, logical_nic_name: eth0}]
+  network_yaml: '{interfaces: [{name: eth0, type: ethernet}]}'
+"""
 CONFIG = {"ignition": {"version": "3.2.0"}, "a": SECRET}
 
 
@@ -138,6 +142,62 @@ async def test_config_is_checked_by_the_family_of_its_base_image(
 async def test_check_without_a_config_is_refused(ask: Ask, document: object) -> None:
     with pytest.raises(InvalidParameter):
         await ask("POST", "/api/v1/config-checks", document)
+
+
+@ensure_deferred
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        ({"static_network_config": NETWORK}, None),
+        ({"static_network_config": f"- {SECRET}: ["}, "line 1, column 12 is not YAML"),
+        ({"static_network_config": NETWORK.replace("52:", "")}, "mac_address, such as 52:54:00:12:34:56"),
+        ({"static_network_config": " " * 600_000}, "more than 524288"),
+        ({"table": f"name,mac\n{SECRET},\n"}, None),
+        ({"table": f'name\n"{SECRET}'}, "line 2: unexpected end of data"),
+        ({"table": "name,colour\n"}, "not 'colour'"),
+        ({"table": "name\n" + "a\n" * 600}, "has 600 lines below the first one, more than 512"),
+        ({"table": " " * 1_100_000}, "more than 1048576"),
+    ],
+)
+async def test_networks_and_tables_are_checked_without_being_repeated(
+    ask: Ask, document: dict[str, str], fault: str | None
+) -> None:
+    found = await ask("POST", "/api/v1/config-checks", document)
+    (text,) = document.values()
+    assert found["size"] == len(text)
+    assert found["fault"] is None if fault is None else fault in found["fault"]
+    assert SECRET not in json.dumps(found)
+
+
+@ensure_deferred
+async def test_each_line_of_a_table_is_registered_or_has_its_fault(ask: Ask) -> None:
+    files = {"a.ign": json.dumps(CONFIG), "broken.ign": f'{{"{SECRET}"'}
+    common = {"openshift_version": "4.20", "kernel_arguments": [{"operation": "append", "value": "quiet"}]}
+    table = "name,mac,ignition,karg\na,52:54:00:12:34:56,configs/a.ign,b=1\nb,,broken.ign,\nc,,c.ign,\n,,,\n"
+    document = {"table": table, "files": files, "common": common}
+    rows = (await ask("POST", "/api/v1/infra-env-tables", document))["rows"]
+    assert [(row["line"], row["name"], row["fault"] is None) for row in rows] == [
+        (2, "a", True),
+        (3, "b", False),
+        (4, "c", False),
+        (5, None, False),
+    ]
+    made = rows[0]["infra_env"]
+    assert (rows[0]["mac"], made["config_set"]) == ("52:54:00:12:34:56", True)
+    assert [each["value"] for each in made["kernel_arguments"]] == ["quiet", "b=1"]
+    assert "the file 'c.ign' is not among those that were given" in rows[2]["fault"]
+    assert [each["name"] for each in (await ask("GET", INFRA_ENVS_PATH))["infra_envs"]] == ["a"]
+    assert SECRET not in json.dumps(rows)
+
+
+@ensure_deferred
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"table": 1}, {"table": "name\n", "files": {"a": 1}}, {"table": "name\n", "common": 1}, {"a": "b"}],
+)
+async def test_what_is_not_a_request_for_a_table_is_refused(ask: Ask, document: object) -> None:
+    with pytest.raises(InvalidParameter, match="table must be a string"):
+        await ask("POST", "/api/v1/infra-env-tables", document)
 
 
 @ensure_deferred

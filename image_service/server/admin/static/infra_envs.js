@@ -3,15 +3,19 @@
 // Configs, keys and networks go to the service, which does not send them back; the form forgets them when it is sent.
 
 import { request } from "./api.js";
+import { checkOf } from "./checks.js";
 import { copyOf } from "./clipboard.js";
 import { bytes, number, relative } from "./format.js";
+import { makeTable } from "./infra_env_tables.js";
+import { qrButton } from "./qr_code.js";
 import { parts, showCount } from "./sections.js";
 import { Table, button, element, second } from "./table.js";
 
 const PATH = "api/v1/infra-envs";
-const CHECK_MS = 400;
 const SERVED_STATES = new Set(["ready", "degraded"]);
 const CONFIGS = new Set(["ignition_config_override", "family_config"]);
+const SIZED = new Set(["iso", "config_iso", "minimal_iso", "kernel", "initrd", "rootfs"]);
+const SIZE_MS = 2_000; // between two requests for the size of an image that is being made
 const LINKED = new Set(["iso", "minimal_iso", "ipxe_script", "initrd"]);
 const LABELS = {
   iso: "ISO",
@@ -27,15 +31,14 @@ const LABELS = {
 
 const find = (id) => document.getElementById(id);
 const form = find("infra-env-form");
-const { name, base, hostname, config, ssh_keys: keys, kernel_arguments: kargs, keyfiles, clear } = form.elements;
+const { name, base, hostname, config, ssh_keys: keys, kernel_arguments: kargs, clear } = form.elements;
+const { keyfiles, networks, table: machines, table_files: machineFiles } = form.elements;
 const problem = find("infra-env-problem");
-const check = find("config-check");
 const result = find("infra-env-result");
 const told = find("infra-env-copied");
 
 const families = new Map(); // of base images, as far as they are known
 let edited = null; // the infra-env that the form changes; null: it makes one
-let checking = 0;
 
 function tell(target, error) {
   target.textContent = error.message;
@@ -45,11 +48,9 @@ function tell(target, error) {
 /** Empty the form, and with it all that may be secret. */
 function forget() {
   form.reset();
-  find("config-file").value = "";
-  check.textContent = "";
-  check.className = "";
+  name.required = true;
   problem.hidden = true;
-  checking += 1;
+  checks.forEach((check) => check.forget());
 }
 
 // Base images
@@ -73,7 +74,7 @@ async function offerBases() {
   if (edited !== null) {
     base.value = baseKey(edited);
   }
-  checkConfig();
+  configCheck.check();
   if (!offered.length) {
     throw new Error("no base image is ready");
   }
@@ -86,7 +87,8 @@ async function open(infraEnv) {
   find("infra-env-title").textContent = edited ? `Change ${edited.name}` : "New image";
   form.querySelector("[type=submit]").textContent = edited ? "Change the image" : "Make the image";
   find("infra-env-clear").hidden = edited === null;
-  for (const field of [config, keys]) {
+  find("infra-env-many").hidden = edited !== null;
+  for (const field of [config, keys, networks]) {
     field.placeholder = edited ? "unchanged, if this is empty" : "";
   }
   if (edited !== null) {
@@ -110,52 +112,28 @@ function close() {
 find("new-image").addEventListener("click", () => open(null));
 find("infra-env-cancel").addEventListener("click", close);
 
-// The config
+// Checks
 
-async function checkConfig() {
-  checking += 1;
-  const own = checking;
-  await new Promise((resolve) => setTimeout(resolve, CHECK_MS));
-  if (own !== checking) {
-    return;
-  }
+function describeConfig() {
   const body = { config: config.value };
   if (base.value) {
     [body.openshift_version, body.cpu_architecture] = JSON.parse(base.value);
   }
-  const found = await request("api/v1/config-checks", "POST", body).catch((error) => ({ fault: error.message }));
-  if (own === checking) {
-    const size = found.max_size ? `${bytes(found.size)} of at most ${bytes(found.max_size)}` : "";
-    const language = found.language ?? "Config";
-    find("config-language").textContent = `${language[0].toUpperCase()}${language.slice(1)}`;
-    check.textContent = config.value ? (found.fault ?? `valid, ${size}`) : "";
-    check.className = found.fault ? "fault" : "valid";
-  }
+  return body;
 }
 
-async function load(file) {
-  if (file) {
-    try {
-      config.value = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-    } catch {
-      check.textContent = "not text: use image-service infra-env create --config";
-      check.className = "fault";
-      return;
-    }
-    await checkConfig();
-  }
+function nameLanguage({ language = "Config" }) {
+  find("config-language").textContent = `${language[0].toUpperCase()}${language.slice(1)}`;
 }
 
-config.addEventListener("input", checkConfig);
-base.addEventListener("change", checkConfig);
-config.addEventListener("dragover", (event) => event.preventDefault());
-config.addEventListener("drop", (event) => {
-  if (event.dataTransfer.files.length) {
-    event.preventDefault();
-    load(event.dataTransfer.files[0]);
-  }
-});
-find("config-file").addEventListener("change", (event) => load(event.target.files[0]));
+const configCheck = checkOf(config, find("config-check"), describeConfig, nameLanguage);
+const networksCheck = checkOf(networks, find("networks-check"), () => ({ static_network_config: networks.value }));
+const tableCheck = checkOf(machines, find("table-check"), () => ({ table: machines.value }));
+const checks = [configCheck, networksCheck, tableCheck];
+
+base.addEventListener("change", configCheck.check);
+find("config-file").addEventListener("change", ({ target }) => target.files.length && configCheck.load(target.files[0]));
+machines.addEventListener("input", () => { name.required = !machines.value.trim(); });
 
 // Sending
 
@@ -180,6 +158,7 @@ async function fields() {
     family_config: isCoreos ? null : config.value, // an empty one is not a config
     ssh_authorized_key: keys.value || null,
     network_keyfiles: keyfiles.files.length ? files : null,
+    static_network_config: networks.value || null,
   };
   if (edited !== null && !clear.checked) {
     const isKept = (each) => (CONFIGS.has(each) ? !config.value : secret[each] === null);
@@ -188,18 +167,30 @@ async function fields() {
   return { ...given, ...secret };
 }
 
+async function send() {
+  const given = await fields();
+  if (edited !== null) {
+    showResult(await request(`${PATH}/${edited.id}`, "PATCH", given));
+  } else if (machines.value.trim()) {
+    if (!given.name) {
+      delete given.name;
+    }
+    const title = await makeTable(machines.value, machineFiles.files, given);
+    show(title, []);
+  } else {
+    showResult(await request(PATH, "POST", given));
+  }
+}
+
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   problem.hidden = true;
   const submit = form.querySelector("[type=submit]");
   submit.disabled = true;
   try {
-    const made = edited
-      ? await request(`${PATH}/${edited.id}`, "PATCH", await fields())
-      : await request(PATH, "POST", await fields());
+    await send();
     forget();
     form.hidden = true;
-    showResult(made);
   } catch (error) {
     tell(problem, error);
   }
@@ -223,13 +214,30 @@ function copyButton(label, input) {
   });
 }
 
+/** Show how large an image is, once the service has made it. */
+async function showSize(target, url, attempts = 10) {
+  try {
+    const { size } = await request("api/v1/image-sizes", "POST", { url });
+    target.textContent = bytes(size);
+  } catch (error) {
+    target.title = error.message;
+    if (attempts > 1 && target.isConnected) {
+      setTimeout(() => showSize(target, url, attempts - 1), SIZE_MS);
+    }
+  }
+}
+
 function urlItem(infraEnv, kind, url) {
   const label = LABELS[kind] ?? kind;
   const input = shown(label, url);
   const download = element("a", "", "Download");
   download.href = url;
   download.setAttribute("aria-label", `Download ${label}`);
-  const item = element("li", "", element("span", "label", label), input, copyButton(label, input), download);
+  const size = element("span", "size");
+  const item = element("li", "", element("span", "label", label, size), input, copyButton(label, input), download);
+  if (SIZED.has(kind)) {
+    showSize(size, url);
+  }
   if (LINKED.has(kind)) {
     item.append(
       button("Short link", `Short link to ${label}`, async () => {
@@ -239,7 +247,9 @@ function urlItem(infraEnv, kind, url) {
           const link = await request("api/v1/links", "POST", body);
           const linked = shown(`Short link to ${label}`, link.url);
           item.querySelector(".made")?.remove();
-          item.append(element("span", "made", linked, copyButton(`short link to ${label}`, linked)));
+          const shortLink = `short link to ${label}`;
+          const copy = copyButton(shortLink, linked);
+          item.append(element("span", "made", linked, copy, qrButton(linked, shortLink, told)));
           told.textContent = `this short link is not shown again; it ends ${relative(link.expires_at)}`;
         } catch (error) {
           told.textContent = error.message;
@@ -251,15 +261,20 @@ function urlItem(infraEnv, kind, url) {
   return item;
 }
 
+function show(title, items) {
+  find("infra-env-result-title").textContent = title;
+  find("infra-env-urls").replaceChildren(...items);
+  told.textContent = "";
+  result.hidden = false;
+  find("infra-env-result-title").focus();
+}
+
 function showResult(infraEnv) {
   const urls = Object.entries(infraEnv.image_urls);
   const command = shown("curl", `curl -fo full.iso '${infraEnv.image_urls.iso}'`);
   const line = element("li", "", element("span", "label", "curl"), command, copyButton("curl", command));
-  find("infra-env-result-title").textContent = `Images of ${infraEnv.name}`;
-  find("infra-env-urls").replaceChildren(...urls.map(([kind, url]) => urlItem(infraEnv, kind, url)), line);
-  told.textContent = "";
-  result.hidden = false;
-  find("infra-env-result-title").focus();
+  find("infra-env-rows").hidden = true;
+  show(`Images of ${infraEnv.name}`, [...urls.map(([kind, url]) => urlItem(infraEnv, kind, url)), line]);
 }
 
 // The table
@@ -309,6 +324,7 @@ function content(infraEnv) {
     infraEnv.hostname && `host name ${infraEnv.hostname}`,
     infraEnv.kernel_arguments.length && number(infraEnv.kernel_arguments.length, "kernel argument"),
     infraEnv.keyfiles && number(infraEnv.keyfiles, "keyfile"),
+    infraEnv.static_networks && number(infraEnv.static_networks, "static network"),
   ];
   return has.filter((each) => each).join(", ") || "nothing yet";
 }

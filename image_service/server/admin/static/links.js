@@ -4,6 +4,7 @@ import { lastUse } from "./activity.js";
 import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
 import { relative } from "./format.js";
+import { qrButton } from "./qr_code.js";
 import { parts, showCount } from "./sections.js";
 import { Table, button, second } from "./table.js";
 
@@ -40,6 +41,7 @@ form.addEventListener("submit", (event) => {
     form.reset();
     url.value = link.url;
     copied.textContent = "";
+    document.getElementById("link-code").replaceChildren(qrButton(url, "the new link", copied));
     made.hidden = false;
     url.focus();
     url.select();

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _MAX_HOSTS = 128
 _MAX_INTERFACES = 64
 _MAX_CHARACTERS = 256 * 1024  # of all YAML, which a parser in Python reads
+MAX_TEXT_CHARACTERS = 2 * _MAX_CHARACTERS
+"""Of the list as a text, in which the YAML of machines is indented."""
 _MAC = re.compile(r"(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}")
 _INTERFACE = re.compile(r"[^\s/=\x00-\x1f\x7f]{1,64}")
 _PREDICTABLE = re.compile(r"en[PsvxXbucaipod]")  # man systemd.net-naming-scheme
@@ -32,7 +34,7 @@ _MAP_SCHEMA: Json = {
     "items": object_schema(mac_address=_MAC_SCHEMA, logical_nic_name={"type": "string", "minLength": 1}),
 }
 STATIC_NETWORK_SCHEMA: Json = {
-    "type": ["array", "null"],
+    "type": ["array", "string", "null"],
     "maxItems": _MAX_HOSTS,
     "items": object_schema(network_yaml=TEXT, mac_interface_map=_MAP_SCHEMA),
 }
@@ -64,11 +66,16 @@ class HostNetwork:
 def parse_static_network(value: object) -> tuple[HostNetwork, ...]:
     """Return the networks, in the order in which assisted-service stores them.
 
+    Args:
+        value: a list of objects, or a text of YAML or JSON that has such a list.
+
     Raises:
         ValueError: says what is wrong, of which machine.
     """
-    if value is None:
+    if value is None or value == "":
         return ()
+    if isinstance(value, str):
+        value = _parse_text(value)
     if not isinstance(value, list) or len(value) > _MAX_HOSTS:
         raise ValueError(f"must be a list of at most {_MAX_HOSTS} objects")
     hosts = [_parse_host(item) for item in value]
@@ -91,6 +98,15 @@ def render_static_network(hosts: Sequence[HostNetwork]) -> str | None:
         for host in hosts
     ]
     return json.dumps(rendered, ensure_ascii=False, separators=(",", ":")) if rendered else None
+
+
+def _parse_text(text: str) -> object:
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise ValueError(f"has {len(text)} characters, more than {MAX_TEXT_CHARACTERS}")
+    try:
+        return parse_yaml(text)
+    except FormatError as error:
+        raise ValueError(f"must be a list in YAML: {error.detail}") from None
 
 
 def _parse_host(item: object) -> HostNetwork:
