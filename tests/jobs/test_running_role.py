@@ -101,15 +101,22 @@ def test_secret_of_the_config_is_in_no_log_row_or_scratch(
         assert SECRET.encode() not in role.get(f"/composes/{compose_id}/{name}").body
 
 
-def test_status_page_has_a_row_for_each_compose_and_job(
+def test_page_of_the_operator_has_each_compose_with_its_jobs_logs_and_image(
     role: RunningRole, config: Path, tmp_path: Path
 ) -> None:
-    compose_id = start(role, "aws", config, "--output", tmp_path / "disk.raw")
-    page = fetch(f"{role.admin_url}/").body.decode()
-    (row,) = [line for line in page.splitlines() if compose_id in line]
-    assert f"{DISTRIBUTION} x86_64 aws" in row
-    assert "success" in row
-    assert '<tr class="job">' in page
+    output = tmp_path / "disk.raw"
+    compose_id = start(role, "aws", config, "--output", output)
+    url = f"{role.admin_url}/api/v1/composes"
+    assert fetch(f"{role.admin_url}/").status == 200
+    (compose,) = [each for each in json.loads(fetch(url).body)["composes"] if each["id"] == compose_id]
+    assert (compose["what"], compose["state"]) == (f"{DISTRIBUTION} x86_64 aws", "success")
+    assert {job["state"] for job in compose["jobs"]} == {"finished"}
+    assert SECRET not in json.dumps(compose)
+    (build,) = json.loads(fetch(f"{url}/{compose_id}/logs").body)["image_builds"]
+    assert [step["step"] for step in build["steps"]] == [job["step"] for job in compose["jobs"]]
+    image = fetch(f"{url}/{compose_id}/image", headers={"Range": "bytes=0-511"})
+    assert (image.status, image.body) == (206, output.read_bytes()[:512])
+    assert fetch(f"{url}/{compose_id}/cancellation", "POST").status == 409
 
 
 def test_directory_has_one_role(role: RunningRole) -> None:

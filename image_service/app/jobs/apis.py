@@ -53,6 +53,7 @@ class JobParts:
     """
 
     actions: JobPlanActions
+    composes: ComposeService
     apis: tuple[ServedApi, ...]
     ec2_api: Ec2Api | None
 
@@ -81,8 +82,9 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     uploads = ArtifactUploads(store, in_upload_thread, slots)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
     plans = ComposePlans(engine)
+    composes = _build_composes(settings, rows, artifacts, plans)
     served: dict[str, ComposerApi | WorkerApi | RegistryApi] = {
-        COMPOSER: _build_composer_api(settings, rows, artifacts, plans),
+        COMPOSER: _build_composer_api(settings, rows, artifacts, composes),
         WORKER: WorkerApi(dispatch_rows, dispatcher, attempts, artifacts.contents),
         REGISTRY: RegistryApi(rows.composes, artifacts.contents, rows.in_thread),
     }
@@ -92,12 +94,12 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
         if name in settings.jobs.apis
     ]
     ec2_api = build_ec2_api(parts, settings, rows, artifacts.catalog, plans, metrics)
-    return JobParts(actions, tuple(apis), ec2_api)
+    return JobParts(actions, composes, tuple(apis), ec2_api)
 
 
-def _build_composer_api(
+def _build_composes(
     settings: JobsRoleSettings, rows: JobsRows, artifacts: ArtifactParts, plans: ComposePlans
-) -> ComposerApi:
+) -> ComposeService:
     upload_url = settings.jobs.upload_s3_url
     place = None if upload_url is None else UploadPlace.parse(upload_url)
     limits = ComposeLimits(
@@ -107,9 +109,14 @@ def _build_composer_api(
         place,
         settings.jobs.upload_registry,
     )
-    service = ComposeService(
+    return ComposeService(
         rows.composes, artifacts.catalog, plans, artifacts.bases, rows.in_thread, time.time, limits
     )
+
+
+def _build_composer_api(
+    settings: JobsRoleSettings, rows: JobsRows, artifacts: ArtifactParts, service: ComposeService
+) -> ComposerApi:
     links = S3Links(settings.s3.options)
     routes = ComposeRoutes(
         service,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from image_service.app.jobs.apis import build_jobs
 from image_service.app.jobs.base_images import start_compose_bases
 from image_service.app.jobs.built_in_worker import start_worker
+from image_service.app.jobs.composes_api import ComposesApi
 from image_service.app.jobs.engine import start_engine
 from image_service.app.jobs.memory import return_large_blocks
 from image_service.app.jobs.rows import open_rows
 from image_service.app.jobs.state import JobsState
-from image_service.app.jobs.status_page import StatusPage
 from image_service.app.role_service import RoleService
 from image_service.common.objects.build import open_store
 from image_service.jobs.api.front import ApiFront
@@ -24,6 +24,7 @@ from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.metrics.row_counts import SAMPLE_SECONDS, RowCounts
 from image_service.jobs.tenants.build_tenants import build_authenticator
 from image_service.server.admin.listener import start_admin
+from image_service.server.admin.status_page import page_files
 from image_service.server.catalog.storage.data_dir import create_directory
 from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.listening import ApiListener
@@ -88,7 +89,8 @@ class JobsService(RoleService):
         self._start_upkeep(rows, store, engine.engine)
         in_thread = parts.in_thread_pool(1, "probes")
         state = JobsState(rows, engine, bases.isos.catalog, metrics.render, in_thread)
-        start_admin(parts, settings, state, pages=StatusPage(rows).routes())
+        composes = ComposesApi(rows, jobs.composes, artifacts.contents, state)
+        start_admin(parts, settings, state, apis=[composes], files=page_files("jobs.html"))
         operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
         authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
         large_requests = UploadSlots(

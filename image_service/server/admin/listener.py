@@ -50,7 +50,6 @@ def start_admin(  # noqa: PLR0913 - parts of the listener
     state: ServiceState,
     *,
     apis: Sequence[AdminApi] = (),
-    pages: Mapping[str, Handlers] = MappingProxyType({}),
     files: Mapping[str, Handlers] = MappingProxyType({}),
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> None:
@@ -59,7 +58,6 @@ def start_admin(  # noqa: PLR0913 - parts of the listener
     Args:
         parts: see `PartsStack`.
         apis: beside that of monitoring.
-        pages: routes that are not of an API.
         files: of a page that asks for the token itself, by path; they need none.
         max_body_bytes: of a request.
 
@@ -79,7 +77,7 @@ def start_admin(  # noqa: PLR0913 - parts of the listener
     guard = RequestGuard(
         token, any_host=token is not None, sessions=sessions, public_paths=PROBES | files.keys()
     )
-    router = ApiRouter({**routes, **pages, **api_routes(apis)})
+    router = ApiRouter({**routes, **api_routes(apis)})
     site = ApiSite(ApiResource(guard, router.respond), reactor, max_body_bytes)
     listener = ApiListener(parts, "ADMIN_LISTEN", "admin", site)
     for address in settings.admin.listen:

@@ -1,4 +1,4 @@
-"""The status page: static files, which a browser fills with data of the API."""
+"""The pages of the administrative listener: static files, which a browser fills with data of the API."""
 
 from __future__ import annotations
 
@@ -21,30 +21,25 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 _SOURCES = "script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
-_INDEX = "index.html"
+_FIELDS = (
+    (
+        "Content-Security-Policy",
+        f"default-src 'none'; {_SOURCES}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+)
 
 
-def page_fields(sources: str) -> tuple[tuple[str, str], ...]:
-    """Return the fields of pages, which may load nothing else than what `sources` has.
-
-    Args:
-        sources: directives of a Content-Security-Policy.
-    """
-    policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    return (
-        ("Content-Security-Policy", policy),
-        ("X-Content-Type-Options", "nosniff"),
-        ("Referrer-Policy", "no-referrer"),
-    )
-
-
-def page_files() -> Mapping[str, Handlers]:
-    """Return the handlers of the page and of the files that it loads, by path; the files are read once."""
+def page_files(page: str = "index.html") -> Mapping[str, Handlers]:
+    """Return the handlers of a page and of the files that pages load, by path; the files are read once."""
     routes: dict[str, Handlers] = {}
     for file in (files(__package__) / "static").iterdir():
         suffix = file.name[file.name.rindex(".") :]
-        response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=page_fields(_SOURCES))
-        path = "/" if file.name == _INDEX else f"/static/{file.name}"
+        if suffix == ".html" and file.name != page:
+            continue
+        response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=_FIELDS)
+        path = "/" if file.name == page else f"/static/{file.name}"
         routes[path] = {"GET": partial(_respond, response)}
     return routes
 

@@ -157,7 +157,7 @@ class Composer:
         engine, bases, contents = parts
         self.images = ImageRepository(rows.database, rows.clock)
         catalog = ImageCatalog(self.images, bases)
-        service = ComposeService(
+        self.service = ComposeService(
             rows.composes,
             catalog,
             ComposePlans(engine),
@@ -170,8 +170,8 @@ class Composer:
             S3Options(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")
         )
         self.api = ComposerApi(
-            ComposeRoutes(service, rows.composes, rows.jobs, contents, at_once, links),
-            ImageRoutes(catalog, service, contents, at_once),
+            ComposeRoutes(self.service, rows.composes, rows.jobs, contents, at_once, links),
+            ImageRoutes(catalog, self.service, contents, at_once),
             ReferenceRoutes(bases),
         )
 

@@ -24,8 +24,10 @@ def references(text: str) -> list[str]:
 
 
 @ensure_deferred
-async def test_page_is_html_with_a_strict_policy() -> None:
-    response = await ApiRouter(page_files()).respond(ApiRequest("GET", "/"))
+@pytest.mark.parametrize("page", ["index.html", "jobs.html"])
+async def test_page_is_html_with_a_strict_policy(page: str) -> None:
+    response = await ApiRouter(page_files(page)).respond(ApiRequest("GET", "/"))
+    assert "/static/jobs.html" not in page_files()
     assert response.content_type == "text/html; charset=utf-8"
     policy = dict(response.fields)["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
@@ -35,8 +37,9 @@ async def test_page_is_html_with_a_strict_policy() -> None:
 @pytest.mark.parametrize("name", FILES)
 @ensure_deferred
 async def test_files_that_a_page_or_module_loads_exist(name: str) -> None:
-    router = ApiRouter(page_files())
-    path = "/" if name == "index.html" else f"/static/{name}"
+    is_page = name.endswith(".html")
+    router = ApiRouter(page_files(name) if is_page else page_files())
+    path = "/" if is_page else f"/static/{name}"
     text = (await router.respond(ApiRequest("GET", path))).body.decode()
     found = {urljoin(path, each) for each in references(text) if not each.startswith("http")}
     for each in found - {"/openapi.json", "/metrics", "/health"}:

@@ -1,104 +1,25 @@
-// The status page: asks the API periodically, and at once when an event says that something has changed.
+// The status page of a service that serves images.
 
-import { address, request } from "./api.js";
+import { address } from "./api.js";
 import { activity } from "./activity.js";
 import { failures } from "./failures.js";
 import { images } from "./images.js";
 import { infraEnvs } from "./infra_envs.js";
 import { links } from "./links.js";
-import { enter, isWaiting } from "./login.js";
+import { enter } from "./login.js";
 import { mounts } from "./mounts.js";
 import { isWanted } from "./notifications.js";
+import { poll } from "./polling.js";
 import { service } from "./sections.js";
 
-const POLL_MS = 10_000;
-const EVENT_MS = 1_000; // between two requests, however many events there are
-const DRAW_MS = 1_000; // ages grow between two requests
-
-class Section {
-  #content = null;
-  #drawn;
-  #loading = false;
-  #lost = null;
-
-  /**
-   * @param description of a section: its element's id, the path of its JSON, the function that draws it, and the
-   *   one that says for how many seconds and why it was not answered.
-   */
-  constructor({ id, path, draw, drawLost = () => {} }) {
-    this.path = path;
-    this.draw = draw;
-    this.drawLost = drawLost;
-    this.problem = document.querySelector(`#${id} > .problem:not([role])`);
-  }
-
-  async load() {
-    if (this.#loading) {
-      return;
-    }
-    this.#loading = true;
-    try {
-      this.#content = await request(this.path);
-      this.problem.hidden = true;
-      this.#lost = null;
-    } catch (error) {
-      this.problem.textContent = `${this.path}: ${error.message}`;
-      this.problem.hidden = false;
-      this.#lost = { since: performance.now(), ...this.#lost, problem: error.message };
-    }
-    this.#loading = false;
-    this.redraw();
-  }
-
-  redraw() {
-    if (this.#content !== null) {
-      this.draw(this.#content);
-    }
-    if (this.#lost !== null) {
-      this.drawLost((performance.now() - this.#lost.since) / 1000, this.#lost.problem);
-    }
-  }
-}
-
-const sections = [service, activity, images, infraEnvs, mounts, links, failures].map((each) => new Section(each));
-let latest = -Infinity;
-let scheduled = false;
+const { loadSoon, redraw } = poll([service, activity, images, infraEnvs, mounts, links, failures], isWanted);
 let events = null;
 
-function load() {
-  if (isWaiting()) {
-    return;
-  }
-  latest = performance.now();
-  scheduled = false;
-  sections.forEach((section) => section.load());
-}
-
-function loadSoon() {
-  if (!scheduled && (!document.hidden || isWanted())) {
-    scheduled = true;
-    setTimeout(load, Math.max(0, latest + EVENT_MS - performance.now()));
-  }
-}
-
-function redraw() {
-  if (!document.hidden && !isWaiting()) {
-    sections.forEach((section) => section.redraw());
-  }
-}
-
-function start() {
+document.addEventListener("entered", () => {
   events?.close();
   events = new EventSource(address("api/v1/events"));
   events.onmessage = loadSoon;
-  load();
-}
-
-document.addEventListener("entered", start);
-document.addEventListener("visibilitychange", loadSoon);
-document.addEventListener("changed", load);
+});
 document.getElementById("mounts-filter").addEventListener("input", redraw);
 addEventListener("hashchange", redraw);
-setInterval(loadSoon, POLL_MS);
-setInterval(redraw, DRAW_MS);
 enter();

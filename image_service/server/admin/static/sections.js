@@ -51,10 +51,15 @@ function streamFact({ name, refreshed_at: refreshed, failures: failed }) {
   return [state, second(`${name}, ${relative(refreshed)}`)];
 }
 
-function drawService(status) {
+/** Show the sentence about the service. */
+export function drawVerdict({ text, level }) {
   document.body.classList.remove("lost");
-  summary.textContent = status.verdict.text;
-  summary.className = { good: "good", impaired: "warning", failing: "bad" }[status.verdict.level];
+  summary.textContent = text;
+  summary.className = { good: "good", impaired: "warning", failing: "bad" }[level];
+}
+
+function drawService(status) {
+  drawVerdict(status.verdict);
   const shown = {
     "assisted-service": upstreamFact(status.upstream),
     Clients: [number(status.connections, "connection"), second(`${number(status.requests, "request")} in progress`)],
@@ -79,7 +84,7 @@ function drawService(status) {
 }
 
 /** Show that the status is that of some time ago. */
-function drawLost(seconds, problem) {
+export function drawLost(seconds, problem) {
   document.body.classList.toggle("lost", seconds >= LOST_SECONDS);
   summary.textContent = `reconnecting for ${duration(seconds)}: ${problem}`;
   summary.className = "warning";
