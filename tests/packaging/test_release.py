@@ -213,6 +213,24 @@ def test_version_changes_nothing_without_an_author(checkout: Path) -> None:
     assert git(checkout, "status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize(
+    ("programs", "fault"),
+    [((), "nfpm is not here: make deps ARGS=soak"), (("nfpm",), "cannot read SIGNING_KEY_FILE=/no/key")],
+)
+def test_release_names_what_is_missing_before_it_begins(
+    tmp_path: Path, programs: tuple[str, ...], fault: str
+) -> None:
+    for name in ("created", "installed", "lock", "tools"):  # of a virtual environment that is complete
+        (tmp_path / name).touch()
+    (tmp_path / "bin").mkdir()
+    for name in programs:
+        (tmp_path / "bin" / name).symlink_to("/bin/true")
+    command = (needs_client("make"), "-C", str(CHECKOUT), "release", f"VENV={tmp_path}")
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "SIGNING_KEY_FILE": "/no/key"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, fault)
+
+
 def test_chart_is_a_helm_repository_and_an_oci_artifact(tmp_path: Path) -> None:
     command: list[str | Path] = [
         sys.executable,
