@@ -11,13 +11,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from image_service import __version__
 from tests.core.formats.filesystems.iso_builder import build_live_iso, write_sparse_live_iso
+from tests.forks import Fork, run
 from tests.ports import free_port
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +30,12 @@ COMMAND = (sys.executable, "-m", "image_service")
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""}
 
 
-CONFIG = b'{"ignition": {"version": "3.3.0"}}\n'
+CONFIG = '{"ignition": {"version": "3.3.0"}}\n'
+TIMEOUT_SECONDS = 100
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    output, errors = process.communicate(timeout=100)
+    output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     return process.returncode, output or b"", errors or b""
 
 
@@ -127,18 +131,27 @@ def test_closed_pipe_exits_silently_with_141(base: Path, line: str) -> None:
 def test_full_disk_behind_standard_output_is_an_error(base: Path, line: str) -> None:
     command = [*COMMAND, *line.replace("BASE", str(base)).split()]
     with (
+        TemporaryFile() as printed,
         Path("/dev/full").open("wb") as full,
-        subprocess.Popen(command, env=ENVIRONMENT, stdout=full, stderr=PIPE) as process,
+        Fork(command, env=ENVIRONMENT, stdout=full, stderr=printed) as process,
     ):
-        status, _, errors = finish(process)
+        status = process.wait(TIMEOUT_SECONDS)
+        printed.seek(0)
+        errors = printed.read()
     assert status == 1
     assert errors.startswith(b"image-service: ")
     assert errors.endswith(b"No space left on device\n")
     assert errors.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
-@pytest.mark.parametrize("line", ["extract BASE rootfs -o -", *PRINTING])
+@pytest.mark.parametrize(
+    ("line", "closed"),
+    [
+        *((line, ">&-") for line in ("extract BASE rootfs -o -", *PRINTING)),
+        ("extract BASE rootfs -o -", "<&- >&-"),
+        *(soaked(line, "<&- >&-") for line in PRINTING),
+    ],
+)
 def test_standard_output_that_is_not_open_is_an_error(base: Path, line: str, closed: str) -> None:
     words = [*COMMAND, *line.replace("BASE", str(base)).split()]
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", *words]
@@ -209,23 +222,22 @@ def test_file_commands_do_not_import_twisted(base: Path, out: Path) -> None:
     "arguments", [("--help",), ("inspect", "--help"), ("customize", "--help"), ("extract", "--help")]
 )
 def test_help_exits_with_0(arguments: Sequence[str]) -> None:
-    with subprocess.Popen([*COMMAND, *arguments], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
-        status, output, errors = finish(process)
-    assert (status, errors) == (0, b"")
-    assert output.startswith(b"usage: image-service")
+    ended = run([*COMMAND, *arguments], env=ENVIRONMENT, timeout=TIMEOUT_SECONDS)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("usage: image-service")
 
 
 def test_missing_command_exits_with_2() -> None:
-    with subprocess.Popen(COMMAND, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
-        status, output, errors = finish(process)
-    assert (status, output) == (2, b"")
-    assert errors.startswith(b"image-service: the following arguments are required: COMMAND\n")
+    ended = run(COMMAND, env=ENVIRONMENT, timeout=TIMEOUT_SECONDS)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("image-service: the following arguments are required: COMMAND\n")
 
 
 def test_config_is_read_from_standard_input(base: Path, out: Path) -> None:
     command = [*COMMAND, "customize", str(base), "--ignition", "-", "-o", str(out)]
-    subprocess.run(command, env=ENVIRONMENT, input=CONFIG, check=True)
-    assert subprocess.check_output([*COMMAND, "iso", "ignition", "show", str(out)], env=ENVIRONMENT) == CONFIG
+    assert run(command, env=ENVIRONMENT, text=CONFIG, timeout=TIMEOUT_SECONDS).returncode == 0
+    show = [*COMMAND, "iso", "ignition", "show", str(out)]
+    assert run(show, env=ENVIRONMENT, timeout=TIMEOUT_SECONDS).stdout == CONFIG
 
 
 @pytest.mark.parametrize("is_pipe", [True, False], ids=["pipe", "file"])
