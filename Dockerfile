@@ -21,9 +21,9 @@ WORKDIR /src
 COPY requirements.lock requirements-jobs.lock requirements-build.lock ./
 RUN for purpose in image-service build; do python3 -m venv --without-pip /opt/$purpose; done \
     && install() { \
-        python3 -m pip --python "/opt/$1/bin/python" install --no-cache-dir --require-hashes \
-            --only-binary="$ONLY_BINARY" --requirement "$2"; \
-    } && install image-service "$LOCK" && install build requirements-build.lock
+        environment=$1 && shift && python3 -m pip --python "/opt/$environment/bin/python" install --no-cache-dir \
+            --require-hashes --only-binary="$ONLY_BINARY" --requirement "$@"; \
+    } && install image-service "$LOCK" && install build requirements-build.lock --no-compile
 COPY . .
 # The date in the wheel and the SBOM: seconds since 1970. Without it the SBOM has none.
 ARG SOURCE_DATE_EPOCH
