@@ -21,6 +21,7 @@ import struct
 import sys
 import threading
 from contextlib import suppress
+from ctypes import CDLL
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -46,6 +47,9 @@ SERVING_NAME = "serving {}"
 
 _OF_TWISTD = ("twisted.scripts.twistd", "twisted.scripts._twistd_unix", "twisted.internet.epollreactor")
 _SERVING_PROCESS = "image_service.app.processes"
+_NAMESPACES = Path("/run/netns")  # where iproute2 has them
+_CLONE_NEWNET = 0x40000000
+_set_namespace = CDLL(None, use_errno=True).setns  # os.setns, which Python has since 3.12
 _SPARE_PROCESSES = 1  # for a serving process that a test kills
 _DESCRIPTORS = 4
 _MOST_DESCRIPTORS = 64
@@ -60,12 +64,14 @@ class Order:
         arguments: after it.
         environment: all of it.
         directory: where it starts.
+        namespace: name of its network namespace; empty: that of the server.
     """
 
     name: str
     arguments: Sequence[str]
     environment: Mapping[str, str] = attrs.field(repr=False)
     directory: str
+    namespace: str = ""
 
     def run(self) -> NoReturn:
         """Be the program to its end, but for the end of the interpreter.
@@ -87,6 +93,10 @@ class Order:
         raise ended
 
     def _run(self) -> None:
+        if self.namespace:
+            with (_NAMESPACES / self.namespace).open() as file:
+                entered = _set_namespace(file.fileno(), _CLONE_NEWNET)
+            assert entered == 0, f"cannot enter {file.name}"
         os.chdir(self.directory)
         os.environ.clear()
         os.environ.update(self.environment)

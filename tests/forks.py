@@ -43,6 +43,7 @@ class Fork:
         command: this Python with ``-m`` and a module of the package, or twistd; then arguments.
         cwd: directory in which it starts; None: this one.
         env: its environment; None: this one.
+        namespace: name of its network namespace; empty: this one.
         stdin: a file or descriptor; None: that of this process.
         stdout: same.
         stderr: same.
@@ -54,6 +55,7 @@ class Fork:
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        namespace: str = "",
         stdin: int | IO[bytes] = 0,
         stdout: int | IO[bytes] = 1,
         stderr: int | IO[bytes] = 2,
@@ -65,7 +67,7 @@ class Fork:
             assert (program, arguments[0]) == (sys.executable, "-m"), f"cannot fork {self.args}"
             program, *arguments = arguments[1:]
         environment = _NO_SYSTEM_AUTHORITIES | dict(os.environ if env is None else env)
-        order = Order(program, arguments, environment, str(cwd or Path.cwd()))
+        order = Order(program, arguments, environment, str(cwd or Path.cwd()), namespace)
         self._status, pipe = os.pipe()
         text = os.memfd_create("order")
         try:
@@ -132,11 +134,12 @@ Process = Fork | subprocess.Popen[bytes]
 """A program that runs."""
 
 
-def start(
+def start(  # noqa: PLR0913 - same
     command: Sequence[str | Path],
     *,
     cwd: Path | None,
     env: Mapping[str, str],
+    namespace: str = "",
     stdout: IO[bytes],
     stderr: IO[bytes],
 ) -> Process:
@@ -146,8 +149,10 @@ def start(
     is_ours = program == TWISTD or (is_module and str(arguments[1]).startswith(("image_service", "tests.")))
     # The dynamic linker reads LD_PRELOAD when a program is executed.
     if is_ours and env["PYTHONPATH"] == str(ROOT) and "LD_PRELOAD" not in env:
-        return Fork(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
-    return subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr)
+        return Fork(command, cwd=cwd, env=env, namespace=namespace, stdout=stdout, stderr=stderr)
+    place = ("ip", "netns", "exec", namespace) if namespace else ()
+    env = _NO_SYSTEM_AUTHORITIES | dict(env)
+    return subprocess.Popen((*place, *command), cwd=cwd, env=env, stdout=stdout, stderr=stderr)
 
 
 def run(

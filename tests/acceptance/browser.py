@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement
 
 _TIMEOUT_SECONDS = 60
+_POLL_SECONDS = 0.2  # each look at the page takes the browser's time, too
 _OPTIONS = (
     "--headless=new",
     "--disable-dev-shm-usage",  # containers have little of it
@@ -67,7 +68,7 @@ class Browser:
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Wait until a condition holds; fail with the page's text and the errors in the console."""
         try:
-            WebDriverWait(self.driver, _TIMEOUT_SECONDS, 0.05).until(lambda _: condition())
+            WebDriverWait(self.driver, _TIMEOUT_SECONDS, _POLL_SECONDS).until(lambda _: condition())
         except TimeoutException:
             pytest.fail("\n".join([*self.texts("body"), *self.errors()]))
 

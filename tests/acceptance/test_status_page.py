@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import signal
+from itertools import product
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,6 +21,7 @@ from tests.acceptance.service import SERVE, fetch, os_image, run_service
 from tests.acceptance.test_families import DEBIAN, make_iso
 from tests.acceptance.test_mounts import CONFIG, VERSION, Site, opened, running_site
 from tests.ports import free_port
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.acceptance
 
 WIDTHS = (360, 800, 1280, 1920)
 SCHEMES = ("light", "dark")
+EXTREMES = {(360, "dark"), (1920, "light")}
 STALL_SECONDS = 2
 HOSTILE = "<img src=x onerror=document.title='no'>\"'&{{7*7}}"
 NAME = "rack 1 <b>&amp;</b>"
@@ -255,7 +258,7 @@ def test_failed_image_is_tried_again_at_once(page: Page, tmp_path: Path) -> None
     assert page.browser.errors() == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [WIDTHS[0], *map(soaked, WIDTHS[1:])])
 def test_link_is_made_copied_and_revoked_by_keyboard(page: Page, width: int) -> None:
     browser, label = page.browser, f"rack {width}"
     browser.show_as(width)
@@ -388,7 +391,7 @@ def test_image_is_made_changed_copied_and_deleted(page: Page) -> None:
     browser.wait_for(lambda: not any("Copy of lab" in row for row in page.rows("infra-envs")))
 
 
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, soaked(1280)])
 def test_hostile_strings_stay_text_and_the_form_fits(page: Page, width: int) -> None:
     browser, name = page.browser, f"{width} {HOSTILE}"
     browser.show_as(width)
@@ -447,8 +450,10 @@ def test_first_tab_stop_skips_to_the_machines(page: Page) -> None:
     assert page.browser.driver.current_url.endswith("#mounts")
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [shown if shown in EXTREMES else soaked(*shown) for shown in product(WIDTHS, SCHEMES)],
+)
 def test_page_fits_its_width_and_suits_assistive_technology(page: Page, width: int, scheme: str) -> None:
     page.browser.show_as(width, scheme=scheme)
     fetch(page.image_url("full.iso"))

@@ -13,7 +13,7 @@ from tests.acceptance.tenants import wait_for
 from tests.replicas.tcp_proxy import TcpProxy  # noqa: TC001 - attrs resolves annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tests.forks import Process
@@ -32,7 +32,7 @@ class Replica:
         port: where it serves images.
         directory: has its DATA_DIR and its output.
         environment: its variables.
-        place: makes a command run at its place.
+        namespace: of its network; empty: that of the tests.
         database: the proxy through which it alone reaches the database.
     """
 
@@ -41,7 +41,7 @@ class Replica:
     port: int
     directory: Path
     environment: Mapping[str, str]
-    place: Callable[[Sequence[str]], Sequence[str]]
+    namespace: str
     database: TcpProxy
     _process: Process | None = None
 
@@ -82,7 +82,12 @@ class Replica:
             (self.directory / "stderr").open("ab") as stderr,
         ):
             self._process = forks.start(
-                self.place(command), cwd=self.directory, env=variables, stdout=stdout, stderr=stderr
+                command,
+                cwd=self.directory,
+                env=variables,
+                namespace=self.namespace,
+                stdout=stdout,
+                stderr=stderr,
             )
 
     def wait_until_healthy(self) -> None:

@@ -7,7 +7,6 @@ import os
 import secrets
 import tempfile
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -131,7 +130,6 @@ def running_site(count: int = 3, command: Sequence[str] = SERVE, **environment: 
             proxy = stack.enter_context(running_proxy(network.host, ("127.0.0.1", postgres.port)))
             through_proxy = {"DATABASE_URL": _with_server(database_url, f"{network.host}:{proxy.port}")}
             clock = _WRONG_CLOCK_VARIABLES if number == WRONG_CLOCK else {}
-            place = partial(network.command, number)
             replicas.append(
                 Replica(
                     number,
@@ -139,7 +137,7 @@ def running_site(count: int = 3, command: Sequence[str] = SERVE, **environment: 
                     network.port,
                     own,
                     {**common, **clock, **through_proxy},
-                    place,
+                    network.namespace(number),
                     proxy,
                 )
             )
