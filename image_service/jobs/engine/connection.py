@@ -22,6 +22,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger, LogLevel
 
+from image_service import __version__
 from image_service.common.concurrency.backoff import Backoff
 from image_service.core.errors import EngineUnavailable
 from image_service.jobs.engine.engine import SERVER_QUEUE
@@ -140,6 +141,7 @@ class EngineConnection:
             workflow_runner=UnsandboxedWorkflowRunner(),  # `RunPlan` is ours, and deterministic
             max_concurrent_activities=_MAX_ACTIVITIES,
             max_heartbeat_throttle_interval=timedelta(seconds=BEAT_SECONDS),
+            build_id=__version__,  # else the SDK reads the code of all modules again, and the reactor waits
         )
 
     async def _check(self) -> None:
