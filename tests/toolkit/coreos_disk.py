@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MIB = 1024 * 1024
-ESP_OFFSET, ESP_SIZE = 2 * MIB, 16 * MIB
-BOOT_OFFSET, BOOT_SIZE = 18 * MIB, 64 * MIB
-ROOT_OFFSET, ROOT_SIZE = 82 * MIB, 32 * MIB
+ESP_OFFSET, ESP_SIZE = 2 * MIB, 4 * MIB
+BOOT_OFFSET, BOOT_SIZE = 6 * MIB, 16 * MIB
+ROOT_OFFSET, ROOT_SIZE = 22 * MIB, 8 * MIB
 DISK_SIZE = ROOT_OFFSET + ROOT_SIZE + 2 * MIB
-"""Where the partitions are, in bytes; the first is BIOS-BOOT."""
+"""Where the partitions are, in bytes, if the boot partition has small files; the first is BIOS-BOOT."""
 
 BUILD = "6.1.0-1.x86_64"
 TREE = f"ostree/test-coreos-{'0123abcd' * 8}"
@@ -93,12 +93,12 @@ VERSION_ID="42.1"
 PRETTY_NAME="Test CoreOS 42.1"
 """
 
-_PARTITIONS = f"""\
+_PARTITIONS = """\
 label: gpt
 size=1MiB, type=21686148-6449-6E6F-744E-656564454649, name=BIOS-BOOT
-size={ESP_SIZE // MIB}MiB, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B, name=EFI-SYSTEM
-size={BOOT_SIZE // MIB}MiB, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, name=boot
-size={ROOT_SIZE // MIB}MiB, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, name=root
+size={esp}, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B, name=EFI-SYSTEM
+size={boot}, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, name=boot
+size={root}, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, name=root
 """
 _GRUB_ON_ESP = """\
 search --no-floppy --label boot --set root
@@ -192,22 +192,27 @@ def build_disk(  # noqa: PLR0913 - properties of a disk
         files: changes to those of the boot partition; None removes one.
         features: of the boot partition, for mkfs.ext4.
         block_bytes: of the boot partition's file system.
-        disk_bytes: at least `DISK_SIZE`; the rest is after the last partition.
+        disk_bytes: of the whole; if it is more than the partitions need, the rest is after the last one.
         partition_names: changes to lines of the partition table, such as ``name=boot``.
     """
     disk = directory / f"coreos-{sector_bytes}.raw"
+    contents = {
+        name: data for name, data in {**boot_files(boots=boots), **(files or {})}.items() if data is not None
+    }
+    # For the files, what edits write again, and the journal.
+    grown = 2 * (sum(map(len, contents.values())) // MIB) * MIB
+    boot_size = BOOT_SIZE + grown
     disk.unlink(missing_ok=True)
     with disk.open("wb") as file:
-        file.truncate(disk_bytes)
-    _partition(disk, sector_bytes, partition_names or {})
+        file.truncate(max(disk_bytes, DISK_SIZE + grown))
+    _partition(disk, sector_bytes, boot_size, partition_names or {})
     _write_esp(disk, sector_bytes, boots=boots)
-    contents = {**boot_files(boots=boots), **(files or {})}
     with TemporaryDirectory() as tree:
-        _write_tree(Path(tree), {name: data for name, data in contents.items() if data is not None})
+        _write_tree(Path(tree), contents)
         (Path(tree) / "loader").symlink_to("loader.1")
         (Path(tree) / "boot").symlink_to(".")
         options = ("-O", features, "-b", str(block_bytes), "-L", "boot")
-        _make_ext4(disk, Path(tree), BOOT_OFFSET, BOOT_SIZE, *options)
+        _make_ext4(disk, Path(tree), BOOT_OFFSET, boot_size, *options)
     label = f'ea_set /{ENTRY} security.selinux "{SELINUX_CONTEXT}\\000"'
     owner = [f"set_inode_field /{name} {key} 0" for name in (ENTRY, INITRAMFS) for key in ("uid", "gid")]
     edit_boot(disk, label, *owner)
@@ -216,7 +221,7 @@ def build_disk(  # noqa: PLR0913 - properties of a disk
         _write_tree(Path(tree), {f"{deployment}/usr/lib/os-release": OS_RELEASE.encode()})
         (Path(tree) / deployment / "etc").mkdir()
         (Path(tree) / deployment / "etc/os-release").symlink_to("../usr/lib/os-release")
-        _make_ext4(disk, Path(tree), ROOT_OFFSET, ROOT_SIZE, "-b", "4096", "-L", "root")
+        _make_ext4(disk, Path(tree), ROOT_OFFSET + grown, ROOT_SIZE, "-b", "4096", "-L", "root")
     return disk
 
 
@@ -266,11 +271,12 @@ def _machine(directory: Path) -> Sequence[str]:
     return [*machine.split(), *firmware("uefi", directory)]
 
 
-def _partition(disk: Path, sector_bytes: int, names: Mapping[str, str]) -> None:
+def _partition(disk: Path, sector_bytes: int, boot_size: int, names: Mapping[str, str]) -> None:
     """Write the GPT; sfdisk itself has no sector size, but fdisk runs its scripts with one."""
     with TemporaryDirectory() as directory:
         script = Path(directory) / "partitions"
-        table = _PARTITIONS
+        sizes = {"esp": ESP_SIZE, "boot": boot_size, "root": ROOT_SIZE}
+        table = _PARTITIONS.format(**{name: f"{size // MIB}MiB" for name, size in sizes.items()})
         for before, after in names.items():
             table = table.replace(before, after)
         script.write_text(table)

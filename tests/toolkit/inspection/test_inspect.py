@@ -104,7 +104,7 @@ def test_text_names_what_is_on_the_disk(disk: Path, capsys: pytest.CaptureFixtur
         assert expected in lines
     (boot,) = [line for line in lines if line.startswith("partition 3")]
     assert boot.startswith(
-        "partition 3       Linux file system boot, 67108864 bytes (64.0 MiB) at offset 18874368: ext4 boot"
+        "partition 3       Linux file system boot, 16777216 bytes (16.0 MiB) at offset 6291456: ext4 boot"
     )
 
 
