@@ -1,6 +1,7 @@
 """Runs ``image-toolkit`` in a process of its own for each call, and measures it.
 
-One process imports the toolkit and forks for each call: an interpreter for each would take most of the time.
+One process imports the toolkit, with all verbs, and forks for each call: an interpreter for each would take
+most of the time.
 """
 
 from __future__ import annotations
@@ -86,5 +87,8 @@ def _measure(arguments: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    from image_service.toolkit.commands import build_parser
+
+    build_parser()
     for line in sys.stdin:
         print(json.dumps(_measure(json.loads(line))), flush=True)  # noqa: T201 - the answer
