@@ -120,8 +120,10 @@ def test_object_that_nothing_refers_to_counts_until_it_is_deleted(limited: Rows,
 
 
 @pytest.mark.parametrize("what", ["request", "secrets", "result"])
-def test_rows_count(limited: Rows, what: str) -> None:
-    text = "x" * (45 * MIB)  # sealed: a third more
+def test_rows_count(rows: Rows, what: str) -> None:
+    unit = MIB // 16
+    limited = attrs.evolve(rows, budget=attrs.evolve(BUDGET, max_bytes=100 * unit))
+    text = "x" * (45 * unit)  # sealed: a third more
     if what == "request":
         limited.add(make_compose(request={"text": text}))
     elif what == "secrets":
@@ -132,8 +134,8 @@ def test_rows_count(limited: Rows, what: str) -> None:
         limited.finish(job.id, result={"log": text})
         limited.composes.finish(job.compose_id, ComposeState.SUCCESS)
     with pytest.raises(BudgetExceeded):
-        limited.add(make_compose(store_bytes=60 * MIB))
-    limited.add(make_compose(store_bytes=20 * MIB))
+        limited.add(make_compose(store_bytes=60 * unit))
+    limited.add(make_compose(store_bytes=20 * unit))
 
 
 def test_orders_at_once_do_not_exceed_the_budget(limited: Rows) -> None:

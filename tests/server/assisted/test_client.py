@@ -21,14 +21,13 @@ from image_service.core.formats.initrd import read_members
 from image_service.core.formats.newc import Member, write_archive
 from image_service.core.images.reference import Credentials, CredentialScheme, Kind
 from image_service.server.assisted.calls import (
-    IGNITION_LIMIT_BYTES,
     RAMDISK_LIMIT_BYTES,
     infra_env_limit,
 )
 from image_service.server.assisted.client import AssistedService
 from image_service.server.http.problem import status_of
 from image_service.settings.parsers import address
-from tests.pytwisted import ensure_deferred
+from tests.pytwisted import async_fixture, ensure_deferred
 from tests.server.assisted.calling import (
     ID,
     NO_CONTENT,
@@ -45,6 +44,8 @@ from tests.server.standalone.faults import Break, Call, Fault, FaultyStandalone
 from tests.server.standalone.running import ApiClient
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from twisted.internet.epollreactor import EPollReactor
 
 
@@ -427,23 +428,35 @@ async def test_ramdisk_that_no_kernel_unpacks_is_502(
     assert reason in error.detail
 
 
+LIMIT_BYTES = 1 << 20
+
+
+@async_fixture
+async def limited(reactor: EPollReactor, standalone: FaultyStandalone) -> AsyncIterator[AssistedService]:
+    client = AssistedService(
+        reactor, standalone.base_url, ca_file=standalone.ca_file, ignition_bytes=LIMIT_BYTES
+    )
+    yield client
+    await client.close()
+
+
 @ensure_deferred
-async def test_config_is_limited_in_size(standalone: FaultyStandalone, assisted: AssistedService) -> None:
+async def test_config_is_limited_in_size(standalone: FaultyStandalone, limited: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
-    standalone.faults[Call.IGNITION] = Fault(body=config_of(IGNITION_LIMIT_BYTES))
-    assert len((await assisted.fetch_ignition(infra_env_id, None, None)).config) == IGNITION_LIMIT_BYTES
-    standalone.faults[Call.IGNITION] = Fault(body=config_of(IGNITION_LIMIT_BYTES + 1))
-    error = await error_of(assisted.fetch_ignition(infra_env_id, None, None))
+    standalone.faults[Call.IGNITION] = Fault(body=config_of(LIMIT_BYTES))
+    assert len((await limited.fetch_ignition(infra_env_id, None, None)).config) == LIMIT_BYTES
+    standalone.faults[Call.IGNITION] = Fault(body=config_of(LIMIT_BYTES + 1))
+    error = await error_of(limited.fetch_ignition(infra_env_id, None, None))
     assert isinstance(error, UpstreamError)
-    assert f"larger than {IGNITION_LIMIT_BYTES} bytes" in error.detail
+    assert f"larger than {LIMIT_BYTES} bytes" in error.detail
 
 
 @ensure_deferred
-async def test_infra_env_is_limited_in_size(standalone: FaultyStandalone, assisted: AssistedService) -> None:
+async def test_infra_env_is_limited_in_size(standalone: FaultyStandalone, limited: AssistedService) -> None:
     infra_env_id = str(await standalone.ensure_sample("4.20"))
-    standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * infra_env_limit(IGNITION_LIMIT_BYTES))
-    error = await error_of(assisted.fetch_infra_env(infra_env_id, None))
-    assert f"larger than {infra_env_limit(IGNITION_LIMIT_BYTES)} bytes" in error.detail
+    standalone.faults[Call.INFRA_ENV] = Fault(body=b"{}" + b" " * infra_env_limit(LIMIT_BYTES))
+    error = await error_of(limited.fetch_infra_env(infra_env_id, None))
+    assert f"larger than {infra_env_limit(LIMIT_BYTES)} bytes" in error.detail
 
 
 @ensure_deferred

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.core.families.iso_layout import BootPart
-from image_service.server.boot_progress.board import KEEP_SECONDS, MAX_RECORDS
+from image_service.server.boot_progress import board
+from image_service.server.boot_progress.board import KEEP_SECONDS
 from image_service.server.boot_progress.clients import DOCTOR
 from tests.server.boot_progress.boots import (
     AREAS,
@@ -523,14 +524,17 @@ def test_rate_that_falls_to_nothing_is_a_change(site: Site) -> None:
     assert [mount["rate"] for _, mount in site.board.changes(revision)] == [0]
 
 
-def test_quiet_mount_is_forgotten_and_the_number_is_limited(site: Site) -> None:
+def test_quiet_mount_is_forgotten_and_the_number_is_limited(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "MAX_RECORDS", 100)
     site.client().read(0)
     site.collect()
     site.now += KEEP_SECONDS + 1
     assert site.mounts() == []
-    for number in range(MAX_RECORDS + 2):
+    for number in range(102):
         site.client(mount_key=key(address=str(number))).read(0)
-    assert len(site.mounts()) == MAX_RECORDS
+    assert len(site.mounts()) == 100
     assert {each["address"] for each in site.mounts()}.isdisjoint({"0", "1"})
 
 
