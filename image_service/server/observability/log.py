@@ -27,7 +27,7 @@ from image_service.settings.network import LogSettings
 from image_service.settings.variables import read_group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Callable, Mapping, MutableMapping
 
     from twisted.logger import LogEvent
 
@@ -40,18 +40,9 @@ _LIBRARIES = ("twisted.", "log_legacy")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # all but tab and line end
 _COMMON_TYPES = frozenset({str, int, bool, type(None)})
 
-# The encoder behind `json.dumps`, which makes one for each call: half of the time of an access log line.
-_encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]  # not in typeshed
-    markers=None,
-    default=json.JSONEncoder().default,
-    encoder=json.encoder.encode_basestring_ascii,
-    indent=None,
-    key_separator=": ",
-    item_separator=", ",
-    sort_keys=False,
-    skipkeys=False,
-    allow_nan=True,
-)
+_encode_string = json.encoder.encode_basestring_ascii
+_ENCODERS: dict[type, Callable[[Any], str]] = {str: _encode_string, int: int.__repr__, float: float.__repr__}
+_encode_other = json.JSONEncoder().encode
 
 
 @implementer(ILogObserver)
@@ -67,8 +58,7 @@ class JsonLines:
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event."""
-        line = "".join(_encode(describe(event), 0)) + "\n"
-        self._out.write(line)  # in one piece: threads log too
+        self._out.write(_encode(describe(event)))  # in one piece: threads log too
         self._out.flush()
 
 
@@ -115,6 +105,18 @@ class ProcessTag:
         source = f"{event.get('log_namespace', '')}#{level.name if level is not None else 'info'}"
         system = f"worker {self._number}: {source}"
         self._lines({**event, "worker": self._number, "log_system": system})
+
+
+def _encode(members: Mapping[str, object]) -> str:
+    """Return a JSON line; `json.dumps` takes half as long again for one of the access log."""
+    return _line_format(tuple(members)) % tuple(
+        [_ENCODERS.get(type(value), _encode_other)(value) for value in members.values()]
+    )
+
+
+@lru_cache(maxsize=64)
+def _line_format(names: tuple[str, ...]) -> str:
+    return "{" + ", ".join(_encode_string(name).replace("%", "%%") + ": %s" for name in names) + "}\n"
 
 
 def describe(event: LogEvent) -> dict[str, object]:

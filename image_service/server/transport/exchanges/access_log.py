@@ -21,6 +21,7 @@ from image_service.server.transport.sending.observer import AbortReason
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+    from image_service.server.http.head import Request
     from image_service.server.transport.exchanges.exchange import Exchange, Subject
 
 SUMMARY_SECONDS = 10
@@ -89,14 +90,45 @@ class _Summary:
     body_bytes: int = 0
 
 
+@attrs.frozen(eq=False)
+class _Described:
+    """What the lines of equal requests have in common, such as those of a monitor's HEADs.
+
+    Args:
+        detail: of an error; None: there was none.
+        fields: in the order of the line; those that differ are empty.
+    """
+
+    request: Request | None
+    subject: Subject
+    status: int
+    what: str
+    detail: str | None
+    level: Level
+    fields: dict[str, str | int | float]
+
+    def is_of(self, exchange: Exchange) -> bool:
+        """Return True if an exchange is of the very same request, with such a response."""
+        prepared = exchange.prepared
+        return (
+            prepared is not None
+            and exchange.request is self.request
+            and exchange.int_range is None
+            and prepared.subject is self.subject
+            and prepared.response.status == self.status
+            and prepared.response.problem is None
+        )
+
+
 class ConnectionLog:
     """The lines of one connection."""
 
-    __slots__ = ("_client", "_log", "_summary", "_timer")
+    __slots__ = ("_client", "_latest", "_log", "_summary", "_timer")
 
     def __init__(self, log: AccessLog, client: str) -> None:
         self._log = log
         self._client = client
+        self._latest: _Described | None = None
         self._summary: _Summary | None = None
         self._timer: IDelayedCall | None = None
 
@@ -173,40 +205,53 @@ class ConnectionLog:
         )
 
     def _log_request(
-        self, request: Exchange, body_bytes: int, seconds: float, ended: str, abort: AbortReason | None
+        self, exchange: Exchange, body_bytes: int, seconds: float, ended: str, abort: AbortReason | None
     ) -> None:
-        subject, status, problem, requested = request.subject, request.status, request.problem, request.range
-        request_id = request.request_id or new_request_id()
-        what = _join(request.method, subject.handler, subject.infra_env, subject.kind)
-        how = (
+        latest = self._latest
+        if latest is None or not latest.is_of(exchange):
+            latest = self._describe(exchange)
+            self._latest = latest if latest.detail is None else None
+        status, request_id = latest.status, exchange.request_id or new_request_id()
+        how = latest.detail or (
             f"{status}, {body_bytes} bytes in {seconds:.3f} s"
             if status
             else f"no response in {seconds:.3f} s"
         )
-        more: dict[str, str] = {}
-        if problem is not None or not subject.handler:
-            path = redact_target(request.target)
-            what = _join(request.method, path) or "invalid request"
-            more["path"] = path
-        if problem is not None:
-            more["detail"] = redact_detail(problem.detail)
-            how = f"{status} {problem.code}: {more['detail']}"
+        fields = {
+            **latest.fields,
+            "id": request_id,
+            "bytes": body_bytes,
+            "seconds": round(seconds, 6),
+            "ended": ended,
+        }
+        level = latest.level
         if abort is not None:
-            how = f"{how}, {ended}"
-        self._log.write(
-            _level(request, abort),
-            f"{what} to {self._client}: {how} (id {request_id})",
-            {
-                **self._common_fields(request_id, request.method, request),
-                "range": requested if requested and has_range_characters(requested) else "",
-                "status": status,
-                "code": problem.code if problem is not None else abort.value if abort is not None else "",
-                "bytes": body_bytes,
-                "seconds": round(seconds, 6),
-                "ended": ended,
-                **more,
-            },
-        )
+            how, level = f"{how}, {ended}", _level(exchange, abort)
+            fields["code"] = fields["code"] or abort.value
+        self._log.write(level, f"{latest.what} to {self._client}: {how} (id {request_id})", fields)
+
+    def _describe(self, exchange: Exchange) -> _Described:
+        subject, problem, requested = exchange.subject, exchange.problem, exchange.range
+        what = _join(exchange.method, subject.handler, subject.infra_env, subject.kind)
+        fields: dict[str, str | int | float] = {
+            **self._common_fields("", exchange.method, exchange),
+            "range": requested if requested and has_range_characters(requested) else "",
+            "status": exchange.status,
+            "code": problem.code if problem is not None else "",
+            "bytes": 0,
+            "seconds": 0.0,
+            "ended": "",
+        }
+        if problem is not None or not subject.handler:
+            path = redact_target(exchange.target)
+            what = _join(exchange.method, path) or "invalid request"
+            fields["path"] = path
+        detail = None
+        if problem is not None:
+            fields["detail"] = redact_detail(problem.detail)
+            detail = f"{exchange.status} {problem.code}: {fields['detail']}"
+        level = _level(exchange, None)
+        return _Described(exchange.request, subject, exchange.status, what, detail, level, fields)
 
     def _common_fields(
         self, request_id: str, method: str, logged: Exchange | _Summary
