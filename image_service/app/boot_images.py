@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from image_service.server.catalog.build_catalog import BaseImages
     from image_service.server.observability.metrics import Metrics
     from image_service.server.snapshots.build_snapshots import BootImageParts
-    from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.settings.settings import Settings
 
 _log = Logger()
@@ -46,11 +45,8 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     stand_in: StandIn | None,
     base_url: str,
     activity: ProcessActivity,
-) -> tuple[ImageFinder, Links, DatabaseMonitor | None, UpstreamHealth]:
-    """Return boot images, links to them, the monitor of the database, and assisted-service's health.
-
-    The monitor is None if replicas share no database.
-    """
+) -> tuple[BootImageParts, Links, UpstreamHealth]:
+    """Return boot images with their parts, links to them, and assisted-service's health."""
 
     def fail(fault: ConfigurationError) -> None:
         _log.critical("{fault}", fault=fault.detail)
@@ -77,7 +73,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     links = _build_links(
         parts, built, settings, base_url, record_use=activity.record_link_use, is_leader=shared.is_leader
     )
-    return built.images, links, built.monitor, assisted.health
+    return built, links, assisted.health
 
 
 def _add_gauges(metrics: Metrics, monitor: DatabaseMonitor, *, is_leader: bool) -> None:

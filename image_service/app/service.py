@@ -124,7 +124,7 @@ class ImageService(ProcessService):
                 base_url,
                 find_family=lambda *image: succeed(catalog.find_family(*image)),
             )
-        images, links, database, upstream = await start_boot_images(
+        built, links, upstream = await start_boot_images(
             self._parts,
             settings,
             shared,
@@ -134,6 +134,7 @@ class ImageService(ProcessService):
             base_url=base_url,
             activity=self.activity,
         )
+        images, database = built.images, built.monitor
         base_images.options.on_superseded = images.retention.supersede
         images.retention.bases = catalog.superseded
         catalog.superseded.start()
@@ -145,7 +146,9 @@ class ImageService(ProcessService):
             streams=sync.streams if shared.is_leader else None,
             certificate=certificate,
         )
-        state = ProcessState(catalog, self._listeners, self.metrics, status, LocalLinks(links), database)
+        state = ProcessState(
+            catalog, self._listeners, self.metrics, status, LocalLinks(links), database, built.figures
+        )
         has_admin = settings.admin.is_enabled
         base_images.options.tells_reasons = not has_admin
         main, plain = build_request_handlers(

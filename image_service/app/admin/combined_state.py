@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredList, FailureGroup, race
@@ -14,7 +14,7 @@ from image_service.server.processes.forwarding import ForwardedRequests
 from image_service.server.processes.queries import NO_RESPONSE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from image_service.app.admin.process_status import StatusDocument
     from image_service.server.admin.links_api import LinkHandlers
@@ -96,6 +96,16 @@ class CombinedState:
         if not statuses:
             raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
         return merge_statuses(statuses)
+
+    async def exchange_figures(
+        self, replica_id: str, figures: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        """See `ServingState`: by the first serving process that responds."""
+        for slot in self._serving:
+            with suppress(Unavailable):
+                seen: Sequence[Mapping[str, Any]] = await slot.query("exchange_figures", replica_id, figures)
+                return seen
+        return ()
 
     @property
     def links(self) -> LinkHandlers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.app.admin.replica_figures import EXCHANGE_SECONDS, ReplicaFigures
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity
 from image_service.server.admin.image_retries_api import ImageRetriesApi
 from image_service.server.admin.infra_envs_api import InfraEnvsElsewhere
@@ -56,8 +57,11 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
     metrics.count_states("mounts", activity.progress.stages)
     metrics.read_gauge("mounts_moved", activity.progress.count_moved)
     parts.call_every(COLLECT_SECONDS, activity.check)
+    replicas = ReplicaFigures(state, activity)
+    if settings.database.url is not None:
+        parts.call_every(EXCHANGE_SECONDS, replicas.exchange)
     apis: list[AdminApi] = [
-        StatusApi(state, activity),
+        StatusApi(state, activity, replicas.get),
         ProgressApi(activity, state, parts.reactor),
         ImageRetriesApi(state),
         LinksApi(state.links, settings.links.max_seconds),

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.core.errors import UnknownBaseImage
+from image_service.core.errors import StoreFailed, Unavailable, UnknownBaseImage
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.status import describe_unready, render_statuses
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from image_service.app.admin.process_status import ProcessStatus, StatusDocument
     from image_service.common.database.monitor import DatabaseMonitor
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page
     from image_service.server.catalog.catalog import Catalog
     from image_service.server.observability.metrics import Metrics
+    from image_service.server.snapshots.replicas.figures import FigureExchange
     from image_service.server.transport.listeners import Listeners
 
 
@@ -31,6 +34,7 @@ class ProcessState:
     _status: ProcessStatus
     links: LinkHandlers
     _database: DatabaseMonitor | None = None  # that replicas share
+    _figures: FigureExchange | None = None  # of replicas, in that database
 
     @property
     def unready(self) -> str:
@@ -91,3 +95,14 @@ class ProcessState:
     async def describe_status(self) -> StatusDocument:
         """See `ServingState`."""
         return self._status.describe(self.unready, self.impairment)
+
+    async def exchange_figures(
+        self, replica_id: str, figures: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        """See `ServingState`."""
+        if self._figures is None:
+            return ()
+        try:
+            return [attrs.asdict(each) for each in await self._figures.exchange(replica_id, figures)]
+        except StoreFailed as error:
+            raise Unavailable(error.detail, retry_after_seconds=1) from None

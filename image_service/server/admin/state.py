@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from image_service.server.admin.links_api import LinkHandlers
 
@@ -34,6 +34,14 @@ class ServingState(ServiceState, Protocol):
 
     def describe_status(self) -> Awaitable[Mapping[str, Any]]:
         """Return what works and what does not, as JSON: ``Status`` in `status_api`."""
+
+    async def exchange_figures(
+        self, replica_id: str, figures: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        """Write what this replica does, and return all replicas: their id, figures and age in seconds.
+
+        It is empty where there is no database that replicas share.
+        """
 
     async def retry_image(self, version: str, architecture: str, image_type: str) -> bool:
         """Begin the next attempt of a base image at once; return False if no attempt is due.

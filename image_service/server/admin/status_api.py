@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -24,7 +24,7 @@ from image_service.server.web_api.messages import json_response
 from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from image_service.common.openapi.document import Schemas
     from image_service.server.admin.activity import Activity
@@ -48,7 +48,20 @@ STATUS_SCHEMAS: Schemas = {
         database={"oneOf": [reference("Database"), {"type": "null"}]},
         streams=list_schema("Stream"),
         certificates=list_schema("Certificate"),
+        replicas=list_schema("Replica"),
+        totals={"oneOf": [reference("Totals"), {"type": "null"}]},
     ),
+    "Replica": object_schema(
+        host=TEXT_OR_NULL,
+        version=TEXT,
+        machines=COUNT,
+        connections=COUNT,
+        requests=COUNT,
+        age_seconds={"type": "number"},
+        state={"enum": ["present", "away"]},
+        is_own=BOOLEAN,
+    ),
+    "Totals": object_schema(replicas=COUNT, machines=COUNT, connections=COUNT, requests=COUNT),
     "Verdict": object_schema(level={"enum": [level.name.lower() for level in Level]}, text=TEXT),
     "Upstream": object_schema(
         url=TEXT,
@@ -71,10 +84,15 @@ STATUS_SCHEMAS: Schemas = {
 
 @attrs.frozen
 class StatusApi:
-    """Shows the status."""
+    """Shows the status.
+
+    Args:
+        replicas: returns those that share the database, this one among them; none without one.
+    """
 
     _state: ServingState
     _activity: Activity
+    _replicas: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     _now: Callable[[], datetime] = lambda: datetime.now(UTC)
     schemas: Schemas = attrs.field(default=STATUS_SCHEMAS, init=False)
 
@@ -88,7 +106,22 @@ class StatusApi:
         status = await self._state.describe_status()
         images = json.loads(await self._state.render_images())["images"]
         await self._activity.refresh()
-        verdict = judge(status, images, self._activity.progress.count_machines(), self._now())
+        replicas = self._replicas()
+        machines = self._activity.progress.count_machines()
+        verdict = judge(status, images, machines, self._now(), replicas)
         return json_response(
-            {"verdict": {"level": verdict.level.name.lower(), "text": verdict.text}, **status}
+            {
+                "verdict": {"level": verdict.level.name.lower(), "text": verdict.text},
+                **status,
+                "replicas": replicas,
+                "totals": _sum(replicas),
+            }
         )
+
+
+def _sum(replicas: Sequence[Mapping[str, Any]]) -> Mapping[str, int] | None:
+    """Return the sums of the replicas that are present; None: there are none."""
+    present = [each for each in replicas if each["state"] == "present"]
+    names = ("machines", "connections", "requests")
+    sums = {name: sum(each[name] for each in present) for name in names}
+    return {"replicas": len(present), **sums} if present else None

@@ -11,7 +11,7 @@ import attrs
 from image_service.server.catalog.lifecycle.status import READY, describe_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _READY_STATES = {state.value for state in READY}
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -37,7 +37,11 @@ class ServiceVerdict:
 
 
 def judge(
-    status: Mapping[str, Any], images: Sequence[Mapping[str, Any]], machines: int, now: datetime
+    status: Mapping[str, Any],
+    images: Sequence[Mapping[str, Any]],
+    machines: int,
+    now: datetime,
+    replicas: Sequence[Mapping[str, Any]] = (),
 ) -> ServiceVerdict:
     """Return the verdict.
 
@@ -46,12 +50,14 @@ def judge(
         images: ``images`` of ``GET /images``.
         machines: addresses that read an image now.
         now: in UTC.
+        replicas: ``replicas`` of the status.
     """
     parts = [
         _judge_machines(machines),
         _judge_images(images),
         *_judge_upstream(status["upstream"], machines, now),
         *_judge_database(status["database"]),
+        *_judge_replicas(replicas),
         *(
             (Level.FAILING, f"the certificate {each['file']} has ended")
             for each in status["certificates"]
@@ -66,9 +72,11 @@ def judge(
 
 
 def _judge_machines(machines: int) -> tuple[Level, str]:
-    if not machines:
-        return Level.GOOD, "no machine reads an image now"
-    return Level.GOOD, f"serving {machines} machine{'s' * (machines > 1)}"
+    return Level.GOOD, _count_machines(machines) if machines else "no machine reads an image now"
+
+
+def _count_machines(machines: int) -> str:
+    return f"serving {machines} machine{'s' * (machines != 1)}"
 
 
 def _judge_images(images: Sequence[Mapping[str, Any]]) -> tuple[Level, str]:
@@ -103,6 +111,20 @@ def _judge_database(database: Mapping[str, Any] | None) -> list[tuple[Level, str
         return []
     duration = format_duration(database["failing_seconds"])
     return [(Level.IMPAIRED, f"the database has not answered for {duration}: new images get 503")]
+
+
+def _judge_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Level, str]]:
+    """Yield what is said about all replicas, if there are several."""
+    present = [each for each in replicas if each["state"] == "present"]
+    away = [each for each in replicas if each["state"] == "away"]
+    if len(present) > 1:
+        machines = sum(each["machines"] for each in present)
+        yield Level.GOOD, f"all {len(present)} replicas: {_count_machines(machines)}"
+    for each in away[:_MOST_NAMED]:
+        duration = format_duration(each["age_seconds"])
+        yield Level.IMPAIRED, f"the replica {each['host']} has been away for {duration}"
+    if len(away) > _MOST_NAMED:
+        yield Level.IMPAIRED, f"{len(away) - _MOST_NAMED} more replicas are away"
 
 
 def format_duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ from image_service.server.snapshots.mounts import Mounts, save_seconds
 from image_service.server.snapshots.replicas.build_replicas import start_replica_coordination
 from image_service.server.snapshots.replicas.data_key import open_data_key
 from image_service.server.snapshots.replicas.database import open_replica_database
+from image_service.server.snapshots.replicas.figures import FigureExchange
 from image_service.server.snapshots.replicas.layouts import EXCHANGE_SECONDS, LayoutExchange
 from image_service.server.snapshots.resolver import Resolver, VersionFinder
 from image_service.server.snapshots.snapshots import Snapshots
@@ -78,6 +79,7 @@ class BootImageParts:
         repository: of snapshots, mounts and links.
         coordination: of all processes that share the repository.
         monitor: of the database that replicas share; None: they share none.
+        figures: of the replicas in that database.
     """
 
     images: ImageFinder
@@ -85,6 +87,7 @@ class BootImageParts:
     repository: SqlRepository
     coordination: Coordination
     monitor: DatabaseMonitor | None
+    figures: FigureExchange | None
 
     @property
     def wall_clock(self) -> Callable[[], float]:
@@ -118,7 +121,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         ConfigurationError: the instance's secret is not that of the data.
     """
     clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSE_THREADS, "compose")
-    monitor, url = None, settings.database.url
+    monitor, figures, url = None, None, settings.database.url
     if url is None:
         repository, sealed = await _open_local_repository(parts, settings, in_thread)
     else:
@@ -127,6 +130,8 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         repository, sealed, monitor = await _open_shared_repository(
             parts, settings, database, in_thread, is_leader=is_leader, fail=fail
         )
+        figures = FigureExchange(database, CircuitBreaker(parts.in_thread_pool(1, "figures"), parts.reactor))
+        parts.push_async_callback(figures.leave)
         coordination = start_replica_coordination(
             parts,
             database,
@@ -150,7 +155,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     if is_leader:
         parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(UNUSED_SECONDS))
     parts.push_async_callback(images.mounts.save)
-    return BootImageParts(images, sealed, repository, coordination, monitor)
+    return BootImageParts(images, sealed, repository, coordination, monitor, figures)
 
 
 def connect_boot_images(  # noqa: PLR0913 - same

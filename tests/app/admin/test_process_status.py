@@ -60,7 +60,8 @@ def process(**parts: Any) -> ProcessStatus:
 
 def checked(status: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = {**reference("Status"), "components": {"schemas": STATUS_SCHEMAS}}
-    Draft202012Validator(schema).validate({"verdict": {"level": "good", "text": ""}, **status})
+    others = {"verdict": {"level": "good", "text": ""}, "replicas": [], "totals": None}
+    Draft202012Validator(schema).validate({**others, **status})
     return status
 
 

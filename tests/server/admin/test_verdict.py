@@ -127,3 +127,31 @@ def test_verdict_says_what_a_client_would_get(
 )
 def test_duration_has_its_largest_unit(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
+
+
+def replica(host: str, machines: int, age_seconds: float = 1.0) -> dict[str, Any]:
+    state = "away" if age_seconds > 15 else "present"
+    return {"host": host, "machines": machines, "age_seconds": age_seconds, "state": state}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "level", "text"),
+    [
+        ([replica("a", 4)], Level.GOOD, ""),
+        ([replica("a", 4), replica("b", 3)], Level.GOOD, "; all 2 replicas: serving 7 machines"),
+        ([replica("a", 4), replica("b", 3, 40)], Level.IMPAIRED, "; the replica b has been away for 40 s"),
+        (
+            [replica("a", 0), replica("c", 0), *(replica(f"b{n}", 3, 130) for n in range(5))],
+            Level.IMPAIRED,
+            "; all 2 replicas: serving 0 machines; "
+            + "; ".join(f"the replica b{n} has been away for 2 min" for n in range(3))
+            + "; 2 more replicas are away",
+        ),
+    ],
+)
+def test_other_replicas_are_summed_and_missed(
+    replicas: list[dict[str, Any]], level: Level, text: str
+) -> None:
+    verdict = judge({**GOOD, "host": "a", "database": REACHED}, ONE, 4, NOW, replicas)
+    assert verdict.level is level
+    assert verdict.text == f"this replica (a): serving 4 machines; 1 of 1 base image is ready{text}"

@@ -46,6 +46,14 @@ function certificateFact({ file, not_after: end, state }) {
   return [badge(`${state === "ended" ? "ended" : "ends"} ${relative(end)}`, className), second(`${file}, ${end}`)];
 }
 
+function replicaFact({ host, state, is_own: isOwn, machines, connections, age_seconds: age }) {
+  const title = isOwn ? `${host} (this page)` : host;
+  const does = state === "away"
+    ? `away for ${duration(age)}`
+    : `${number(machines, "machine")}, ${number(connections, "connection")}`;
+  return [badge(title, state === "away" ? "bad" : "good"), second(does)];
+}
+
 function streamFact({ name, refreshed_at: refreshed, failures: failed }) {
   const state = failed ? badge(number(failed, "failed attempt"), "warning") : badge("refreshed", "good");
   return [state, second(`${name}, ${relative(refreshed)}`)];
@@ -70,6 +78,9 @@ function drawService(status) {
   };
   if (status.database !== null) {
     shown.Database = databaseFact(status.database);
+  }
+  if (status.replicas.length) {
+    shown.Replicas = status.replicas.flatMap(replicaFact);
   }
   if (status.certificates.length) {
     shown.Certificate = status.certificates.flatMap(certificateFact);

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.server.snapshots.storage.sql_statements import PAYLOADS, STORED_BYTES, TABLES
 
-VERSION = 2
+VERSION = 3
 """Of the tables in PostgreSQL."""
 _TABLES = sa.MetaData()
 _CLOCK = sa.func.clock_timestamp()
@@ -43,7 +43,15 @@ DATA_KEYS = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("wrapped", sa.LargeBinary, nullable=False),
 )
-REPLICA_TABLES = (CLAIMS, CHANGES, REPLICAS, DATA_KEYS)
+REPLICA_FIGURES = sa.Table(
+    "replica_figures",
+    _TABLES,
+    sa.Column("id", sa.Text, primary_key=True),  # a random text of each start
+    sa.Column("figures", sa.Text, nullable=False),  # JSON: what the replica does now
+    sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+)
+REPLICA_TABLES = (CLAIMS, CHANGES, REPLICAS, DATA_KEYS, REPLICA_FIGURES)
+_MIGRATIONS = {2: REPLICA_FIGURES.create}
 
 # They are encrypted: an attempt to compress them is in vain.
 _UNCOMPRESSED = sa.DDL(  # type: ignore[no-untyped-call]  # SQLAlchemy has annotated it in part
@@ -57,4 +65,4 @@ def open_replica_database(url: str) -> PostgresqlDatabase:
     for table in (*TABLES.sorted_tables, *REPLICA_TABLES):
         table.to_metadata(tables)
     sa.event.listen(tables.tables[PAYLOADS.name], "after_create", _UNCOMPRESSED)
-    return PostgresqlDatabase(url, tables, VERSION, stored_bytes=STORED_BYTES)
+    return PostgresqlDatabase(url, tables, VERSION, _MIGRATIONS, stored_bytes=STORED_BYTES)
