@@ -68,6 +68,20 @@ def test_shell_accepts_the_scripts(script: Path) -> None:
     subprocess.run(["sh", "-n", script], check=True)
 
 
+@pytest.mark.parametrize(("kind", "argument"), [("deb", "upgrade"), ("rpm", "0")])
+def test_removal_includes_what_programs_wrote_among_the_modules(
+    kind: str, argument: str, tmp_path: Path
+) -> None:
+    """Python, and twistd as root."""
+    modules = tmp_path / "twisted"
+    for name in ("__pycache__/a.pyc", "plugins/__pycache__/b.pyc", "plugins/dropin.cache"):
+        (modules / name).parent.mkdir(parents=True, exist_ok=True)
+        (modules / name).touch()
+    script = (SOURCES / kind / "prerm").read_text().replace("@COMPILED@", str(modules))
+    subprocess.run(["sh", "-c", re.sub("@[A-Z]+@", "", script), "prerm", argument], check=True)
+    assert [path for path in modules.rglob("*") if path.is_file()] == []
+
+
 def test_packages_are_for_pythons_that_are_promised() -> None:
     (line,) = re.findall(r"^declare -A pythons=\((.*)\)$", (SOURCES / "build").read_text(), re.MULTILINE)
     promised = re.findall(r"Python :: (3\.\d+)$", (CHECKOUT / "setup.cfg").read_text(), re.MULTILINE)
