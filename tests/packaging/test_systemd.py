@@ -14,9 +14,10 @@ import pytest
 
 from tests.acceptance.clients import missing
 from tests.acceptance.service import os_image
-from tests.core.formats.filesystems.iso_builder import build_live_iso, write_sparse_live_iso
+from tests.core.formats.filesystems.iso_builder import write_sparse_live_iso
 from tests.jobs.running_role import DISTRIBUTION, wait_until
 from tests.packaging.machine import Machine, running_machine
+from tests.server.catalog import full_isos
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -232,7 +233,7 @@ def test_unit_lets_the_service_start_xorriso(
     machine: Machine, configure: Callable[..., None], tmp_path: Path
 ) -> None:
     iso = tmp_path / "live.iso"
-    iso.write_bytes(build_live_iso())  # has no recipe of its minimal ISO
+    full_isos.x86_64(iso)  # has no recipe of its minimal ISO
     serve_image(machine, configure, iso)
     wait_until(
         lambda: re.search("base image .* is (ready|degraded)", machine.messages(SERVE)) is not None,
