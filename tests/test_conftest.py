@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from twisted.logger import Logger
 
+from tests.variants import soaked
+
 ROOT = Path(__file__).resolve().parents[1]
 
 LEAVING = {
@@ -80,7 +82,7 @@ def test_logged_object_is_freed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "ran"), [("", ["quick"]), ("not other", ["quick"]), ("soak", ["long"])]
+    ("expression", "ran"), [("", ["quick"]), soaked("not other", ["quick"]), ("soak", ["long"])]
 )
 def test_soak_runs_only_if_the_expression_of_markers_names_it(
     expression: str, ran: list[str], tmp_path: Path

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import forks
+
 CLI = (sys.executable, "-m", "image_service.cli")
-TWISTD = str(Path(sys.executable).with_name("twistd"))
+TIMEOUT_SECONDS = 100
 FAULTS: dict[str, tuple[tuple[str, ...], dict[str, str], int, list[str]]] = {
     "setting": (
         (*CLI, "serve", "--standalone"),
@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], dict[str, str], int, list[str]]] = {
         ["<3>image-service jobs: the configuration", "<3>JOBS_POLL_TIMEOUT=", "<3>JOBS_RETENTION="],
     ),
     "reactor": (
-        (TWISTD, "--nodaemon", "--pidfile=", "--reactor=poll", "image-service-jobs"),
+        (forks.TWISTD, "--nodaemon", "--pidfile=", "--reactor=poll", "image-service-jobs"),
         {},
         78,
         ["<3>image-service: the jobs role needs asyncio's reactor"],
@@ -66,13 +66,15 @@ def run(command: tuple[str, ...], variables: dict[str, str], stderr: int, journa
     status = os.fstat(journal)
     environment = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(forks.ROOT),
         "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}",
         **variables,
     }
-    return subprocess.run(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, check=False
-    ).returncode
+    with (
+        Path(os.devnull).open("wb") as nothing,
+        forks.Fork(command, env=environment, stdout=nothing, stderr=stderr) as process,
+    ):
+        return process.wait(TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize("name", FAULTS)

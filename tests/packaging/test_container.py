@@ -23,11 +23,11 @@ from cyclonedx.validation.json import JsonStrictValidator
 from image_service import __version__
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_members
+from tests import forks
 from tests.acceptance.clients import missing
 from tests.acceptance.readers import reading
 from tests.acceptance.service import fetch, os_image
 from tests.jobs.running_role import DISTRIBUTION, wait_until
-from tests.packaging.conftest import CHECKOUT
 from tests.packaging.containers import ANY_USER, ChrootRun, Podman, PodmanRun, by_podman, finish, works
 from tests.ports import free_port
 from tests.remote_base import dense_base
@@ -214,9 +214,7 @@ def test_container_serves_a_load_in_256_mib(serving: Serving, tmp_path: Path) ->
         for profile in ("mount", "download"):
             wanted = (f"--profile={profile}", "--clients=32", "--duration=4s", "--slo=errors<0.1%")
             served = (url, "--infra-envs=20", f"--api=http://{api}", f"--report={tmp_path / profile}")
-            tested = subprocess.run(
-                [*LOADTEST, *served, *wanted], capture_output=True, text=True, check=False, cwd=CHECKOUT
-            )
+            tested = forks.run([*LOADTEST, *served, *wanted])
             assert tested.returncode == 0, tested.stdout + tested.stderr
         assert container.end() == 0, container.log
 

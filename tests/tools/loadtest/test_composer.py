@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests import forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ def load(url: str, directory: Path, *arguments: str, seconds: int = 3) -> tuple[
     """Run a load test of some seconds, of more on a busy machine; return its status and report."""
     command = [sys.executable, "-m", "image_service.cli", "loadtest", url, "--profile", "composer"]
     options = [f"--clients={CLIENTS}", f"--duration={seconds}s", f"--report={directory}", *arguments]
-    ran = subprocess.run([*command, *options], check=False, capture_output=True, text=True)
+    ran = forks.run([*command, *options])
     assert ran.returncode in {0, 1}, ran.stderr
     report = json.loads((directory / "report.json").read_text())
     ended = report["timings"]["compose"]["count"] + sum(report["counts"]["errors"].values())
