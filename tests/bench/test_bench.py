@@ -101,10 +101,10 @@ def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "figures"),
     [
-        soaked("first request*", {"CPU time of the server for it", "time of it beyond upstream's own"}),
+        ("first request*", {"CPU time of the server for it", "time of it beyond upstream's own"}),
         soaked("*, 50 readers*", {"refused or broken", "without progress", "memory above idle (PSS)"}),
         soaked("16 MiB of*", {"CPU of a 64 KiB range, moved ÷ in place", "others' ranges meanwhile, p99"}),
-        ("*more connections", {"CPU of a request, 256 ÷ 16"}),
+        soaked("*more connections", {"CPU of a request, 256 ÷ 16"}),
         soaked("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
         soaked("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
         soaked("*more replicas", {"3 replicas ÷ 1", "3 replicas"}),
