@@ -64,8 +64,13 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path: Path) -> list[str]:
-    return list(imported(ast.parse(path.read_text())))
+    return list(imported(tree_of(path)))
 
 
 @cache
@@ -190,7 +195,7 @@ def test_circles_are_found(graph: dict[str, set[str]], expected: list[list[str]]
 def test_class_names_are_unique() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(module)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
@@ -241,7 +246,7 @@ def test_no_module_imports_the_reactor_at_module_level() -> None:
     importers = [name for name, path in MODULES.items() if "twisted.internet.reactor" in imports_of(path)]
     assert {module.partition(".")[0] for module in importers} <= REACTOR_USERS
     for module in importers:
-        tree = ast.parse(MODULES[module].read_text())
+        tree = tree_of(MODULES[module])
         at_import = [name for node in tree.body if not isinstance(node, functions) for name in imported(node)]
         assert "twisted.internet.reactor" not in at_import, module
 
