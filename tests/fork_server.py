@@ -50,7 +50,6 @@ _SERVING_PROCESS = "image_service.app.processes"
 _NAMESPACES = Path("/run/netns")  # where iproute2 has them
 _CLONE_NEWNET = 0x40000000
 _set_namespace = CDLL(None, use_errno=True).setns  # os.setns, which Python has since 3.12
-_SPARE_PROCESSES = 1  # for a serving process that a test kills
 _DESCRIPTORS = 4
 _MOST_DESCRIPTORS = 64
 
@@ -154,13 +153,13 @@ def serve(control: socket.socket) -> Order | None:
 
 
 def prepare_serving_processes(workers: str) -> None:
-    """Fork as many children as a supervisor starts at once, and a spare; it starts these before any other.
+    """Fork as many children as a supervisor starts at once; it then starts these before any other.
 
     Args:
         workers: the setting; no number: none is forked.
     """
     prepared: list[tuple[int, socket.socket]] = []
-    for _ in range(int(workers) + _SPARE_PROCESSES if workers.isdigit() and workers != "1" else 0):
+    for _ in range(int(workers) if workers.isdigit() and workers != "1" else 0):
         control, theirs = socket.socketpair()
         if (pid := os.fork()) == 0:
             for _, other in [*prepared, (0, control)]:

@@ -36,6 +36,9 @@ IN_FLIGHT = r"http_requests_inflight\{.*"
 BEGUN = rf'{IN_FLIGHT}|http_request_duration_seconds_count\{{.*handler="/byid/.*'
 """Those, and the requests that have ended."""
 
+ONE_ATTEMPT = {"DOWNLOAD_RETRY_MIN": "10000", "DOWNLOAD_RETRY_MAX": "10000"}
+"""Settings with which a base image whose download fails stays so until a test ends."""
+
 _TIMEOUT_SECONDS = 300
 _POLL_SECONDS = 0.05
 _MOMENTARY = {503, 504}

@@ -24,7 +24,15 @@ import trustme
 from image_service.server.standalone.sample import unpack_sample
 from tests.acceptance.readers import reading
 from tests.acceptance.recorded import Minute, check_alerts, minute, read_page
-from tests.acceptance.service import SERVE, Certificate, Service, fetch, os_image, run_service
+from tests.acceptance.service import (
+    ONE_ATTEMPT,
+    SERVE,
+    Certificate,
+    Service,
+    fetch,
+    os_image,
+    run_service,
+)
 from tests.acceptance.tenants import wait_for
 from tests.acceptance.test_locked_store import locked
 from tests.acceptance.upstream import CONFIG, Reply, Upstream, running
@@ -316,7 +324,7 @@ def test_stopped_process_raises_an_alert_about_late_responses(tmp_path: Path, up
 def test_unreachable_origin_raises_alerts(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/base.iso"
     image = {**os_image(tmp_path, VERSION), "url": url}
-    with run_service(tmp_path, [image], probe="/live") as service:
+    with run_service(tmp_path, [image], probe="/live", environment=ONE_ATTEMPT) as service:
         wait_for(lambda: service.total(state("failed")) == 1)
         page = read_page(service)
     expected = {critical("NotReady"), warning("BaseImageFailed")}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.assisted import run_assisted
 from tests.acceptance.clients import run_client
-from tests.acceptance.service import SERVE, TWISTD, os_image, run_service
+from tests.acceptance.service import ONE_ATTEMPT, SERVE, TWISTD, os_image, run_service
 from tests.core.formats.filesystems.iso_builder import build_live_iso
 from tests.ports import free_port
 from tests.variants import soaked
@@ -88,7 +88,7 @@ def test_health_says_why_the_service_is_not_ready(tmp_path: Path) -> None:
     missing = os_image(tmp_path / "x", "9.6") | {
         "url": f"http://127.0.0.1:{free_port()}/x.iso?signature=s3cr3t"
     }
-    environment = {"DRAIN_DELAY": "1000", "LOG_FORMAT": "journal"}
+    environment = {"DRAIN_DELAY": "1000", "LOG_FORMAT": "journal", **ONE_ATTEMPT}
     command = COMMANDS["serve"]
     with run_service(tmp_path, [missing], command=command, environment=environment, probe="/live") as service:
         service.wait_for("is (failed)")

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from tests.acceptance.browser import Browser, running_browser
-from tests.acceptance.service import SERVE, fetch, os_image, run_service
+from tests.acceptance.service import ONE_ATTEMPT, SERVE, fetch, os_image, run_service
 from tests.acceptance.test_families import DEBIAN, make_iso
 from tests.acceptance.test_mounts import CONFIG, VERSION, Site, opened, running_site
 from tests.ports import free_port
@@ -70,8 +70,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     variables = {
         "OS_IMAGES": f"@{os_images}",
         "MOUNT_STALL_SECONDS": str(STALL_SECONDS),
-        "DOWNLOAD_RETRY_MIN": "10000",  # a test has an image tried again at once
-        "DOWNLOAD_RETRY_MAX": "10000",
+        **ONE_ATTEMPT,  # a test has an image tried again at once
         "TRUSTED_PROXIES": "127.0.0.1",
     }
     profile = tmp_path_factory.mktemp("profile")
