@@ -29,6 +29,8 @@ from tests.variants import soaked
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from _pytest.mark.structures import ParameterSet
+
 pytestmark = pytest.mark.acceptance
 
 _IN_INITRAMFS = f"etc/coreos-firstboot-network/{KEYFILE_NAME}"
@@ -108,8 +110,16 @@ def boot_partition(disk: Path, directory: Path) -> dict[str, tuple[int, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("sector_bytes", [512, 4096])
-@pytest.mark.parametrize("platform", ["metal", *sorted(set(PLATFORMS) - {"metal"}), "vmware"])
+def _disks() -> Iterator[ParameterSet]:
+    """Yield each platform with each size of sectors; `make test` has one size for each platform, in turn."""
+    platforms = ("metal", *sorted(set(PLATFORMS) - {"metal"}), "vmware")
+    for number, platform in enumerate(platforms):
+        for turn, sector_bytes in enumerate((512, 4096)):
+            parameters = pytest.param if turn == number % 2 else soaked
+            yield parameters(sector_bytes, platform, id=f"{platform}-{sector_bytes}")
+
+
+@pytest.mark.parametrize(("sector_bytes", "platform"), list(_disks()))
 def test_boot_partition_equals_that_of_coreos_installer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sector_bytes: int, platform: str
 ) -> None:

@@ -26,6 +26,7 @@ from image_service.toolkit.workspace.workspace import Workspace
 from tests.acceptance.clients import needs_client, run_client
 from tests.toolkit.coreos_disk import ENTRY, MIB, build_disk, check_boot, read_boot_file
 from tests.toolkit.customization.calling import call, write_inputs
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -409,7 +410,7 @@ def check_finished(disk: Path, before: bytes, customize: CallCustomize) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("step", [4, 6, 7, 8])
+@pytest.mark.parametrize("step", [soaked(4), 6, soaked(7), 8])
 def test_killed_call_for_lazy_refcounts_is_finished(
     lazy_disk: Path, arguments: list[str], customize: CallCustomize, step: int
 ) -> None:
