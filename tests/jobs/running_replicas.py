@@ -11,7 +11,6 @@ import attrs
 from tests.jobs.ec2_clients import ec2_settings
 from tests.jobs.engine.servers import running_engine
 from tests.jobs.tenant_clients import running_with_tenants
-from tests.postgres import running_postgres
 from tests.s3_server import BUCKET, running_s3_server
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.jobs.running_role import RunningRole
+    from tests.postgres import PostgresServer
 
 
 @attrs.frozen
@@ -36,21 +36,18 @@ class Site:
 
 
 @contextmanager
-def running_replicas(directory: Path, **variables: str) -> Iterator[Site]:
+def running_replicas(directory: Path, postgres: PostgresServer, **variables: str) -> Iterator[Site]:
     """Run two replicas until the block ends.
 
     Args:
+        postgres: for a database of theirs.
         variables: more of their environment.
     """
     parts = {name: directory / name for name in ("s3", "engine", "first", "second")}
     for part in parts.values():
         part.mkdir()
     (directory / "secret").write_text(secrets.token_hex(32))
-    with (
-        running_postgres() as postgres,
-        running_s3_server(parts["s3"]) as s3,
-        running_engine(parts["engine"]) as engine,
-    ):
+    with running_s3_server(parts["s3"]) as s3, running_engine(parts["engine"]) as engine:
         shared = {
             **s3.environment,
             "DATABASE_URL": postgres.create_database(),

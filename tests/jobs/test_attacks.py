@@ -27,12 +27,14 @@ from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.postgres import PostgresServer
+
 pytestmark = pytest.mark.acceptance
 
 WORKER_API = "/api/image-builder-worker/v1"
 MIB = 2**20
-MOST_BYTES = 512 * MIB
-FILE_BYTES = 32 * MIB
+MOST_BYTES = 128 * MIB
+FILE_BYTES = 8 * MIB
 VARIABLES = {"JOBS_MAX_BYTES": str(MOST_BYTES), "JOBS_POLL_TIMEOUT": "120"}
 
 
@@ -78,7 +80,8 @@ def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         with running_with_tenants(directory, JOBS_WORKER_SLOTS="0", **VARIABLES) as role:
             yield Attacked(role, role, f"sqlite:///{role.data_dir / DATABASE_FILE}")
     else:
-        with running_replicas(directory, JOBS_WORKER_SLOTS="0", **VARIABLES) as site:
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        with running_replicas(directory, postgres, JOBS_WORKER_SLOTS="0", **VARIABLES) as site:
             yield Attacked(site.second, site.first, site.database_url)
 
 

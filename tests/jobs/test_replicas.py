@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.jobs.running_role import RunningRole
+    from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.acceptance
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The worker of the first replica serves all tenants."""
-    with running_replicas(tmp_path_factory.mktemp("site"), JOBS_WORKER_SLOTS="1") as running:
+    directory = tmp_path_factory.mktemp("site")
+    with running_replicas(directory, postgres, JOBS_WORKER_SLOTS="1") as running:
         yield running
 
 
