@@ -278,6 +278,7 @@ def aws(role: RunningRole, *arguments: str) -> Any:
     return json.loads(done.stdout) if done.stdout else None
 
 
+@pytest.mark.soak
 def test_awscli_exports_an_image(
     role: RunningRole, imported: dict[str, tuple[ImageUpload, dict[str, Any]]]
 ) -> None:

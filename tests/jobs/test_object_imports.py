@@ -28,6 +28,7 @@ from tests.jobs.ec2_clients import (
 )
 from tests.jobs.running_role import RunningRole, running_role, wait_until
 from tests.s3_server import BUCKET, REGION, S3Server, running_s3_server
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -107,12 +108,12 @@ def bucket_of(key: str) -> dict[str, Any]:
     return {"UserBucket": {"S3Bucket": BUCKET, "S3Key": key}}
 
 
-@pytest.mark.parametrize("declared", [True, False], ids=["declared", "detected"])
-def test_images_of_all_formats_are_imported(site: Site, tmp_path: Path, *, declared: bool) -> None:
+@pytest.mark.parametrize("known", [soaked("declared"), "detected"])
+def test_images_of_all_formats_are_imported(site: Site, tmp_path: Path, known: str) -> None:
     begun = {}
     for name, key in site.keys.items():
         container = {**bucket_of(key), "Description": "first", "DeviceName": "/dev/sda1"}
-        if declared:
+        if known == "declared":
             container["Format"] = name.lower()
         begun[name] = site.ec2.import_image(
             DiskContainers=[container],
