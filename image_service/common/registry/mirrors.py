@@ -11,7 +11,6 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import yaml
 
 from image_service.core.errors import FormatError
 
@@ -194,6 +193,8 @@ def _read_objects(text: str) -> Iterator[tuple[str, object]]:
 
     The parser is the one in Python: the one in C follows nested lists until its stack ends.
     """
+    import yaml  # noqa: PLC0415 - slow to import, and few have mirror sets
+
     try:
         documents = list(yaml.load_all(text, yaml.BaseLoader))
     except yaml.MarkedYAMLError as error:
