@@ -35,7 +35,7 @@ DISTRIBUTION = "rhcos-4.17"
 
 LOCAL = {"type": "local", "upload_options": {}}
 _TIMEOUT_SECONDS = 300
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.2  # a status costs the role 10 ms
 
 
 @attrs.frozen

@@ -14,6 +14,7 @@ from tests.jobs.worker.workers import real_toolkit, running_worker
 from tests.s3_server import BUCKET, running_s3_server
 from tests.toolkit.coreos_disk import DISK_SIZE, ENTRY, build_disk, read_boot_file
 from tests.toolkit.corpus.qcow2 import backing_file, data_file
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_config_that_is_none_is_the_reason_of_the_failure(site: WorkerSite, tmp_
 
 @pytest.mark.parametrize(
     ("output", "driver"),
-    [("disk.vmdk", "vmdk"), ("disk.vhd", "vpc"), ("image.ova", None), ("d.qcow2", "qcow2")],
+    [("disk.vmdk", "vmdk"), soaked("disk.vhd", "vpc"), ("image.ova", None), soaked("d.qcow2", "qcow2")],
 )
 def test_converted_disk(output: str, driver: str | None, site: WorkerSite, tmp_path: Path) -> None:
     disk = build_disk(tmp_path)
@@ -121,14 +122,14 @@ def test_hostile_disks_fail_and_harm_nothing(site: WorkerSite, tmp_path: Path) -
     host = tmp_path / "host"
     host.write_bytes(b"s3cret of the host" * 4096)
     hostile = [backing_file(tmp_path, host), data_file(tmp_path, host)]
+    kinds = (
+        ("customize", "raw", {"input": "image", "output": "o", "platform": "aws"}),
+        ("convert", "qcow2", {"input": "image", "output": "o", "format": "raw"}),
+    )
     jobs = [
         site.jobs.give(GivenJob(kind, {**arguments, "input_format": declared}, {"image": path.read_bytes()}))
         for path in hostile
-        for declared in ("raw", "qcow2")
-        for kind, arguments in (
-            ("customize", {"input": "image", "output": "o", "platform": "aws"}),
-            ("convert", {"input": "image", "output": "o", "format": "raw"}),
-        )
+        for kind, declared, arguments in kinds
     ]
     with running_worker(site.server, tmp_path, real_toolkit(tmp_path)):
         errors = [site.jobs.finished(job)["job_error"] for job in jobs]
