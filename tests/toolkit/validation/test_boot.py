@@ -63,12 +63,12 @@ def read_at(disk: Path, offset: int, length: int) -> bytes:
 
 @pytest.mark.acceptance
 def test_pattern_that_never_comes_fails(booting_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--boot", "--boot-pattern", "no such text", "--boot-seconds", "4", "--no-digest", "--json"]
+    words = ["--boot", "--boot-pattern", "no such text", "--boot-seconds", "2", "--no-digest", "--json"]
     scratch = ["--scratch", str(booting_disk.parent)]
     assert main(["validate", str(booting_disk), "--for", "baremetal", *words, *scratch]) == 6
     report = json.loads(capsys.readouterr().out)
     assert report["checks"][-1]["verdict"] == "fail"
-    assert "did not show 'no such text' within 4 s" in report["checks"][-1]["reason"]
+    assert "did not show 'no such text' within 2 s" in report["checks"][-1]["reason"]
 
 
 @pytest.mark.acceptance
@@ -76,9 +76,9 @@ def test_pattern_that_never_comes_fails(booting_disk: Path, capsys: pytest.Captu
 def test_disk_without_boot_loader_fails_on_each_device(platform: str, tmp_path: Path) -> None:
     needs_client("qemu-system-x86_64")
     image = build_disk(tmp_path)
-    found = validation(image, platform, BootTrial(re.compile("login: "), 4, firmware="bios"))
+    found = validation(image, platform, BootTrial(re.compile("login: "), 2, firmware="bios"))
     assert found.checks[-1].verdict.value == "fail"
-    assert found.checks[-1].reason.startswith("the console did not show 'login: ' within 4 s")
+    assert found.checks[-1].reason.startswith("the console did not show 'login: ' within 2 s")
 
 
 def test_missing_qemu_is_exit_3_only_with_boot(
