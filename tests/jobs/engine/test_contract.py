@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service import __version__
 from image_service.core.errors import NotFound, StoreFailed, Unavailable
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.model import JobError, JobType, Step
@@ -45,6 +46,18 @@ def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
     ]
     assert driver.actions.jobs["customize"] is None
     driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
+
+
+def test_engine_is_told_the_version_that_carries_out_a_plan(driver: Driver) -> None:
+    compose = driver.begin(FETCH)
+    assert driver.end(compose) == (None, False)
+    plan = driver.connection.client.get_workflow_handle(compose.id)
+    done = [
+        event.workflow_task_completed_event_attributes
+        for event in driver.loop.run_until_complete(plan.fetch_history()).events
+        if event.HasField("workflow_task_completed_event_attributes")
+    ]
+    assert {each.worker_version.build_id for each in done} == {__version__}
 
 
 def test_plan_starts_once(driver: Driver) -> None:
