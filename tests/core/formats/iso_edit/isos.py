@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from image_service.core.extents import ExtentMap, FileExtent, Literal
 from image_service.core.formats.iso_edit.editor import IsoEditor
-from tests.acceptance.clients import needs_client
+from tests.acceptance.clients import needs_client, run_client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,6 +111,15 @@ def extract(data: bytes, directory: Path, *options: str) -> dict[str, bytes]:
     found = {str(file.relative_to(tree)): file.read_bytes() for file in tree.rglob("*") if file.is_file()}
     found.pop("boot.catalog", None)  # which xorriso adds
     return found
+
+
+def joliet_files_by_isoinfo(data: bytes, directory: Path) -> set[str]:
+    """Return the paths of the files in the tree of Joliet."""
+    image = directory / "listed.iso"
+    image.write_bytes(data)
+    listed = run_client("isoinfo", "-J", "-j", "iso8859-1", "-f", "-i", image).decode("latin-1").splitlines()
+    paths = [path.removesuffix(";1").lstrip("/") for path in listed]
+    return {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}
 
 
 def faults_by_isovfy(data: bytes, directory: Path) -> int:

@@ -28,6 +28,7 @@ from tests.core.formats.iso_edit.isos import (
     edit,
     extract,
     faults_by_isovfy,
+    joliet_files_by_isoinfo,
     make_iso,
     problems_by_sgdisk,
 )
@@ -71,6 +72,7 @@ def check(layout: str, puts: Mapping[str, bytes], directory: Path) -> None:
     assert extract(edited, directory) == expected
     if "-J" in COMMANDS[layout]:
         assert extract(edited, directory, "-read_fs", "norock").keys() == expected.keys()
+        assert joliet_files_by_isoinfo(edited, directory) == expected.keys()
     for start in HybridTables(base_of(base).read_at, len(base)).volumes:
         assert extract(edited[start:], directory) == expected
     found = faults_by_isovfy(edited, directory), problems_by_sgdisk(edited, directory)
