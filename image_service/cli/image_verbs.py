@@ -224,7 +224,19 @@ def _rows(document: bytes) -> list[dict[str, str]]:
     """Return the cells of each image in the table, by column."""
     rows = []
     try:
-        for image in json.loads(document)["images"]:
+        answer = json.loads(document)
+        superseded = [
+            {
+                **image,
+                "state": "superseded",
+                "bytes_done": image["size"],
+                "bytes_total": image["size"],
+                "retry_at": None,
+                "reason": f"kept for {image['mounts']} mounts",
+            }
+            for image in answer.get("superseded", ())  # which older services do not send
+        ]
+        for image in [*answer["images"], *superseded]:
             done, total = int(image["bytes_done"]), int(image["bytes_total"] or 0)
             share = f"{done * 100 // total}% of {total / _MIB:.1f} MiB" if total else f"{done / _MIB:.1f} MiB"
             row = {column: str(image[column] or "") for column in _COLUMNS if column != "progress"}

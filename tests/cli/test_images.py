@@ -339,11 +339,24 @@ def test_list_asks_a_running_service(run: Run, origin: Origin) -> None:
         "bytes_done": 2097152,
         "url": "http://h/",
     }
-    body = json.dumps({"images": [image]}).encode()
+    kept = {
+        "version": "8",
+        "cpu_architecture": "x86_64",
+        "type": "full-iso",
+        "sha256": "ab" * 32,
+        "size": 1048576,
+        "mounts": 3,
+        "is_kept_at_restart": True,
+    }
+    body = json.dumps({"images": [image], "superseded": [kept]}).encode()
     url = origin.serve("/base/images", Reply(body)).removesuffix("images")
     for option in ("--admin", "--url"):
         listed = run("images", "list", option, url)
         assert listed.status == 0
+        assert listed.output.decode().splitlines()[2].split() == [
+            *("8", "x86_64", "full-iso", "superseded", "100%", "of", "1.0", "MiB", "ab" * 6),
+            *("kept", "for", "3", "mounts"),
+        ]
         assert listed.output.decode().splitlines()[1].split() == [
             *("9", "x86_64", "full-iso", "failed", "2.0", "MiB", RETRY_AT, "cable\\x1bcut")
         ]

@@ -113,8 +113,8 @@ MUTATIONS = (
         "a mount may change its base",
         "dropped check",
         "server.snapshots.resolver",
-        "        if snapshot is None or base.sha256 != pin.base_sha256:\n",
-        "        if snapshot is None:\n",
+        "            if base.sha256 == sha256:\n                return base\n",
+        "            return base\n",
     ),
     Mutation(
         "images wait without end",

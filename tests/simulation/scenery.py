@@ -87,7 +87,7 @@ def _make_iso(number: int) -> bytes:
 
 @attrs.define(eq=False)
 class SimulatedCatalog:
-    """The base image that `4.20` names now."""
+    """The base image that `4.20` names now, and the other one, which each replica keeps for its mounts."""
 
     images: list[BaseImage]
     current: int = 0
@@ -102,5 +102,4 @@ class SimulatedCatalog:
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
         """As `BaseImageSource.find_by_digest`."""
         del kind
-        image = self.images[self.current]
-        return image if image.sha256 == sha256 else None
+        return next((image for image in self.images if image.sha256 == sha256), None)

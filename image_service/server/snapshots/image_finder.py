@@ -25,6 +25,7 @@ from image_service.server.assisted.caller import CALLER, Caller
 from image_service.server.snapshots.lookups import CachedLookup, NewestLookup
 from image_service.server.snapshots.mounts import Mount, Mounts, is_of
 from image_service.server.snapshots.retention import Retention
+from image_service.server.snapshots.storage.repository_access import READ, RETRY_AFTER_SECONDS
 from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.versions import ComposedVersion, ImageRequest, ReadMode, Version
 from image_service.server.transport.admission.addresses import address_group
@@ -289,16 +290,30 @@ class ImageFinder:
         try:
             version = await self._restore(reader, stored)
             if version is None:
+                self._check_mounts_are_read(request)
                 return None
             if is_named and not (await self._continue(version, reader.credentials)).is_named_by(request):
                 return None
         except VersionLost:
             if is_named:
                 return None
+            self._check_mounts_are_read(request)
             raise
         if self.mounts.find(reader) is None:
             self.mounts.adopt(reader, version, reader_counter, stored)
         return version
+
+    def _check_mounts_are_read(self, request: ImageRequest) -> None:
+        """Refuse a further range that may be of a mount of a superseded base image, which cannot be read now.
+
+        Else the newest version would be another one.
+        """
+        is_further = request.mode is ReadMode.RESUME and not request.starts_over
+        if is_further and self.retention.has_superseded and self.snapshots.store_failing[READ]:
+            raise Unavailable(
+                "what this client is reading cannot be read from the store now",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )
 
     async def _restore(self, reader: Reader, stored: StoredMount | None) -> Version | None:
         """Return the stored version; the one that is known here if there is none, or none can be read.

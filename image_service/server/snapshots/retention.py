@@ -51,6 +51,11 @@ class Retention:
         """What retained versions take in memory, about."""
         return self._retained.held_bytes
 
+    @property
+    def has_superseded(self) -> bool:
+        """True if mounts may read a base image that another one has replaced."""
+        return bool(self._superseded)
+
     def retain(self, request: ImageRequest, composed: ComposedVersion) -> None:
         """Make a version findable by its entity tag, which a client is about to get."""
         reader = request.reader

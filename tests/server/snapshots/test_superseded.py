@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from image_service.core.errors import UnknownBaseImage, Unprocessable
+from image_service.core.errors import Unavailable, UnknownBaseImage, Unprocessable
 from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.images.building import base_image
 from tests.server.snapshots.doubles import FULL, REF, VERSION, WINDOW_SECONDS, World, infra_env_of
 from tests.server.snapshots.doubles import world as make_world
-from tests.server.snapshots.mounting import OPEN_REF, Client, bytes_of, etag_of, restart
+from tests.server.snapshots.mounting import (
+    OPEN_REF,
+    Client,
+    bytes_of,
+    etag_of,
+    restart,
+    use_faulty_repository,
+)
 from tests.server.snapshots.outcomes import outcome
 
 if TYPE_CHECKING:
@@ -121,6 +128,27 @@ def test_mount_whose_base_is_nowhere_is_refused_until_it_starts_over(superseding
     from_start = ImageRequest(client.reader, ReadMode.RESUME, starts_over=True)
     assert bytes_of(client.ask(from_start).composed) != first
     assert bytes_of(client.range()) != first
+
+
+@pytest.mark.parametrize("method", ["find_mount", "load"])
+def test_mount_is_refused_while_it_cannot_be_read_from_the_store(
+    superseding: Superseding, method: str
+) -> None:
+    """Else a client in the middle of the old base image would get bytes of the new one."""
+    world, client = superseding.world, Client(superseding.world)
+    store = use_faulty_repository(world)
+    superseding.put(b"old")
+    first = bytes_of(client.range())
+    superseding.put(b"new")
+    superseding.restart()
+    store.broken = {method}
+    assert isinstance(client.ask().error, Unavailable)
+    newcomer = Client(world, address="192.0.2.2")
+    from_start = ImageRequest(newcomer.reader, ReadMode.RESUME, starts_over=True)
+    assert bytes_of(newcomer.ask(from_start).composed) != first
+    store.broken.clear()
+    world.clock.advance(2)
+    assert bytes_of(client.range()) == first
 
 
 def test_base_is_kept_while_a_stored_mount_names_it(superseding: Superseding) -> None:
