@@ -116,6 +116,11 @@ class SupersededBases:
             )
         return [each.base for each in found if each.base is not None]
 
+    @property
+    def is_opening(self) -> bool:
+        """True while some are being opened, or it is not known yet whether they are superseded."""
+        return bool(self._to_open) or any(each.base is None for each in self._kept)
+
     def record_mounts(self, mounts: Mapping[str, int]) -> None:
         """Take over how many mounts read each base image, by digest."""
         self._mounts = mounts

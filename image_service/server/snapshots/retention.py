@@ -27,6 +27,10 @@ _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 class SupersededBaseStore(Protocol):
     """Keeps the files of superseded base images."""
 
+    @property
+    def is_opening(self) -> bool:
+        """True while some are being opened, or it is not known yet whether they are superseded."""
+
     def record_mounts(self, mounts: Mapping[str, int]) -> None:
         """Take over how many stored mounts read each base image, by digest."""
 
@@ -54,7 +58,7 @@ class Retention:
     @property
     def has_superseded(self) -> bool:
         """True if mounts may read a base image that another one has replaced."""
-        return bool(self._superseded)
+        return bool(self._superseded) or (self.bases is not None and self.bases.is_opening)
 
     def retain(self, request: ImageRequest, composed: ComposedVersion) -> None:
         """Make a version findable by its entity tag, which a client is about to get."""

@@ -63,12 +63,14 @@ class FakeCatalog:
         superseded: that are kept.
         asked: how often for each.
         mounts: of each base image, as they were last counted.
+        is_opening: superseded ones are being opened.
     """
 
     images: dict[tuple[str, str, Kind], BaseImage]
     superseded: list[BaseImage] = attrs.field(factory=list)
     asked: Counter[tuple[str, str, Kind]] = attrs.field(factory=Counter)
     mounts: Mapping[str, int] = attrs.field(factory=dict)
+    is_opening: bool = False
 
     def find_base_image(self, version: str, architecture: str, kind: Kind) -> BaseImage:
         """As ``Catalog.find_base_image``."""
@@ -83,7 +85,10 @@ class FakeCatalog:
     def find_by_digest(self, sha256: str, kind: Kind) -> BaseImage | None:
         """As ``Catalog.find_by_digest``."""
         bases = (base for (_, _, of), base in self.images.items() if of is kind.base_kind)
-        return next((base for base in (*bases, *self.superseded) if base.sha256 == sha256), None)
+        found = next((base for base in (*bases, *self.superseded) if base.sha256 == sha256), None)
+        if found is None and self.is_opening:
+            raise Unavailable("the base image is being opened", retry_after_seconds=5)
+        return found
 
     def record_mounts(self, mounts: Mapping[str, int]) -> None:
         """As ``SupersededBases.record_mounts``."""

@@ -131,8 +131,9 @@ def test_mount_whose_base_is_nowhere_is_refused_until_it_starts_over(superseding
 
 
 @pytest.mark.parametrize("method", ["find_mount", "load"])
+@pytest.mark.parametrize("is_open", [True, False])
 def test_mount_is_refused_while_it_cannot_be_read_from_the_store(
-    superseding: Superseding, method: str
+    superseding: Superseding, method: str, *, is_open: bool
 ) -> None:
     """Else a client in the middle of the old base image would get bytes of the new one."""
     world, client = superseding.world, Client(superseding.world)
@@ -140,6 +141,8 @@ def test_mount_is_refused_while_it_cannot_be_read_from_the_store(
     superseding.put(b"old")
     first = bytes_of(client.range())
     superseding.put(b"new")
+    superseded = world.catalog.superseded
+    world.catalog.superseded, world.catalog.is_opening = superseded if is_open else [], not is_open
     superseding.restart()
     store.broken = {method}
     assert isinstance(client.ask().error, Unavailable)
@@ -147,6 +150,7 @@ def test_mount_is_refused_while_it_cannot_be_read_from_the_store(
     from_start = ImageRequest(newcomer.reader, ReadMode.RESUME, starts_over=True)
     assert bytes_of(newcomer.ask(from_start).composed) != first
     store.broken.clear()
+    world.catalog.superseded = superseded
     world.clock.advance(2)
     assert bytes_of(client.range()) == first
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from image_service.tools.loadtest.fleet.splice import SplicedBase
 
 START_SECONDS = 120.0
+MOUNT_WINDOW_SECONDS = 600
+"""Longer than a restart takes on a busy machine, after which a mount would get the newest version."""
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
@@ -52,6 +54,7 @@ class FleetService:
             "LISTEN_ADDRESS": "127.0.0.1",
             "LISTEN_PORT": str(self.port),
             "MAX_CONNECTIONS": str(connections),
+            "MOUNT_WINDOW": str(MOUNT_WINDOW_SECONDS),
             "OS_IMAGES": f"@{self._images}",
         }
         self._process: subprocess.Popen[bytes] | None = None
