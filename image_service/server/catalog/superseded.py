@@ -218,6 +218,9 @@ class SupersededBases:
             )
             self._kept.remove(kept)
             self._to_open.append(record)  # for the next ``update``
+        except Exception:  # noqa: BLE001 - a bug in reading one image must not harm the others
+            self._log.failure("unexpected error while opening superseded base image {image}", image=image)
+            self._kept.remove(kept)
         else:
             self._shared.files.add_file(base.file)
             kept.base = base

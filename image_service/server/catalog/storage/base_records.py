@@ -14,6 +14,7 @@ import attrs
 from image_service.common.concurrency.interruption import Interruption
 from image_service.common.files.atomic import atomic_write
 from image_service.common.http.origins import public_url
+from image_service.core.images.reference import Kind
 from image_service.server.catalog.storage.data_dir import SUPERSEDED_SUFFIX
 from image_service.settings.os_images import OsImage
 
@@ -119,6 +120,7 @@ class BaseRecords:
 
 def _parse(members: dict[str, Any]) -> BaseRecord:
     entry, pin = members["entry"], members["pin"]
+    Kind(entry["image_type"])  # else a ValueError: it is of a later release
     entry["openshift_versions"] = tuple(entry["openshift_versions"])
     entry["unknown_members"] = tuple(entry["unknown_members"])
     return BaseRecord(OsImage(**entry), str(members["sha256"]), None if pin is None else Pin(**pin))
