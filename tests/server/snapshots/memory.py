@@ -70,9 +70,8 @@ class MemoryRepository:
         self._rows[key, generation] = _Row(
             StoredSnapshot(generation, taken_at, taken_at, layout=layout), sealed, taken_at
         )
-        for other in self._generations(key):
-            if other <= generation - KEPT_GENERATIONS:
-                del self._rows[key, other]
+        for other in sorted(self._generations(key))[:-KEPT_GENERATIONS]:
+            del self._rows[key, other]
         return True
 
     async def record_validation(self, key: bytes, generation: int, at: float) -> bool:

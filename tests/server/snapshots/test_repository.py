@@ -304,6 +304,14 @@ async def test_validated_or_read_snapshots_are_in_use(store: SnapshotRepository)
 
 
 @ensure_deferred
+async def test_number_far_above_the_newest_removes_no_generation(store: SnapshotRepository) -> None:
+    """A process that could not read the newest one begins at a random number."""
+    await store.add(KEY, 7, b"old", T)
+    await store.add(KEY, 2**61, b"new", T + 1)
+    assert await store.load(KEY, 7) == b"old"
+
+
+@ensure_deferred
 async def test_superseded_generations_are_removed_one_by_one(store: SnapshotRepository) -> None:
     for generation in (1, 2, 3):
         await store.add(KEY, generation, b"x", T + generation)

@@ -21,7 +21,6 @@ import attrs
 from image_service.core.errors import StoreFailed, StoreFull
 from image_service.server.snapshots.storage import sql_statements as sql
 from image_service.server.snapshots.storage.repository import (
-    KEPT_GENERATIONS,
     NO_LAYOUT,
     StoredMount,
     StoredSnapshot,
@@ -139,8 +138,7 @@ class SqlRepository:
             if not connection.execute(self._add_snapshot, {**row, **whose}).rowcount:
                 return False
             connection.execute(sql.ADD_PAYLOAD, {"key": key, "generation": generation, "sealed": sealed})
-            surplus = {"of": key, "number": generation - KEPT_GENERATIONS}
-            connection.execute(sql.REMOVE_GENERATIONS, surplus)
+            connection.execute(sql.REMOVE_GENERATIONS, {"of": key})
             if owner is not None:
                 surplus = {"infra_env": owner.infra_env, "before": self._idle_before}
                 connection.execute(sql.REMOVE_CREDENTIALS, surplus)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from image_service.server.snapshots.storage.repository import KEPT_CREDENTIALS
+from image_service.server.snapshots.storage.repository import KEPT_CREDENTIALS, KEPT_GENERATIONS
 
 if TYPE_CHECKING:
     from image_service.common.database.database import Database
@@ -173,8 +173,16 @@ HAS_ENDED = sa.select(
 FIND_LAYOUT = _select(SNAPSHOTS.c.layout).where(_is_generation(SNAPSHOTS), _HAS_PAYLOAD)
 LOAD = _select(PAYLOADS.c.sealed).where(_is_generation(PAYLOADS))
 ADD_PAYLOAD = sa.insert(PAYLOADS)
+_SURPLUS = (  # a number may be far above the one before it
+    sa.select(_OLDER.c.generation)
+    .where(_OLDER.c.key == _OF)
+    .order_by(_OLDER.c.generation.desc())
+    .offset(KEPT_GENERATIONS)
+    .limit(1)
+    .scalar_subquery()
+)
 REMOVE_GENERATIONS = sa.delete(SNAPSHOTS).where(
-    SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _NUMBER, ~_IS_PINNED
+    SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation <= _SURPLUS, ~_IS_PINNED
 )
 REMOVE_CREDENTIALS = sa.delete(SNAPSHOTS).where(
     SNAPSHOTS.c.infra_env == _INFRA_ENV,
