@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from tests.simulation.blocks import run_blocks
 from tests.simulation.downloads import run_downloads
 from tests.simulation.histories import describe, run_history
+from tests.simulation.jobs import run_jobs
 from tests.simulation.scenery import scenery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 REPLICAS = "replicas"
-FILES = {"downloads": run_downloads, "blocks": run_blocks}
+OTHERS = {"downloads": run_downloads, "blocks": run_blocks, "jobs": run_jobs}
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--histories", type=int, default=1, help="carry out so many, from this seed on")
-    parser.add_argument("--of", choices=[REPLICAS, *FILES], default=REPLICAS, help="what is simulated")
+    parser.add_argument("--of", choices=[REPLICAS, *OTHERS], default=REPLICAS, help="what is simulated")
     parser.add_argument(
         "--quiet", action="store_true", help="exit with 1 at the first fault, without shortening it"
     )
@@ -34,7 +35,7 @@ def main() -> None:
     if options.of == REPLICAS:
         run_replicas(seeds, is_quiet=options.quiet)
     else:
-        run_files(FILES[options.of], seeds)
+        run_others(OTHERS[options.of], seeds)
 
 
 def run_replicas(seeds: range, *, is_quiet: bool) -> None:
@@ -52,8 +53,8 @@ def run_replicas(seeds: range, *, is_quiet: bool) -> None:
     say(f"no fault in {len(seeds)} histories of {seconds:,.0f} simulated seconds")
 
 
-def run_files(run: Callable[[Path, int], list[str]], seeds: range) -> None:
-    """Carry out histories of files."""
+def run_others(run: Callable[[Path, int], list[str]], seeds: range) -> None:
+    """Carry out histories of files or jobs."""
     for seed in seeds:
         with TemporaryDirectory() as directory:
             if faults := run(Path(directory), seed):

@@ -27,6 +27,8 @@ ALONE_SECONDS = 1.0
 """Before the end of a mount's window, in which it is open whether the mount goes on."""
 GIVE_UP_SECONDS = 10.0
 """After which a client waits no longer."""
+BROKEN = 0.1
+"""The part of responses after whose beginning the connection breaks."""
 CONTENT = frozenset({200, 206})
 """Statuses of responses with content."""
 REFUSALS = frozenset({401, 403, 404, 409})
@@ -78,6 +80,7 @@ class Reply:
 
     Args:
         was_awaited: the replica had to wait for something before it could respond.
+        content: that has arrived.
     """
 
     status: int
@@ -85,6 +88,7 @@ class Reply:
     body: Sequence[Extent]
     end: Callable[[], None]
     was_awaited: bool = True
+    content: bytes = attrs.field(default=b"", repr=False)
 
 
 @attrs.define(eq=False)
@@ -94,6 +98,7 @@ class SimulatedClient:
     Args:
         is_complete: its URL says all; else assisted-service says which image it gets.
         size: of the image.
+        may_break: its connections break now and then.
         etags: that it has seen.
         reading: the entity tag of what it is in the middle of.
         read_at: when it last read of that.
@@ -109,6 +114,7 @@ class SimulatedClient:
     machine: Machine
     oracle: Oracle
     is_complete: bool = True
+    may_break: bool = True
     etags: list[str] = attrs.field(factory=list)
     reading: str | None = None
     read_at: float = -inf
@@ -154,6 +160,7 @@ class SimulatedClient:
             reply = await self._exchange(replica, asked)
             if reply is not None:
                 content, is_whole = await self._read(replica, reply)
+                reply.content = content
                 self._check(asked, reply, content, asked_at, token, is_whole=is_whole)
                 etag = reply.fields.get("ETag", "")[:9]
                 events.record(
@@ -173,7 +180,8 @@ class SimulatedClient:
                 and token == self.token
             ):
                 self.etags = [*self.etags, reply.fields["ETag"]][-3:]
-                self.reading = self.etags[-1] if is_alone else None
+                is_heard = events.now > self.oracle.unheard_until  # else another replica may not know
+                self.reading = self.etags[-1] if is_alone and is_heard else None
                 self.read_at = events.now
 
     async def _exchange(self, replica: Replica, asked: Asked) -> Reply | None:
@@ -237,7 +245,7 @@ class SimulatedClient:
         self.machine.callLater(self.machine.events.chance.uniform(0.0005, 0.02), deliver)
 
     async def _read(self, replica: Replica, reply: Reply) -> tuple[bytes, bool]:
-        """Read what is sent, in two parts; the second is missing if the replica ends."""
+        """Read what is sent, in two parts; the second is missing if replica or connection ends."""
         content = b"".join(map(_read_extent, reply.body))
         first = self.machine.events.chance.randrange(len(content) + 1)
         if content:
@@ -245,6 +253,9 @@ class SimulatedClient:
         if replica.machine.is_dead:
             return content[:first], first == len(content)
         replica.machine.callLater(0, reply.end)
+        if self.may_break and self.machine.events.chance.random() < BROKEN:
+            self._connections.pop(replica, None)
+            return content[:first], False
         return content, True
 
     # Checks.
@@ -263,7 +274,7 @@ class SimulatedClient:
         if reply.status not in {*CONTENT, 304}:
             if reply.status == 500:
                 self.oracle.fail(f"{asked} is answered with 500")
-            if reply.status in REFUSALS:
+            if reply.status in REFUSALS and asked.start is None:  # else a mount may be lost
                 self.oracle.check_refusal(self.infra_env, token, asked_at)
             return
         etag = reply.fields.get("ETag", "")

@@ -72,10 +72,11 @@ class SimulatedDisk:
         return make_call
 
     def step(self) -> None:
-        """Let the power fail, if it is time."""
+        """Let the power fail, if it is time; from then on nothing can be done until the restart."""
         self.steps_left -= 1
         if self.steps_left == 0:
             self._left = self._survivors()
+        if self.steps_left <= 0:
             raise PowerFailure
 
     def write_back(self) -> None:
@@ -85,6 +86,7 @@ class SimulatedDisk:
 
     def restart(self) -> None:
         """Start the machine again: the directory has what is left, all of it on the disk."""
+        self.steps_left = inf
         for path in self.directory.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
@@ -100,7 +102,6 @@ class SimulatedDisk:
                         os.pwrite(file.fileno(), page, start)
         self._names = [self._current()]
         self._pages = {inode: self._read(inode) for inode in self._names[0].values()}
-        self.steps_left = inf
 
     def close(self) -> None:
         """Close the descriptors, and forget everything."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-VERSIONS = 3
+VERSIONS = 4
 MOST_BYTES = 40_000
 ATTEMPTS = 12
 
@@ -71,13 +71,16 @@ class SimulatedOrigin:
         self.is_well = False
         self.now = 0.0
         kind = chance.choice(("ETag", "ETag", "Last-Modified", "none"))
-        self.versions = [self._make_version(kind, number) for number in range(VERSIONS)]
+        sizes = [chance.randrange(1, MOST_BYTES)] * VERSIONS
+        if chance.random() < 0.5:
+            sizes = [chance.randrange(1, MOST_BYTES) for _ in range(VERSIONS)]
+        self.versions = [self._make_version(kind, number, size) for number, size in enumerate(sizes)]
         self._current = 0
 
-    def _make_version(self, kind: str, number: int) -> OriginVersion:
+    def _make_version(self, kind: str, number: int, size: int) -> OriginVersion:
         value = f'"{number}"' if kind == "ETag" else formatdate(number * 1000, usegmt=True)
         fields = {kind: value, "Date": formatdate(100_000, usegmt=True)}
-        return OriginVersion(self._chance.randbytes(self._chance.randrange(1, MOST_BYTES)), fields)
+        return OriginVersion(self._chance.randbytes(size), fields)
 
     @contextmanager
     def fetch(
@@ -86,14 +89,14 @@ class SimulatedOrigin:
         """As `OriginClient.fetch`."""
         if self._happens(0.2):
             raise Unavailable("refused")
-        if self._happens(0.15):
+        if self._happens(0.4):
             self._current = min(self._current + 1, VERSIONS - 1)
         yield self._respond(self.versions[self._current], headers)
 
     def _respond(self, version: OriginVersion, headers: Mapping[str, str]) -> SimulatedResponse:
         size, start = len(version.content), int(headers.get("Range", "bytes=0-")[6:-1])
         asked = headers.get("If-Match") or headers.get("If-Unmodified-Since")
-        is_same = asked in {None, *version.fields.values()} or self._happens(0.3)
+        is_same = asked in {None, *version.fields.values()} or self._happens(0.5)
         if not is_same:
             return SimulatedResponse(412, {}, 0, iter(()))
         if start == 0 or self._happens(0.1):
@@ -109,7 +112,7 @@ class SimulatedOrigin:
 
     def _send(self, content: bytes, start: int, *, may_exceed: bool = True) -> Iterator[bytes]:
         while start < len(content):
-            if self._happens(0.1):
+            if self._happens(0.2):
                 raise Unavailable("the connection broke")
             self.now += self._chance.random()
             self._disk.step()

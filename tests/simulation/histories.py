@@ -33,7 +33,9 @@ WEIGHTS = {
     "read_next": 10,
     "mount": 14,
     "stream": 4,
-    "meet": 4,
+    "meet": 3,
+    "meet_slowly": 3,
+    "come_back": 3,
     "change": 14,
     "refuse": 2,
     "permit": 3,
@@ -51,7 +53,7 @@ WEIGHTS = {
     "step_clock": 1,
 }
 """How often each act, a method of `World`, is chosen."""
-FAULTS = ("trouble", "kill", "stop", "pause", "disconnect", "lose_database", "step_clock")
+FAULTS = ("trouble", "meet_slowly", "kill", "stop", "pause", "disconnect", "lose_database", "step_clock")
 """Acts that are left out of every second history: without them the oracle is stricter."""
 STEPS = 30
 MEAN_SECONDS = 1.2

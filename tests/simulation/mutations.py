@@ -280,14 +280,6 @@ MUTATIONS = (
         "downloads",
     ),
     Mutation(
-        "a part is appended wherever it begins",
-        "dropped check",
-        "server.catalog.download.downloader",
-        "    fits = first == file.length and first <= last",
-        "    fits = first <= last",
-        "downloads",
-    ),
-    Mutation(
         "blocks are trusted after a power failure",
         "dropped check",
         "common.files.block_cache.version_files",
@@ -318,6 +310,30 @@ MUTATIONS = (
         "            if self._used_bytes() + count > self.max_bytes * HIGH:\n",
         "            if count > self.max_bytes * HIGH:\n",
         "blocks",
+    ),
+    Mutation(
+        "a compose that has ended goes on",
+        "dropped check",
+        "jobs.database.composes",
+        "    return sa.update(COMPOSES).where(COMPOSES.c.id == compose_id, UNFINISHED)\n",
+        "    return sa.update(COMPOSES).where(COMPOSES.c.id == compose_id)\n",
+        "jobs",
+    ),
+    Mutation(
+        "composes that nobody has started wait",
+        "lost wake-up",
+        "jobs.dispatch.upkeep",
+        "        for compose in await self._in_thread(find):\n",
+        "        for compose in (await self._in_thread(find))[:0]:\n",
+        "jobs",
+    ),
+    Mutation(
+        "composes whose plan is lost do not end",
+        "lost wake-up",
+        "jobs.dispatch.upkeep",
+        "        for compose_id in ids:\n",
+        "        for compose_id in ids[:0]:\n",
+        "jobs",
     ),
 )
 

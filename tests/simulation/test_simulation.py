@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import LoggedFailures
     from tests.simulation.scenery import Scenery
 
-HISTORIES = 20
+HISTORIES = 15
 """Of one test."""
 
 

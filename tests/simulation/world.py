@@ -12,9 +12,9 @@ from twisted.internet.task import deferLater
 
 from image_service.core.errors import Conflict, Forbidden, NotFound
 from tests.simulation.assisted import TIMEOUT_SECONDS, AssistedState, InfraEnvState, Mood, SimulatedAssisted
-from tests.simulation.client import SimulatedClient
+from tests.simulation.client import CONTENT, SimulatedClient
 from tests.simulation.events import Events, Machine
-from tests.simulation.oracle import TTL_SECONDS, WINDOW_SECONDS, Oracle
+from tests.simulation.oracle import REFUSED_SECONDS, TTL_SECONDS, WINDOW_SECONDS, Oracle
 from tests.simulation.replica import Connection, Link, Replica, ReplicaDatabase
 from tests.simulation.scenery import PADDING_BYTES, SimulatedCatalog
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from typing import Any
 
+    from tests.simulation.client import Asked, Reply
     from tests.simulation.histories import Step
     from tests.simulation.scenery import Scenery
 
@@ -175,7 +176,9 @@ class World:
             if self.chance.random() < 0.5:
                 infra_env.refusal = None
             self._record(infra_env)
-        calm = max(self.oracle.disturbed_until, self.assisted.calm_at, self.events.now + TTL_SECONDS)
+        for client in self.clients:
+            client.may_break = False
+        calm = max(self.oracle.disturbed_until, self.assisted.calm_at, self.events.now + REFUSED_SECONDS + 1)
         self.run_for(calm - self.events.now)
         for replica in self.replicas:
             for client in self.clients:
@@ -262,8 +265,10 @@ class World:
 
     def trouble(self, which: float, seconds: float, *_: float) -> None:
         """assisted-service does not behave for a while."""
-        self.assisted.mood = _pick(tuple(Mood)[1:], which)
-        self.assisted.until = self.events.now + 1 + 39 * seconds**2
+        self._disturb_assisted(_pick(tuple(Mood)[1:], which), 1 + 39 * seconds**2)
+
+    def _disturb_assisted(self, mood: Mood, seconds: float) -> None:
+        self.assisted.mood, self.assisted.until = mood, self.events.now + seconds
         self.events.record(f"assisted is {self.assisted.mood.value} until {self.assisted.until}")
         self._record_mood(is_well=False)
         self.machine.callLater(self.assisted.until - self.events.now + 35, self._recover)
@@ -336,9 +341,22 @@ class World:
     # What clients do.
 
     def read_whole(self, which: float, where: float, *_: float) -> None:
-        """A client reads the whole."""
-        client = _pick(self.clients, which)
-        self.spawn(client.send(_pick(self.replicas, where), client.ask_whole()))
+        """A client reads the whole, and goes on at another replica where a connection broke."""
+        self.spawn(self._read_whole(_pick(self.clients, which), int(where * len(self.replicas))))
+
+    async def _read_whole(self, client: SimulatedClient, where: int) -> None:
+        content, etag, token = b"", "", client.token
+        for number in range(where, where + 5):
+            asked = client.ask_whole()
+            if content:
+                asked = client.ask_range(len(content), client.size, ("if-range", etag))
+            reply = await client.send(self.replicas[number % len(self.replicas)], asked)
+            if reply is None or reply.status not in CONTENT or client.token != token:
+                return
+            content, etag = (content if reply.status == 206 else b"") + reply.content, reply.fields["ETag"]
+            if len(content) == client.size:
+                self.oracle.check_bytes(client.infra_env, token, etag, 0, content)
+                return
 
     def rush(self, which: float, *_: float) -> None:
         """A client asks all replicas for the head at once."""
@@ -415,17 +433,43 @@ class World:
         client = self._make_client(next(self._next_client), infra_env)
         self.spawn(self._meet(client, _pick(self.replicas, where), 6 * seconds, int(start * PADDING_BYTES)))
 
+    def meet_slowly(self, which: float, where: float, seconds: float, start: float, *_: float) -> None:
+        """The same while assisted-service is slow."""
+        self._disturb_assisted(Mood.SLOW, 10)
+        self.meet(which, where, seconds, start)
+
     async def _meet(self, client: SimulatedClient, first: Replica, after: float, start: int) -> None:
         await deferLater(self.machine, after)
         await client.send(first, client.ask_whole("HEAD"))
         asked = client.ask_range(start + 70000, start + 74000)
-        replies = await DeferredList(
-            [Deferred.fromCoroutine(client.send(replica, asked)) for replica in self.replicas],
-            fireOnOneErrback=True,
-        )
+        sent = [Deferred.fromCoroutine(self._send_late(client, replica, asked)) for replica in self.replicas]
+        replies = await DeferredList(sent, fireOnOneErrback=True)
         etags = {reply.fields["ETag"] for _, reply in replies if reply is not None and reply.status == 206}
         if len(etags) > 1 and self.events.now > self.oracle.unheard_until:
             self.oracle.fail(f"{client.name} gets parts of {len(etags)} versions at once")
+
+    async def _send_late(self, client: SimulatedClient, replica: Replica, asked: Asked) -> Reply | None:
+        await deferLater(self.machine, 1.2 * self.chance.random() ** 2)
+        return await client.send(replica, asked)
+
+    def come_back(self, which: float, where: float, start: float, *_: float) -> None:
+        """A client reads a version that is superseded, begins anew at another replica, and comes back."""
+        client, number = _pick(self.clients, which), int(where * len(self.replicas))
+        replicas = self.replicas[number], self.replicas[number - 1]
+        self.spawn(self._come_back(client, *replicas, int(start * PADDING_BYTES) + 66000))
+
+    async def _come_back(self, client: SimulatedClient, first: Replica, second: Replica, start: int) -> None:
+        await client.send(first, client.ask_range(0, 34816))
+        infra_env = self.assisted.infra_envs[client.infra_env]
+        infra_env.text += 1
+        self._record(infra_env)
+        for _ in range(8):
+            await deferLater(self.machine, 1.6 * self.chance.random())
+            await client.send(first, client.ask_range(start, start + 500))
+        for _ in range(2):
+            await client.send(first, client.ask_range(start, start + 500))
+        await client.send(second, client.ask_range(0, 34816))
+        await client.send(first, client.ask_range(start, start + 500))
 
     def wait(self, seconds: float, *_: float) -> None:
         """Nothing happens for a while."""

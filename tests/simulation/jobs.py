@@ -1,0 +1,525 @@
+"""Simulated jobs: replicas of the jobs role over one database, workers, an engine; and what befalls them.
+
+The engine is replaced at its interface. Each compose ends once, by what it has come to; what it publishes is,
+whole, what the accepted attempt of a worker has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing, suppress
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from unittest.mock import patch
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - another than the built-in
+from twisted.internet.task import LoopingCall, deferLater
+
+from image_service.common.objects.directory import DirectoryStore
+from image_service.core.errors import EngineUnavailable, ImageServiceError, NotFound, StoreFailed, Unavailable
+from image_service.jobs.database.composes import ComposeRepository
+from image_service.jobs.database.job_queues import JobQueues
+from image_service.jobs.database.jobs import JobRepository
+from image_service.jobs.database.objects import ObjectRepository
+from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.workers import WorkerRepository
+from image_service.jobs.dispatch import dispatcher
+from image_service.jobs.dispatch.actions import JobPlanActions
+from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
+from image_service.jobs.dispatch.compose_plans import ComposePlans
+from image_service.jobs.dispatch.dispatcher import JobDispatcher, WorkerPoll
+from image_service.jobs.dispatch.handout import JobHandout
+from image_service.jobs.dispatch.results import DeclaredArtifact, WorkerResult
+from image_service.jobs.dispatch.rows import DispatchRows
+from image_service.jobs.dispatch.tokens import JobTokens
+from image_service.jobs.dispatch.upkeep import RECONCILE_SECONDS, Reconciler
+from image_service.jobs.dispatch.upload_slots import UploadSlots
+from image_service.jobs.engine.engine import PlanState, Task, queue_name
+from image_service.jobs.model import (
+    Compose,
+    ComposePlan,
+    ComposeState,
+    JobError,
+    JobErrorId,
+    JobType,
+    Step,
+    job_id_of,
+)
+from image_service.jobs.principal import Principal
+from image_service.settings.jobs.jobs import JobsSettings
+from tests.jobs.database.composing import BUDGET, CUSTOMIZATION, SECRET, make_compose
+from tests.jobs.dispatch.contents import received
+from tests.jobs.dispatch.doubles import MemoryContents, SilentObserver
+from tests.simulation.events import Events, Machine
+from tests.simulation.replica import Connection, Link, Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from image_service.common.database.database import Database
+    from image_service.jobs.artifacts.contents import Contents
+    from image_service.jobs.dispatch.handout import HandedJob
+
+T = TypeVar("T")
+
+HEARTBEAT_SECONDS = 10.0
+CALL_SECONDS = 20.0
+"""After which a call of a replica that does not answer is repeated."""
+ATTEMPTS = 3
+MOST_COMPOSES = 4
+HISTORY_SECONDS = 30.0
+CALM_SECONDS = 240.0
+"""In which each compose ends after the last fault."""
+LOST = JobError(JobErrorId.WORKER_LOST, "no heartbeat")
+PLAN = ComposePlan(
+    (
+        Step("customize", JobType.CUSTOMIZE, {"output": "disk.raw"}, {"base": "base"}),
+        Step("convert", JobType.CONVERT, {"output": "disk.vmdk"}, {"base": "base"}, ("customize",)),
+    ),
+    "convert/disk.vmdk",
+    "disk.vmdk",
+)
+
+
+@attrs.define(eq=False)
+class Attempt:
+    """An attempt in the engine; ``over`` fires with its error, or `LOST`."""
+
+    task: Task
+    beat_at: float = 0.0
+    over: Deferred[JobError | None] = attrs.field(factory=Deferred)
+
+
+@attrs.define(eq=False)
+class SimulatedEngine:
+    """The engine, which keeps what it knows unless it is made to lose a plan."""
+
+    world: JobsWorld
+    plans: dict[str, PlanState] = attrs.field(factory=dict)
+    accepted: dict[str, int] = attrs.field(factory=dict)
+    """The attempt of each job whose end was accepted."""
+    _machines: dict[str, Machine] = attrs.field(factory=dict)
+    _running: dict[str, Deferred[None]] = attrs.field(factory=dict)
+    _queues: dict[str, list[Attempt]] = attrs.field(factory=dict)
+    _present: dict[bytes, Attempt] = attrs.field(factory=dict)
+    _numbers: Iterator[int] = attrs.field(factory=count)
+
+    def start_plan(self, compose: Compose) -> bool:
+        """As `Engine.start_plan`."""
+        if compose.id in self.plans:
+            return False
+        self.plans[compose.id] = PlanState.RUNNING
+        machine = self._machines[compose.id] = Machine(self.world.events, "engine")
+        self._running[compose.id] = Deferred.fromCoroutine(self._run(compose, machine))
+        self._running[compose.id].addErrback(self.world.fail_unexpected)
+        return True
+
+    def cancel_plan(self, compose_id: str) -> None:
+        """As `Engine.cancel_plan`."""
+        if self.plans.get(compose_id) is PlanState.RUNNING:
+            self._running[compose_id].cancel()
+
+    def lose(self, compose_id: str, state: PlanState) -> None:
+        """Forget a plan, or end it without its last step."""
+        if self.plans.get(compose_id) is PlanState.RUNNING:
+            self._machines[compose_id].kill()
+            self.plans[compose_id] = state
+            self.world.lost.add(compose_id)
+
+    async def poll(self, machine: Machine, queue: str, seconds: float) -> Task | None:
+        """As `Engine.poll`."""
+        end = machine.seconds() + seconds
+        while not (waiting := self._queues.get(queue)):
+            if machine.seconds() >= end:
+                return None
+            await deferLater(machine, 0.5)
+        attempt = waiting.pop(0)
+        attempt.beat_at = machine.seconds()
+        self._present[attempt.task.token] = attempt
+        self._watch(attempt)
+        return attempt.task
+
+    def heartbeat(self, token: bytes) -> bool:
+        """As `Engine.heartbeat`."""
+        if token in self._present:
+            self._present[token].beat_at = self.world.events.now
+        return token in self._present
+
+    def complete(self, token: bytes, error: JobError | None = None) -> bool:
+        """As `Engine.complete`."""
+        attempt = self._present.pop(token, None)
+        if attempt is None:
+            return False
+        if error is None:
+            self.accepted[attempt.task.job_id] = attempt.task.attempt
+        attempt.over.callback(error)
+        return True
+
+    def _watch(self, attempt: Attempt) -> None:
+        left = attempt.beat_at + HEARTBEAT_SECONDS - self.world.events.now
+        if attempt.task.token not in self._present:
+            return
+        if left > 0:
+            self.world.machine.callLater(left, self._watch, attempt)
+        else:
+            del self._present[attempt.task.token]
+            attempt.over.callback(LOST)
+
+    async def _run(self, compose: Compose, machine: Machine) -> None:
+        error, is_cancelled = None, False
+        try:
+            await self._call(machine, "begin", compose.id)
+            for step in compose.plan.steps:
+                error = await self._run_job(machine, compose, step)
+                if error is not None:
+                    break
+        except NotFound:  # it has ended
+            self.plans[compose.id] = PlanState.ENDED
+            return
+        except CancelledError:
+            is_cancelled = True
+        with suppress(CancelledError):  # once more, or too late
+            await self._call(machine, "finish", compose.id, error, cancelled=is_cancelled)
+        self.plans[compose.id] = PlanState.ENDED
+
+    async def _run_job(self, machine: Machine, compose: Compose, step: Step) -> JobError | None:
+        job_id, error = job_id_of(compose.id, step.name), None
+        queue = queue_name(compose.tenant, JobType(step.action), compose.architecture)
+        for number in range(1, ATTEMPTS + 1):
+            await self._call(machine, "queue_job", compose.id, step.name, number)
+            attempt = Attempt(Task(job_id, compose.id, b"%d" % next(self._numbers), number))
+            self._queues.setdefault(queue, []).append(attempt)
+            try:
+                error = await attempt.over
+            finally:
+                self._present.pop(attempt.task.token, None)
+                if attempt in self._queues[queue]:
+                    self._queues[queue].remove(attempt)
+            if error is not LOST:
+                break
+        await self._call(machine, "finish_job", compose.id, step.name, error)
+        return error
+
+    async def _call(self, machine: Machine, action: str, *args: object, **values: object) -> None:
+        """Have any replica carry out an action, until one has said so; some are carried out twice."""
+        chance = self.world.chance
+        while True:
+            await deferLater(machine, chance.uniform(0.01, 0.5))
+            replica = chance.choice(self.world.replicas)
+            call = partial(getattr(replica.actions, action), *args, **values)
+            try:
+                await self.world.ask(machine, replica, call)
+            except (StoreFailed, Unavailable, TimeoutError):
+                continue
+            if chance.random() > 0.1:
+                return
+
+
+@attrs.frozen(eq=False)
+class EngineClient:
+    """The engine as one replica reaches it: calls and answers may be lost. As `Engine`."""
+
+    engine: SimulatedEngine
+    machine: Machine
+
+    async def start_plan(self, compose: Compose) -> bool:
+        """As `Engine.start_plan`."""
+        return await self._send(partial(self.engine.start_plan, compose))
+
+    async def cancel_plan(self, compose_id: str) -> None:
+        """As `Engine.cancel_plan`."""
+        await self._send(partial(self.engine.cancel_plan, compose_id))
+
+    async def find_plan(self, compose_id: str) -> PlanState:
+        """As `Engine.find_plan`."""
+        return await self._send(lambda: self.engine.plans.get(compose_id, PlanState.UNKNOWN))
+
+    async def poll(self, queue: str, _worker: str, seconds: float) -> Task | None:
+        """As `Engine.poll`."""
+        await self._send(lambda: None)
+        return await self.engine.poll(self.machine, queue, seconds)
+
+    async def heartbeat(self, token: bytes) -> bool:
+        """As `Engine.heartbeat`."""
+        return await self._send(partial(self.engine.heartbeat, token))
+
+    async def complete(self, token: bytes, error: JobError | None = None) -> bool:
+        """As `Engine.complete`."""
+        return await self._send(partial(self.engine.complete, token, error))
+
+    async def _send(self, call: Callable[[], T]) -> T:
+        world = self.engine.world
+        await deferLater(self.machine, world.chance.uniform(0.001, 0.1))
+        if world.happens(0.1):
+            raise EngineUnavailable("the engine does not answer")
+        result = call()
+        await deferLater(self.machine, world.chance.uniform(0.001, 0.1))
+        if world.happens(0.1):
+            raise EngineUnavailable("the engine's answer is lost")
+        return result
+
+
+@attrs.frozen(eq=False)
+class JobReplica:
+    """One process of the jobs role."""
+
+    machine: Machine
+    connection: Connection
+    rows: DispatchRows
+    dispatcher: JobDispatcher
+    attempts: WorkerAttempts
+    actions: JobPlanActions
+    plans: ComposePlans
+
+    @classmethod
+    def start(cls, world: JobsWorld) -> Self:
+        """Start it."""
+        machine = Machine(world.events, "replica")
+        connection = Connection(cast("Any", None), machine, world.chance)
+        in_thread = Threads(machine, connection, 4).run
+        engine, now, contents = (
+            EngineClient(world.engine, machine),
+            world.now,
+            cast("Contents", MemoryContents()),
+        )
+        rows = DispatchRows(
+            ComposeRepository(world.database, [SECRET], BUDGET, now),
+            JobRepository(world.database, now),
+            JobQueues(world.database, now),
+            ObjectRepository(world.database, BUDGET, now),
+            WorkerRepository(world.database, now),
+            in_thread,
+        )
+        tokens = JobTokens([SECRET])
+        handout = JobHandout(rows, engine, contents, tokens, SilentObserver())
+        settings = attrs.evolve(JobsSettings(), poll_seconds=3.0, heartbeat_seconds=HEARTBEAT_SECONDS)
+        dispatching = JobDispatcher(cast("Any", machine), rows, engine, handout, settings)
+        uploads = ArtifactUploads(world.storage, in_thread, UploadSlots(8, 0, cast("Any", machine)))
+        reconciling = LoopingCall(Reconciler(rows.composes, engine, in_thread, now).reconcile)
+        reconciling.clock = machine
+        reconciling.start(RECONCILE_SECONDS).addErrback(world.fail_unexpected)
+        return cls(
+            machine,
+            connection,
+            rows,
+            dispatching,
+            WorkerAttempts(rows, engine, contents, tokens, uploads),
+            JobPlanActions(rows, {}, dispatching.wake, SilentObserver()),
+            ComposePlans(engine),
+        )
+
+
+class JobsWorld:
+    """Replicas, workers and the engine of one history.
+
+    Args:
+        has_faults: else everything succeeds that nobody cancels.
+    """
+
+    def __init__(self, directory: Path, database: Database, seed: int) -> None:
+        self.chance = Random(f"jobs {seed}")
+        self.events = Events(self.chance)
+        self.machine = Machine(self.events, "world")
+        self.database = database
+        self.storage = DirectoryStore(directory / "objects")
+        self.has_faults = self.is_disturbed = seed % 2 == 1
+        self.faults: list[str] = []
+        self.lost: set[str] = set()
+        """Composes whose plan the engine was made to lose."""
+        self.cancelled: set[str] = set()
+        self.composes: list[Compose] = []
+        self.ended: dict[str, Compose] = {}
+        self.engine = SimulatedEngine(self)
+        self.replicas = [JobReplica.start(self) for _ in range(2)]
+
+    def now(self) -> datetime:
+        """Return the simulated time."""
+        return datetime.fromtimestamp(self.events.now, UTC)
+
+    def happens(self, probability: float) -> bool:
+        """Return True if a fault happens."""
+        return self.is_disturbed and self.chance.random() < probability
+
+    def fail_unexpected(self, failure: Any) -> None:
+        """Record an error that nobody handles."""
+        self.faults.append(failure.getTraceback())
+
+    async def ask(self, machine: Machine, replica: JobReplica, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Call a replica, which may have been killed: then TimeoutError is raised after a while."""
+        answer: Deferred[Any] = Deferred()
+
+        def begin() -> None:
+            done = Deferred.fromCoroutine(cast("Any", call()))
+            done.addBoth(lambda result: None if answer.called else answer.callback(result))
+
+        replica.machine.callLater(0, begin)
+        return await answer.addTimeout(CALL_SECONDS, machine)
+
+    # What happens.
+
+    def run(self) -> list[str]:
+        """Let everything happen; return the faults."""
+        for _ in range(2):
+            self._start_worker()
+        end = self.events.now + HISTORY_SECONDS
+        acts = [self._add, self._add, self._cancel]
+        if self.has_faults:
+            acts += [self._kill_replica, self._disconnect, self._lose]
+        while self.events.now < end and not self.faults:
+            self.run_for(self.chance.expovariate(1 / 3))
+            self.chance.choice(acts)()
+        self.is_disturbed = False
+        for replica in self.replicas:
+            replica.connection.until = 0.0
+        calm = self.events.now
+        while self.events.now < calm + CALM_SECONDS and len(self.ended) < len(self.composes):
+            self.run_for(5)
+        self.run_for(15)
+        self._check_end()
+        return self.faults
+
+    def run_for(self, seconds: float) -> None:
+        """Let time pass; whatever happens, composes that have ended stay as they are."""
+        end = self.events.now + seconds
+        while not self.faults and self.events.run_next(end):
+            pass
+        self._check_ended()
+
+    def _add(self) -> None:
+        if len(self.composes) == MOST_COMPOSES:
+            return
+        id_ = str(UUID(int=self.chance.getrandbits(128)))
+        compose = make_compose(id=id_, tenant="", plan=PLAN, created_at=self.now(), store_bytes=2**30)
+        replica = self.chance.choice(self.replicas)
+        replica.rows.composes.add(compose, CUSTOMIZATION, 1000)
+        self.composes.append(compose)
+        if not self.happens(0.3):  # else it is killed before
+            replica.plans.start(compose)
+
+    def _cancel(self) -> None:
+        if self.composes and self.chance.random() < 0.5:
+            compose, replica = self.chance.choice(self.composes), self.chance.choice(self.replicas)
+            if replica.rows.composes.finish(compose.id, ComposeState.CANCELLED):
+                self.cancelled.add(compose.id)
+                Deferred.fromCoroutine(replica.plans.cancel(compose)).addErrback(self.fail_unexpected)
+
+    def _kill_replica(self) -> None:
+        number = self.chance.randrange(len(self.replicas))
+        self.replicas[number].machine.kill()
+        self.replicas[number] = JobReplica.start(self)
+
+    def _disconnect(self) -> None:
+        link = self.chance.choice((Link.REFUSED, Link.LOSSY, Link.SLOW))
+        self.chance.choice(self.replicas).connection.disturb(link, self.chance.uniform(1, 15))
+
+    def _lose(self) -> None:
+        if self.composes:
+            state = self.chance.choice((PlanState.UNKNOWN, PlanState.ENDED))
+            self.engine.lose(self.chance.choice(self.composes).id, state)
+
+    # Workers.
+
+    def _start_worker(self) -> None:
+        machine = Machine(self.events, "worker")
+        Deferred.fromCoroutine(self._work(machine)).addErrback(self.fail_unexpected)
+
+    async def _work(self, machine: Machine) -> None:
+        poll = WorkerPoll(None, (JobType.CUSTOMIZE, JobType.CONVERT), "x86_64", "worker")
+        while True:
+            await deferLater(machine, self.chance.uniform(0.01, 2))
+            handed = await self._send(machine, lambda replica: replica.dispatcher.poll(poll))
+            if handed is not None and self.happens(0.2):
+                machine.kill()
+                self._start_worker()
+                return
+            if handed is not None:
+                await self._do(machine, handed)
+
+    async def _do(self, machine: Machine, handed: HandedJob) -> None:
+        job, token, principal = handed.job, handed.token, Principal()
+        for _ in range(self.chance.randrange(4)):
+            await deferLater(machine, self.chance.uniform(0.5, 12 if self.is_disturbed else 5))
+            if await self._send(machine, lambda replica: replica.attempts.beat(principal, token)):
+                return
+        if self.happens(0.1):
+            result = WorkerResult(error=JobError(JobErrorId.BUILD_FAILED, "broken"))
+        else:
+            name, content = str(job.arguments["output"]), _made(job.id, job.attempt)
+            declared = DeclaredArtifact(name, len(content), hashlib.sha256(content).hexdigest())
+            result = WorkerResult((declared,))
+            await self._send(
+                machine,
+                lambda replica: replica.attempts.add_artifact(
+                    principal, token, name, received(content), len(content)
+                ),
+            )
+        for _ in range(1 + self.happens(0.2)):
+            await self._send(machine, lambda replica: replica.attempts.finish(principal, token, result))
+
+    async def _send(self, machine: Machine, call: Callable[[JobReplica], Awaitable[Any]]) -> Any:
+        """Send a request to any replica; None if it fails twice, as a worker that gives the job up."""
+        for _ in range(2):
+            replica = self.chance.choice(self.replicas)
+            try:
+                return await self.ask(machine, replica, partial(call, replica))
+            except (ImageServiceError, TimeoutError):
+                await deferLater(machine, 1)
+        return None
+
+    # What must hold.
+
+    def _check_ended(self) -> None:
+        for compose in self.composes:
+            found = self.replicas[0].rows.composes.find(compose.id)
+            if found is None:
+                self.faults.append(f"compose {compose.id} is gone")
+            elif compose.id in self.ended and found != self.ended[compose.id]:
+                self.faults.append(f"compose {compose.id} has ended, and changes")
+            elif found.state.is_final:
+                self.ended[compose.id] = found
+
+    def _check_end(self) -> None:
+        rows = self.replicas[0].rows
+        for compose in self.composes:
+            found, jobs = rows.composes.find(compose.id), rows.jobs.find_of_compose(compose.id)
+            assert found is not None
+            if not found.state.is_final:
+                self.faults.append(f"compose {compose.id} does not end: {found.state}")
+            if (found.state is ComposeState.CANCELLED) is not (compose.id in self.cancelled):
+                self.faults.append(f"compose {compose.id} is {found.state}")
+            if found.state is ComposeState.FAILURE and not self.has_faults:
+                self.faults.append(f"compose {compose.id} fails: {found.error}")
+            if any(job.state.value in {"waiting", "queued", "running"} for job in jobs):
+                self.faults.append(f"compose {compose.id} has ended, and a job of it has not")
+            if found.image is not None:
+                job_id = job_id_of(compose.id, "convert")
+                made = _made(job_id, self.engine.accepted[job_id])
+                if self.storage.read_at(found.image.key, 0, found.image.size) != made:
+                    self.faults.append(f"compose {compose.id} has the image of another attempt")
+            elif found.state is ComposeState.SUCCESS:
+                self.faults.append(f"compose {compose.id} has succeeded without an image")
+
+
+def _made(job_id: str, attempt: int) -> bytes:
+    """Return what an attempt makes."""
+    return f"{job_id} {attempt}".encode()
+
+
+def run_jobs(directory: Path, seed: int) -> list[str]:
+    """Carry out the history of a seed in an empty directory; return its faults."""
+    with closing(open_database(None, directory)) as database:
+        world = JobsWorld(directory, database, seed)
+
+        class SimulatedDatetime(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Self:
+                return cls.fromtimestamp(world.events.now, tz)
+
+        with patch.object(dispatcher, "datetime", SimulatedDatetime):
+            return world.run()
