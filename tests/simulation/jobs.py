@@ -401,13 +401,19 @@ class JobsWorld:
         self.composes.append(compose)
         if not self.happens(0.3):  # else it is killed before
             replica.plans.start(compose)
+        if self.chance.random() < 0.3:
+            self.run_for(self.chance.uniform(0, 0.5))
+            self._cancel_compose(compose)
 
     def _cancel(self) -> None:
         if self.composes and self.chance.random() < 0.5:
-            compose, replica = self.chance.choice(self.composes), self.chance.choice(self.replicas)
-            if replica.rows.composes.finish(compose.id, ComposeState.CANCELLED):
-                self.cancelled.add(compose.id)
-                Deferred.fromCoroutine(replica.plans.cancel(compose)).addErrback(self.fail_unexpected)
+            self._cancel_compose(self.chance.choice(self.composes))
+
+    def _cancel_compose(self, compose: Compose) -> None:
+        replica = self.chance.choice(self.replicas)
+        if replica.rows.composes.finish(compose.id, ComposeState.CANCELLED):
+            self.cancelled.add(compose.id)
+            Deferred.fromCoroutine(replica.plans.cancel(compose)).addErrback(self.fail_unexpected)
 
     def _kill_replica(self) -> None:
         number = self.chance.randrange(len(self.replicas))
