@@ -41,6 +41,15 @@ class Console:
         self.browser.wait_for(field.is_displayed)
         field.send_keys(token, Keys.ENTER)
 
+    def enter(self) -> None:
+        """Load the page, and sign in if it asks for the token."""
+        self.open()
+        ready, login = "base image is ready", self.browser.find("#login")
+        self.browser.wait_for(lambda: login.is_displayed() or ready in self.browser.find("#summary").text)
+        if login.is_displayed():
+            self.sign_in()
+            self.wait_for_text("#summary", ready)
+
     def press(self, label: str) -> None:
         """Press a button by its name, wherever the page is scrolled to."""
         self.browser.run("arguments[0].click()", self.browser.find(f"[aria-label={json.dumps(label)}]"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from selenium.webdriver.support.ui import Select
 
 from tests.acceptance.console import TOKEN, Console, running_console
 from tests.acceptance.service import fetch
@@ -61,12 +63,34 @@ def test_session_shows_the_page_until_it_ends(console: Console) -> None:
 
 def test_page_asks_again_when_its_session_has_ended(console: Console) -> None:
     browser = console.browser
-    browser.wait_for(browser.find("#login").is_displayed)
-    console.sign_in()
-    console.wait_for_text("#summary", "1 of 1 base image is ready")
+    console.enter()
     browser.driver.delete_all_cookies()
     browser.run("document.dispatchEvent(new Event('changed'))")  # the page asks by itself every 10 s
     browser.wait_for(browser.find("#login").is_displayed)
     assert not browser.find("#service").is_displayed()
     console.sign_in()
     console.wait_for_text("#summary", "1 of 1 base image is ready")
+
+
+def test_log_level_is_shown_and_changed(console: Console) -> None:
+    browser = console.browser
+    console.enter()
+    level = Select(browser.find("#log-level"))
+    browser.wait_for(lambda: level.first_selected_option.text == "info")
+    level.select_by_visible_text("debug")
+    console.wait_for_text("#log-level-told", "the log has lines of debug and above")
+    status = fetch(f"{console.site.admin_url}/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert json.loads(status.body)["log_level"] == "debug"
+    console.site.service.wait_for("(the log level is debug)")
+    console.check_looks()
+
+
+def test_api_is_shown_for_people(console: Console) -> None:
+    browser = console.browser
+    console.enter()
+    browser.run("document.querySelector('footer a').click()")
+    console.wait_for_text("#operations .group", "PUT /api/v1/log-level", "set the lowest level of the log")
+    assert browser.driver.current_url == f"{console.site.admin_url}/api"
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    console.wait_for_text("#operations .group", "GET /api/v1/status", "Reply 200: Status", '"verdict"')
+    console.check_looks()

@@ -24,6 +24,8 @@ EXAMPLES = 5
 """Of each operation when it is fuzzed; the phase `coverage` has its own, and methods that a path lacks."""
 UNKNOWN_TO_SCHEMAS = {
     "makeLink": "which URLs are of this service",
+    "findImageSize": "the same",
+    "registerTable": "what a table is, and what its fields are",
     "getInitrdAddrsize": "that no image of the sample is for s390x",
     "RegisterInfraEnv": "what an Ignition config, a kernel argument, a keyfile and a ramdisk are",
     "UpdateInfraEnv": "the same",

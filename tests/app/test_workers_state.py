@@ -153,6 +153,23 @@ def test_attempt_is_begun_in_each_worker(world: World, begun: list[bool], *, exp
     assert results == [expected]
 
 
+def test_log_level_is_set_in_each_worker(world: World) -> None:
+    results = world.start(world.state.set_log_level("debug"))
+    for slot in world.slots[:2]:
+        assert slot.sent[0][1:] == ["set_log_level", "debug"]
+        slot.respond(None)
+    assert results == []
+    world.clock.advance(TIMEOUT_SECONDS)  # the third one does not respond
+    assert results == [None]
+
+
+def test_figures_are_exchanged_by_the_first_worker_that_responds(world: World) -> None:
+    results = world.start(world.state.exchange_figures("a", {"machines": 1}))
+    assert world.slots[0].sent[0][1:] == ["exchange_figures", "a", {"machines": 1}]
+    world.slots[0].respond([{"id": "a"}])
+    assert results == [[{"id": "a"}]]
+
+
 def test_status_is_merged_of_the_workers_that_respond(world: World) -> None:
     results = world.start(world.state.describe_status())
     world.slots[0].respond(STATUS)

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, DeferredList, FailureGroup, race
 
 from image_service.app.admin.process_status import merge_statuses
 from image_service.core.errors import Unavailable
+from image_service.server.observability.log import set_level
 from image_service.server.processes.forwarding import ForwardedRequests
 from image_service.server.processes.queries import NO_RESPONSE
 
@@ -96,6 +97,12 @@ class CombinedState:
         if not statuses:
             raise Unavailable(NO_RESPONSE, retry_after_seconds=1)
         return merge_statuses(statuses)
+
+    async def set_log_level(self, level: str) -> None:
+        """See `ServingState`: of this process, and of each serving process that responds."""
+        set_level(level)
+        queries = [slot.query("set_log_level", level) for slot in self._serving]
+        await DeferredList(queries, consumeErrors=True)
 
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]

@@ -11,6 +11,7 @@ import attrs
 from image_service import __version__
 from image_service.common.files.certificates import RENEWAL_PERIOD
 from image_service.server.http.dates import format_rfc3339
+from image_service.server.observability.log import present_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ class ProcessStatus:
             "version": __version__,
             "started_at": format_rfc3339(self.started_at),
             "workers": 1,
+            "log_level": present_level(),
             "stopping": self.listeners.shutting_down,
             "ready": not unready_reason,
             "reason": unready_reason or None,

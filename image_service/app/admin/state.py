@@ -10,6 +10,7 @@ import attrs
 from image_service.core.errors import StoreFailed, Unavailable, UnknownBaseImage
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.lifecycle.status import describe_unready, render_statuses
+from image_service.server.observability.log import set_level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +96,10 @@ class ProcessState:
     async def describe_status(self) -> StatusDocument:
         """See `ServingState`."""
         return self._status.describe(self.unready, self.impairment)
+
+    async def set_log_level(self, level: str) -> None:
+        """See `ServingState`."""
+        set_level(level)
 
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]

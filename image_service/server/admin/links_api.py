@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
@@ -30,6 +31,7 @@ MAX_URL = 8192
 MAX_LABEL = 200
 MAX_QR_URL = 1024
 """Characters of a URL; a code of more is too dense for the camera of a phone."""
+_QR_URL = re.compile(f"[!-~]{{1,{MAX_QR_URL}}}")
 _URL_SCHEMA: Json = {"type": "string", "minLength": 1, "maxLength": MAX_URL}
 
 
@@ -98,7 +100,7 @@ class LinksApi:
                 "encodeQrCode",
                 "encode a URL as a QR code",
                 _encode_qr_code,
-                body="ImageUrl",
+                body="EncodedUrl",
                 reply="QrCode",
             ),
             ApiOperation(
@@ -117,6 +119,7 @@ class LinksApi:
         """See `AdminApi`."""
         seconds: Json = {"type": "integer", "minimum": 1, "maximum": self._max_seconds}
         return {
+            "EncodedUrl": object_schema(url={**TEXT, "pattern": f"^{_QR_URL.pattern}$"}),
             "ImageUrl": object_schema(url=_URL_SCHEMA),
             "ImageSize": object_schema(size=COUNT),
             "QrCode": object_schema(rows={"type": "array", "items": {**TEXT, "pattern": "^[01]+$"}}),
@@ -161,20 +164,23 @@ class LocalLinks:
 
     async def find_size(self, request: ApiRequest) -> ApiResponse:
         """Find the size of an image."""
-        url = _parse_url(request.body, MAX_URL)
-        return json_response({"size": await self._links.find_size(url, request.client)})
+        size = await self._links.find_size(_parse_url(request.body), request.client)
+        return json_response({"size": size})
 
 
 async def _encode_qr_code(request: ApiRequest) -> ApiResponse:
-    code = segno.make_qr(_parse_url(request.body, MAX_QR_URL), error="m")
+    url = _parse_url(request.body)
+    if not _QR_URL.fullmatch(url):
+        raise InvalidParameter(f"url must have 1 to {MAX_QR_URL} characters of ASCII, none of them a blank")
+    code = segno.make_qr(url, error="m")
     return json_response({"rows": ["".join(map(str, row)) for row in code.matrix]})
 
 
-def _parse_url(body: bytes, max_characters: int) -> str:
-    url = parse_json_object(body).get("url")
-    if not isinstance(url, str) or not 1 <= len(url) <= max_characters or not url.isprintable():
-        raise InvalidParameter(f"url must be a string of 1 to {max_characters} printable characters")
-    return url
+def _parse_url(body: bytes) -> str:
+    match parse_json_object(body):
+        case {"url": str(url), **others} if not others:
+            return url
+    raise InvalidParameter("url must be the only member, a string")
 
 
 def parse_link_request(body: bytes, max_seconds: int) -> LinkRequest:

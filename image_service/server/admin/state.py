@@ -35,6 +35,9 @@ class ServingState(ServiceState, Protocol):
     def describe_status(self) -> Awaitable[Mapping[str, Any]]:
         """Return what works and what does not, as JSON: ``Status`` in `status_api`."""
 
+    async def set_log_level(self, level: str) -> None:
+        """Set the lowest level of the log, until the next start or reload."""
+
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]
     ) -> Sequence[Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from twisted.logger import Logger
 
 from image_service.common.openapi.document import (
     BOOLEAN,
@@ -19,8 +20,10 @@ from image_service.common.openapi.document import (
     object_schema,
     reference,
 )
+from image_service.core.errors import InvalidParameter
 from image_service.server.admin.verdict import Level, judge
-from image_service.server.web_api.messages import json_response
+from image_service.server.observability.log import LEVELS
+from image_service.server.web_api.messages import ApiResponse, json_response, parse_json_object
 from image_service.server.web_api.operations import ApiOperation
 
 if TYPE_CHECKING:
@@ -29,15 +32,18 @@ if TYPE_CHECKING:
     from image_service.common.openapi.document import Schemas
     from image_service.server.admin.activity import Activity
     from image_service.server.admin.state import ServingState
-    from image_service.server.web_api.messages import ApiRequest, ApiResponse
+    from image_service.server.web_api.messages import ApiRequest
 
+_log = Logger()
 STATUS_SCHEMAS: Schemas = {
+    "LogLevel": object_schema(level={"enum": list(LEVELS)}),
     "Status": object_schema(
         verdict=reference("Verdict"),
         host=TEXT_OR_NULL,
         version=TEXT,
         started_at=TIME,
         workers=COUNT,
+        log_level={"enum": [*LEVELS, None]},
         stopping=BOOLEAN,
         ready=BOOLEAN,
         reason=TEXT_OR_NULL,
@@ -100,7 +106,27 @@ class StatusApi:
     def operations(self) -> tuple[ApiOperation, ...]:
         """See `AdminApi`."""
         summary = "show what works and what does not"
-        return (ApiOperation("GET", "/api/v1/status", "getStatus", summary, self._show, reply="Status"),)
+        return (
+            ApiOperation("GET", "/api/v1/status", "getStatus", summary, self._show, reply="Status"),
+            ApiOperation(
+                "PUT",
+                "/api/v1/log-level",
+                "setLogLevel",
+                "set the lowest level of the log, until the next start or reload",
+                self._set_log_level,
+                status=204,
+                body="LogLevel",
+            ),
+        )
+
+    async def _set_log_level(self, request: ApiRequest) -> ApiResponse:
+        match parse_json_object(request.body):
+            case {"level": str(level), **others} if level in LEVELS and not others:
+                await self._state.set_log_level(level)
+            case _:
+                raise InvalidParameter(f"level must be the only member: {', '.join(LEVELS)}")
+        _log.info("the log level is {lowest}", lowest=level)
+        return ApiResponse(204)
 
     async def _show(self, _: ApiRequest) -> ApiResponse:
         status = await self._state.describe_status()

@@ -21,6 +21,7 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 _SOURCES = "script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
+_API_PAGE = "api.html"
 _FIELDS = (
     (
         "Content-Security-Policy",
@@ -32,15 +33,18 @@ _FIELDS = (
 
 
 def page_files(page: str = "index.html") -> Mapping[str, Handlers]:
-    """Return the handlers of a page and of the files that pages load, by path; the files are read once."""
+    """Return the handlers of a page, of that of the API and of the files that they load, by path.
+
+    The files are read once.
+    """
     routes: dict[str, Handlers] = {}
+    pages = {_API_PAGE: "/api", page: "/"}
     for file in (files(__package__) / "static").iterdir():
         suffix = file.name[file.name.rindex(".") :]
-        if suffix == ".html" and file.name != page:
+        if suffix == ".html" and file.name not in pages:
             continue
         response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=_FIELDS)
-        path = "/" if file.name == page else f"/static/{file.name}"
-        routes[path] = {"GET": partial(_respond, response)}
+        routes[pages.get(file.name, f"/static/{file.name}")] = {"GET": partial(_respond, response)}
     return routes
 
 

@@ -172,6 +172,7 @@ class LevelFilter:
 
     def set_lowest(self, lowest: str) -> None:
         """Drop events below this level from now on."""
+        self.lowest = lowest
         lowest_level = LogLevel.levelWithName(lowest)
         self._levels = frozenset(level for level in LogLevel.iterconstants() if level >= lowest_level)
 
@@ -189,6 +190,8 @@ class LevelFilter:
 
 _FORMATS = {"json": JsonLines, "text": ReadableLines, "journal": JournalLines}
 _STANDARD_OUTPUT = 1
+LEVELS = tuple(level.name for level in LogLevel.iterconstants())
+"""Names of levels, the lowest first."""
 _in_use: WeakSet[LevelFilter] = WeakSet()
 _files: list[TextIO] = []  # of `twistd --logfile`, else empty
 
@@ -244,3 +247,8 @@ def set_level(name: str) -> None:
     """
     for level_filter in _in_use:
         level_filter.set_lowest(name)
+
+
+def present_level() -> str | None:
+    """Return the name of the lowest level that this process writes; None: another observer decides it."""
+    return next((level_filter.lowest for level_filter in _in_use), None)

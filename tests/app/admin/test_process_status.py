@@ -60,7 +60,7 @@ def process(**parts: Any) -> ProcessStatus:
 
 def checked(status: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = {**reference("Status"), "components": {"schemas": STATUS_SCHEMAS}}
-    others = {"verdict": {"level": "good", "text": ""}, "replicas": [], "totals": None}
+    others: Mapping[str, Any] = {"verdict": {"level": "good", "text": ""}, "replicas": [], "totals": None}
     Draft202012Validator(schema).validate({**others, **status})
     return status
 

@@ -72,9 +72,12 @@ async def test_qr_code_is_made_of_a_url_that_a_phone_can_read() -> None:
     corner = ["1111111", "1000001", "1011101", "1011101", "1011101", "1000001", "1111111"]
     assert [row[:7] for row in rows[:7]] == [row[-7:] for row in rows[:7]] == corner
     assert [row[:7] for row in rows[-7:]] == corner
-    for wrong in ({}, {"url": 1}, {"url": ""}, {"url": "a" * (MAX_QR_URL + 1)}, {"url": "a\n"}):
-        with pytest.raises(InvalidParameter, match=f"1 to {MAX_QR_URL} printable characters"):
-            await encode(wrong)
+    for wrong in ("", "a" * (MAX_QR_URL + 1), "a\n", "a b", "\xe9"):
+        with pytest.raises(InvalidParameter, match=f"1 to {MAX_QR_URL} characters of ASCII"):
+            await encode({"url": wrong})
+    for other in ({}, {"url": 1}, {"url": url, "a": 1}):
+        with pytest.raises(InvalidParameter, match="url must be the only member, a string"):
+            await encode(other)
     assert len(await encode({"url": "a" * MAX_QR_URL})) > len(rows)
 
 

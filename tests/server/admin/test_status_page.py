@@ -24,14 +24,18 @@ def references(text: str) -> list[str]:
 
 
 @ensure_deferred
-@pytest.mark.parametrize("page", ["index.html", "jobs.html"])
+@pytest.mark.parametrize("page", ["index.html", "jobs.html", "api.html"])
 async def test_page_is_html_with_a_strict_policy(page: str) -> None:
     response = await ApiRouter(page_files(page)).respond(ApiRequest("GET", "/"))
-    assert "/static/jobs.html" not in page_files()
     assert response.content_type == "text/html; charset=utf-8"
     policy = dict(response.fields)["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "unsafe" not in policy
+
+
+def test_other_pages_are_not_there() -> None:
+    assert {path for path in page_files() if "." not in path} == {"/", "/api"}
+    assert not [path for path in page_files("jobs.html") if path.endswith(".html")]
 
 
 @pytest.mark.parametrize("name", FILES)

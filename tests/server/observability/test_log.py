@@ -24,6 +24,7 @@ from image_service.server.observability.log import (
     describe,
     log_through_observer,
     observer,
+    present_level,
     set_level,
 )
 
@@ -256,7 +257,9 @@ def test_events_below_the_level_are_dropped(environ: dict[str, str], lowest: str
 def test_level_can_be_set_while_the_process_runs(lowest: str) -> None:
     out = Written()
     log = Logger(observer=ProcessTag(observer(out, {"LOGLEVEL": "error"}), 1))
+    assert present_level() is not None
     set_level(lowest)
+    assert present_level() == lowest
     for level in LEVELS:
         log.emit(LogLevel.lookupByName(level), "x")
     assert [line["level"] for line in out.lines()] == LEVELS[LEVELS.index(lowest) :]

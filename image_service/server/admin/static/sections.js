@@ -1,5 +1,6 @@
 // What all sections have, and the one about the service.
 
+import { request } from "./api.js";
 import { duration, number, relative } from "./format.js";
 import { badge, element, second } from "./table.js";
 
@@ -66,8 +67,30 @@ export function drawVerdict({ text, level }) {
   summary.className = { good: "good", impaired: "warning", failing: "bad" }[level];
 }
 
+const level = document.getElementById("log-level");
+
+/** Show the log's level, unless somebody chooses one; another observer of the log decides it itself. */
+function drawLevel(present) {
+  document.getElementById("log-level-choice").hidden = present === null;
+  if (document.activeElement !== level) {
+    level.value = present;
+  }
+}
+
+level?.addEventListener("change", async () => {
+  const told = document.getElementById("log-level-told");
+  try {
+    await request("api/v1/log-level", "PUT", { level: level.value });
+    told.textContent = `the log has lines of ${level.value} and above`;
+  } catch (error) {
+    told.textContent = error.message;
+  }
+  document.dispatchEvent(new Event("changed"));
+});
+
 function drawService(status) {
   drawVerdict(status.verdict);
+  drawLevel(status.log_level);
   const shown = {
     "assisted-service": upstreamFact(status.upstream),
     Clients: [number(status.connections, "connection"), second(`${number(status.requests, "request")} in progress`)],
