@@ -127,11 +127,9 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     else:
         database = open_replica_database(url)
         parts.callback(database.close)
-        repository, sealed, monitor = await _open_shared_repository(
+        repository, sealed, monitor, figures = await _open_shared_repository(
             parts, settings, database, in_thread, is_leader=is_leader, fail=fail
         )
-        figures = FigureExchange(database, CircuitBreaker(parts.in_thread_pool(1, "figures"), parts.reactor))
-        parts.push_async_callback(figures.leave)
         coordination = start_replica_coordination(
             parts,
             database,
@@ -216,7 +214,7 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
     *,
     is_leader: bool,
     fail: Callable[[ConfigurationError], None],
-) -> tuple[SqlRepository, SealedRepository, DatabaseMonitor]:
+) -> tuple[SqlRepository, SealedRepository, DatabaseMonitor, FigureExchange]:
     """Return the repository in a database, which may be away: until it was reached, all of it fails."""
     instance_secrets = _read_secrets(settings)
     in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
@@ -247,7 +245,10 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
     await _start(parts, monitor, fail)
     parts.call_every(EXCHANGE_SECONDS, layouts.exchange)
     parts.push_async_callback(layouts.leave)
-    return repository, sealed, monitor
+    to_exchange = _once_reached(monitor, CircuitBreaker(in_repository_thread, parts.reactor))
+    figures = FigureExchange(database, to_exchange)
+    parts.push_async_callback(figures.leave)
+    return repository, sealed, monitor, figures
 
 
 def _once_reached(monitor: DatabaseMonitor, in_thread: InThread) -> InThread:
