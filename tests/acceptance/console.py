@@ -11,8 +11,7 @@ from axe_core_python.selenium import Axe
 from selenium.webdriver.common.keys import Keys
 
 from tests.acceptance.browser import Browser, running_browser
-from tests.acceptance.service import os_image
-from tests.acceptance.test_mounts import VERSION, Site, running_site
+from tests.acceptance.test_mounts import Site, running_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,8 +88,3 @@ def running_console(directory: Path, **variables: str) -> Iterator[Console]:
         browser.show_as(1280)
         console.open()
         yield console
-
-
-def base_image(directory: Path) -> dict[str, str]:
-    """Return the entry of ``OS_IMAGES`` for the ISO of a site."""
-    return os_image(directory / "live.iso", VERSION)
