@@ -377,8 +377,8 @@ class JobsWorld:
         self.is_disturbed = False
         for replica in self.replicas:
             replica.connection.until = 0.0
-        calm = self.events.now
-        while self.events.now < calm + CALM_SECONDS and len(self.ended) < len(self.composes):
+        end = self.events.now + CALM_SECONDS
+        while self.events.now < end and len(self.ended) < len(self.composes) and not self.faults:
             self.run_for(5)
         self.run_for(15)
         self._check_end()

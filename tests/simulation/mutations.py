@@ -229,13 +229,6 @@ MUTATIONS = (
         "shielded(mount.saving)",
     ),
     Mutation(
-        "two replicas start one reader's version",
-        "dropped check",
-        "server.snapshots.mounts",
-        "        replaces_before = self._clock.seconds() - self.window_seconds\n",
-        "        replaces_before = inf\n",
-    ),
-    Mutation(
         "refusals are remembered forever",
         "dropped check",
         "common.concurrency.negative_cache",

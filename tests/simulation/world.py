@@ -468,7 +468,7 @@ class World:
             await client.send(first, client.ask_range(start, start + 500))
         for _ in range(2):
             await client.send(first, client.ask_range(start, start + 500))
-        await client.send(second, client.ask_range(0, 34816))
+        await client.send(second, client.ask_whole())
         await client.send(first, client.ask_range(start, start + 500))
 
     def wait(self, seconds: float, *_: float) -> None:
