@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXCHANGE_SECONDS = 5.0
 AWAY_SECONDS = 3 * EXCHANGE_SECONDS
-"""A replica whose row is older is away: it has ended without a word, or cannot reach the database."""
+"""A replica whose row is older is away: it was killed, or cannot reach the database."""
 _ID_BYTES = 16
 _FIGURES = ("host", "version", "connections", "requests")
 
@@ -36,12 +36,13 @@ class ReplicaFigures:
 
     async def exchange(self) -> None:
         """Write this replica's figures, and read those of all; is called each `EXCHANGE_SECONDS`."""
-        seen: Sequence[Mapping[str, Any]] = ()
-        with suppress(Unavailable):  # also if the database is away, which the status says itself
+        seen: Sequence[Mapping[str, Any]] = ()  # if the database is away, too, which the status says itself
+        with suppress(Unavailable):
             status = await self._state.describe_status()
             figures = {name: status[name] for name in _FIGURES}
             machines = self._activity.progress.count_machines()
             seen = await self._state.exchange_figures(self._id, {**figures, "machines": machines})
+        present = {each["figures"]["host"] for each in seen if each["age_seconds"] <= AWAY_SECONDS}
         self._seen = [
             {
                 **each["figures"],
@@ -50,4 +51,6 @@ class ReplicaFigures:
                 "is_own": each["id"] == self._id,
             }
             for each in seen
+            # Not the row of a killed process that a new one has replaced.
+            if each["age_seconds"] <= AWAY_SECONDS or each["figures"]["host"] not in present
         ]

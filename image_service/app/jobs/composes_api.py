@@ -127,6 +127,9 @@ class ComposesApi:
         )
 
     async def _list(self, _: ApiRequest) -> ApiResponse:
+        if reason := await self._state.unready_reason():
+            verdict = _verdict(Level.FAILING, reason)
+            return json_response({"verdict": verdict, "total": 0, "composes": []})
         verdict = await self._judge()
         return json_response({"verdict": verdict, **await self._rows.in_thread(self._find_newest)})
 
@@ -136,8 +139,6 @@ class ComposesApi:
         return {"total": total, "composes": [describe_compose(each, jobs[each.id]) for each in composes]}
 
     async def _judge(self) -> Mapping[str, str]:
-        if reason := await self._state.unready_reason():
-            return _verdict(Level.FAILING, reason)
         counts = await self._rows.in_thread(self._rows.composes.count_by_state)
         open_states = [state for state in ComposeState if not state.is_final]
         text = ", ".join(f"{counts.get(state, 0)} {state.value}" for state in open_states)
@@ -147,7 +148,7 @@ class ComposesApi:
 
     async def _show_logs(self, _: ApiRequest, compose_id: str) -> ApiResponse:
         def describe() -> Json:
-            compose = self._find(compose_id)
+            compose = self._find(compose_id, *ComposeOrigin)
             return describe_logs(compose, self._rows.jobs.find_of_compose(compose.id))
 
         return json_response(await self._rows.in_thread(describe))
@@ -166,9 +167,9 @@ class ComposesApi:
             raise Conflict("the compose has ended") from None
         return ApiResponse(204)
 
-    def _find(self, compose_id: str) -> Compose:
+    def _find(self, compose_id: str, *origins: ComposeOrigin) -> Compose:
         compose = self._rows.composes.find(compose_id)
-        if compose is None or compose.origin is not ComposeOrigin.COMPOSER:
+        if compose is None or compose.origin not in (origins or (ComposeOrigin.COMPOSER,)):
             raise NotFound("there is no such compose")
         return compose
 

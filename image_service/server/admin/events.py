@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from image_service.common.openapi.document import Json
 
 MAX_STREAMS = 32
+MAX_SECONDS = 600.0
+"""A stream ends then, because its client may have signed out; browsers open another one."""
 KEEP_ALIVE_SECONDS = 15.0
 """After so long without an event a comment is sent, so that proxies do not close the connection."""
 CONTENT_TYPE = "text/event-stream"
@@ -51,9 +53,12 @@ class EventStream:
         self._clock = clock
         self._closed = closed
         self._seen = Seen()
+        self._ends_at = clock.seconds() + MAX_SECONDS
 
     async def read(self) -> bytes:
-        """Wait for events, and return them; a comment if there are none for a while."""
+        """Wait for events, and return them; a comment if there are none for a while, nothing at the end."""
+        if self._clock.seconds() >= self._ends_at:
+            return b""
         keep_alive = self._clock.seconds() + KEEP_ALIVE_SECONDS
         while self._clock.seconds() < keep_alive:
             if events := await self._changes(self._seen):

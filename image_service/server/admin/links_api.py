@@ -29,7 +29,7 @@ DEFAULT_SECONDS = 86400
 MAX_URL = 8192
 """Characters; as many as a request target has."""
 MAX_LABEL = 200
-MAX_QR_URL = 1024
+MAX_QR_URL = 300
 """Characters of a URL; a code of more is too dense for the camera of a phone."""
 _QR_URL = re.compile(f"[!-~]{{1,{MAX_QR_URL}}}")
 _URL_SCHEMA: Json = {"type": "string", "minLength": 1, "maxLength": MAX_URL}

@@ -122,10 +122,12 @@ class StatusApi:
     async def _set_log_level(self, request: ApiRequest) -> ApiResponse:
         match parse_json_object(request.body):
             case {"level": str(level), **others} if level in LEVELS and not others:
+                _log.info(
+                    "{client} sets the log level to {lowest}", client=request.client, lowest=level
+                )  # before, because the new level may leave it out
                 await self._state.set_log_level(level)
             case _:
                 raise InvalidParameter(f"level must be the only member: {', '.join(LEVELS)}")
-        _log.info("the log level is {lowest}", lowest=level)
         return ApiResponse(204)
 
     async def _show(self, _: ApiRequest) -> ApiResponse:

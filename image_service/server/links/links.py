@@ -194,13 +194,18 @@ class Links:
         """Return how many bytes the image, or the file of a base image, has that a URL names.
 
         Raises:
-            InvalidParameter: the URL is not of this service, or names no image.
-            ImageServiceError: the image is not available, or assisted-service refuses it to the URL.
+            InvalidParameter: the URL is not of this service, names no image, or assisted-service refuses it.
+            ImageServiceError: the image is not available now.
         """
         route = self._own_urls.parse_image(url)
         if route.ref.needs_customization and route.ref.kind is Kind.IPXE_SCRIPT:
             raise InvalidParameter("the size of an iPXE script depends on who requests it")
-        composed = await self._images.get(ImageRequest(Reader(client, route.credentials, route.ref)))
+        try:
+            composed = await self._images.get(ImageRequest(Reader(client, route.credentials, route.ref)))
+        except ImageServiceError as error:
+            if status_of(error) >= 500:  # noqa: PLR2004 - a failure of ours or of assisted-service
+                raise
+            raise InvalidParameter(f"url is not served: {error.detail}") from None
         return composed.representation.image.size
 
     async def list_usable(self) -> Sequence[LinkBody]:

@@ -173,8 +173,7 @@ class InfraEnvOperations(InfraEnvApi):
     async def _register_row(self, table: TableRequest, row: TableRow) -> Mapping[str, object]:
         fault, described = None, None
         try:
-            fields = row.fields(table.common, table.read)
-            infra_env = await self._register_body(json.dumps(fields).encode())
+            infra_env = await self._register_body(await self._in_thread(partial(table.body_of, row)))
             described = await self._describe_one(infra_env)
         except ImageServiceError as error:
             fault = error.detail
@@ -214,8 +213,11 @@ class TableRequest:
     files: Mapping[str, str] = attrs.field(repr=False)
     common: Mapping[str, Any] = attrs.field(repr=False)
 
-    def read(self, name: str) -> bytes:
-        """Return the content of a file."""
+    def body_of(self, row: TableRow) -> bytes:
+        """Return the body of the request that registers a row; raises InvalidParameter."""
+        return json.dumps(row.fields(self.common, self._read)).encode()
+
+    def _read(self, name: str) -> bytes:
         own = name.rpartition("/")[2]
         if own not in self.files:
             raise InvalidParameter(f"the file {own[:100]!a} is not among those that were given")
@@ -226,10 +228,14 @@ def _parse_table_request(content: bytes) -> TableRequest:
     match parse_json_object(content):
         case {"table": str(text), **others} if others.keys() <= {"files", "common"}:
             files, common = others.get("files", {}), others.get("common", {})
-            if isinstance(common, dict) and isinstance(files, dict):  # noqa: SIM102 - one reason each
-                if all(isinstance(each, str) for each in files.values()):
+            if isinstance(common, dict) and isinstance(files, dict):
+                is_text = all(isinstance(each, str) for each in files.values())
+                if is_text and isinstance(common.get("kernel_arguments") or [], list):
                     return TableRequest(parse_table(text), files, common)
-    raise InvalidParameter("table must be a string, files an object of strings, and common an object")
+    raise InvalidParameter(
+        "table must be a string, files an object of strings, and common an object, in which kernel_arguments"
+        " is a list"
+    )
 
 
 def _parse_check(content: bytes) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -134,12 +135,12 @@ def parse_table(text: str) -> list[TableRow]:
                 {column: cells[column].strip() for column in columns if (cells[column] or "").strip()},
                 None in cells,
             )
-            for cells in reader
+            for cells in islice(reader, MAX_ROWS + 1)
         ]
     except csv.Error as error:
         raise InvalidParameter(f"line {reader.reader.line_num}: {error}") from None
     if len(rows) > MAX_ROWS:
-        raise InvalidParameter(f"the table has {len(rows)} lines below the first one, more than {MAX_ROWS}")
+        raise InvalidParameter(f"the table has more than {MAX_ROWS} lines below the first one")
     return rows
 
 

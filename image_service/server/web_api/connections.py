@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IProtocolFactory, IReactorTime, ITCPTransport
 
 MAX_CONNECTIONS = 256
-RECEIVED_AT_ONCE = 256 * 1024
+RECEIVED_AT_ONCE = 256 * 1024 - 1
+"""Bytes of streamed content. A producer pauses if more are unsent: one block of a download is enough."""
 SENT_AT_ONCE = 1024 * 1024
-"""Bytes of content that is streamed."""
 SILENT_SECONDS = 5.0
 """After which a new connection is aborted that has sent nothing."""
 _ADDRESS_PART = 4  # an address has at most a quarter of the connections without an authenticated request
@@ -65,7 +65,7 @@ class TrackedConnection(ProtocolWrapper):
             super().writeSequence(data)  # type: ignore[no-untyped-call]
             self.factory.record_write(self)
 
-    def move_more_at_once(self) -> None:
+    def enlarge_buffers(self) -> None:
         """Receive and send in fewer, larger pieces: each waits for a turn of the reactor."""
         socket = self.transport
         if isinstance(socket, FileDescriptor):

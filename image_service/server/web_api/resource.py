@@ -82,7 +82,7 @@ class BoundedRequest(Request):
         if channel.site.resource.is_streamed(*_method_and_path(*line[:2])):  # type: ignore[attr-defined]
             self.stream = RequestContent(self._pause, self._receive_more, self.channel.forceAbortClient)
             if (connection := find_connection(channel.transport)) is not None:
-                connection.move_more_at_once()
+                connection.enlarge_buffers()
             super().requestReceived(*line)  # type: ignore[no-untyped-call]
 
     def handleContentChunk(self, data: bytes) -> None:

@@ -44,7 +44,7 @@ class ContentSender:
     def start(self) -> None:
         """Start to send."""
         if (connection := find_connection(self._request.channel.transport)) is not None:
-            connection.move_more_at_once()
+            connection.enlarge_buffers()
         sending = Deferred.fromCoroutine(self._send())
         self._request.notifyFinish().addErrback(lambda _: sending.cancel())
         sending.addErrback(self._abort)

@@ -151,11 +151,12 @@ async def test_check_without_a_config_is_refused(ask: Ask, document: object) -> 
         ({"static_network_config": NETWORK}, None),
         ({"static_network_config": f"- {SECRET}: ["}, "line 1, column 12 is not YAML"),
         ({"static_network_config": NETWORK.replace("52:", "")}, "mac_address, such as 52:54:00:12:34:56"),
+        ({"static_network_config": NETWORK.replace("eth0", r'"\ud800"')}, "logical_nic_name"),
         ({"static_network_config": " " * 600_000}, "more than 524288"),
         ({"table": f"name,mac\n{SECRET},\n"}, None),
         ({"table": f'name\n"{SECRET}'}, "line 2: unexpected end of data"),
         ({"table": "name,colour\n"}, "not 'colour'"),
-        ({"table": "name\n" + "a\n" * 600}, "has 600 lines below the first one, more than 512"),
+        ({"table": "name\n" + "a\n" * 600}, "has more than 512 lines below the first one"),
         ({"table": " " * 1_100_000}, "more than 1048576"),
     ],
 )

@@ -13,7 +13,7 @@ function image({ name, fault, infra_env: infraEnv }) {
   }
   const input = element("input");
   input.readOnly = true;
-  input.value = infraEnv.image_urls.iso;
+  input.setAttribute("value", infraEnv.image_urls.iso); // the attribute: tables compare elements by it
   input.setAttribute("aria-label", `ISO of ${name}`);
   const copy = button("Copy", `Copy ISO of ${name}`, async () => {
     told.textContent = (await copyOf(input)) ? `ISO of ${name}: copied` : "press Ctrl+C";
@@ -28,11 +28,19 @@ const table = new Table(results, {
   ISO: image,
 });
 
+function textOf(name, bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    throw new Error(`${name} is not text in UTF-8`);
+  }
+}
+
 /** Make an infra-env of each line, and return the title of the result. */
 export async function makeTable(text, chosen, common) {
   const files = {};
   for (const file of chosen) {
-    files[file.name] = await file.text();
+    files[file.name] = textOf(file.name, await file.arrayBuffer());
   }
   const { rows } = await request("api/v1/infra-env-tables", "POST", { table: text, files, common });
   table.update(rows, ({ line }) => line);

@@ -50,6 +50,9 @@ form.addEventListener("submit", async (event) => {
   try {
     await request(PATH, "POST", undefined, { Authorization: `Bearer ${given}` });
     await enter();
+    if (isWaiting()) {
+      throw new Error("this browser or another replica does not know the session: allow cookies, and reach one replica");
+    }
   } catch (error) {
     problem.textContent = error.message;
     problem.hidden = false;
@@ -58,6 +61,10 @@ form.addEventListener("submit", async (event) => {
 });
 
 signOut.addEventListener("click", async () => {
-  await request(PATH, "DELETE").catch(() => {});
-  location.reload(); // nothing of what the page has shown remains in it
+  try {
+    await request(PATH, "DELETE");
+    location.reload(); // nothing of what the page has shown remains in it
+  } catch (error) {
+    document.getElementById("summary").textContent = `not signed out: ${error.message}`;
+  }
 });

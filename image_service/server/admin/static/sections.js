@@ -117,7 +117,7 @@ function drawService(status) {
   facts.replaceChildren(...made);
 }
 
-/** Show that the status is that of some time ago. */
+/** Show that the status is old. */
 export function drawLost(seconds, problem) {
   document.body.classList.toggle("lost", seconds >= LOST_SECONDS);
   summary.textContent = `reconnecting for ${duration(seconds)}: ${problem}`;

@@ -23,7 +23,7 @@ _MAX_CHARACTERS = 256 * 1024  # of all YAML, which a parser in Python reads
 MAX_TEXT_CHARACTERS = 2 * _MAX_CHARACTERS
 """Of the list as a text, in which the YAML of machines is indented."""
 _MAC = re.compile(r"(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}")
-_INTERFACE = re.compile(r"[^\s/=\x00-\x1f\x7f]{1,64}")
+_INTERFACE = re.compile(r"[^\s/=\x00-\x1f\x7f\ud800-\udfff]{1,64}")
 _PREDICTABLE = re.compile(r"en[PsvxXbucaipod]")  # man systemd.net-naming-scheme
 _ETHERNET = frozenset({"ethernet", "802-3-ethernet"})
 _MAC_SCHEMA: Json = {"type": "string", "pattern": f"^{_MAC.pattern}$"}
