@@ -33,6 +33,7 @@ from image_service.server.catalog.lifecycle.inventory import list_stored_images
 from image_service.server.catalog.lifecycle.opening import open_base_image
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from image_service.server.catalog.lifecycle.status import render_statuses
+from image_service.server.catalog.storage.base_records import BaseRecords
 from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.server.catalog.storage.digest import stored_sha256
 from image_service.server.streams.stream import load_releases
@@ -125,7 +126,7 @@ def run_fetch(options: argparse.Namespace) -> int:
     client = OriginClient.from_settings(
         settings.download, settings.source_urls, settings.proxies, settings.registries
     )
-    fetcher = ImageFetcher(data_dir, partial(download_file, client), _keys(settings))
+    fetcher = ImageFetcher(data_dir, partial(download_file, client), _keys(settings), BaseRecords(data_dir))
 
     def fetch(entry: OsImage) -> str:
         if entry.remote:

@@ -61,6 +61,7 @@ async def start_compose_bases(parts: PartsStack, settings: JobsRoleSettings) -> 
         settings.s3.options,
         configured=tuple(image for image in images if image.is_iso),
         is_leader=True,
+        has_mounts=False,
     )
     directory = settings.storage.data_dir
     sync = await start_streams(

@@ -19,7 +19,7 @@ from image_service.server.catalog.lifecycle.opening import signature_path
 from image_service.server.catalog.lifecycle.options import CatalogOptions
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from image_service.server.catalog.remote.build_remote import build_remote_images
-from image_service.server.catalog.storage.base_records import BaseRecords
+from image_service.server.catalog.storage.base_records import BaseRecords, superseded_name
 from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.server.catalog.superseded import RETRY_SECONDS
 
@@ -67,14 +67,21 @@ class BaseImages:
         A file of this machine has no origin: its path tells others nothing, and differs among replicas.
         """
         kind = Kind.DISCONNECTED_ISO if base.disconnected else Kind.FULL_ISO
+        path = Path(base.file.path)
         try:
             url = self.catalog.find_entry(base.version, base.architecture, kind).url
         except UnknownBaseImage:  # it has just been removed from the configuration
             url = None
+        if self.fetcher.records is not None and (key := self.catalog.superseded.find_key(base)):
+            # The configured image of its name is another one.
+            entries = [record.entry for record in self.fetcher.records.read() if record.key == key]
+            url = entries[0].url if entries else None
+            renamed = self.data_dir.path / superseded_name(key)
+            path = renamed if renamed.exists() else path
         is_signed = self.fetcher.keys is not None and base.file.residency is None
         return BaseOrigin(
             None if url is None or url.startswith("file:") else url,
-            signature_path(Path(base.file.path)) if is_signed else None,
+            signature_path(path) if is_signed else None,
         )
 
 
@@ -89,8 +96,12 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
     *,
     configured: tuple[OsImage, ...],
     is_leader: bool,
+    has_mounts: bool = True,
 ) -> BaseImages:
     """Start the catalog with the configured images; the leader removes files that are no longer needed.
+
+    Args:
+        has_mounts: False: no superseded base image is kept, because no mount reads one.
 
     Raises:
         OSError: ``DATA_DIR`` cannot be created or read.
@@ -108,7 +119,8 @@ def build_base_images(  # noqa: PLR0913, PLR0917 - five groups of settings
         logs_progress=is_leader,
         derive=derived.derive,
     )
-    fetcher = ImageFetcher(data_dir, partial(download_file, http), keys, BaseRecords(data_dir))
+    records = BaseRecords(data_dir) if has_mounts else None
+    fetcher = ImageFetcher(data_dir, partial(download_file, http), keys, records)
     opener = build_remote_images(
         reactor, remote, s3, http, data_dir=storage.data_dir, keys=keys, is_leader=is_leader
     )

@@ -100,6 +100,7 @@ class Catalog:
 
     async def stop(self) -> None:
         """Cancel all attempts and close every file; partial downloads stay resumable."""
+        self.superseded.interrupt()
         if self.remote is not None:
             self.remote.interrupt()
         self._stopping += [Deferred.fromCoroutine(lifecycle.stop()) for lifecycle in self._lifecycles]
@@ -246,8 +247,11 @@ class Catalog:
     def remove_unused_blocks(self) -> None:
         """Remove the cached blocks of remote images that are not configured any more. Blocks.
 
-        Nothing is removed while the version of a configured one is not known.
+        Nothing is removed while the version of a configured one is not known, or a superseded one is being
+        opened.
         """
+        if self.superseded.is_opening:
+            return
         lifecycles = [each for each in self._lifecycles if isinstance(each, RemoteImageLifecycle)]
         opened = [each.opened for each in lifecycles if each.opened is not None]
         if self.remote is not None and self.remote.is_started and len(opened) == len(lifecycles):

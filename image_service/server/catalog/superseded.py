@@ -1,7 +1,7 @@
 """Superseded base images: kept for the mounts that read them, and opened again at the next start.
 
-If another image has taken the name of a downloaded one, the file of that is renamed. What no mount reads
-any more is released, with such a file.
+If another image has taken the name of a downloaded one, the file of that is renamed. An image that no mount
+reads any more is released, with such a file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.logger import Logger
 
 from image_service.common.concurrency.interruption import Interrupted, Interruption
@@ -75,6 +75,8 @@ class SupersededBases:
         self._mounts: Mapping[str, int] = {}
         self._interruption = Interruption()
         self._working: list[Deferred[None]] = []
+        # Not a slot of the configured images: an origin may be slow.
+        self._one_at_a_time = DeferredSemaphore(1)
 
     def start(self) -> None:
         """Open those that processes before this one have recorded; the others when that is known of them."""
@@ -84,12 +86,16 @@ class SupersededBases:
 
     async def stop(self) -> None:
         """Wait for what is being opened or removed."""
-        self._interruption.interrupt()
+        self.interrupt()
         await gatherResults(self._working)
+
+    def interrupt(self) -> None:
+        """Open and remove nothing more."""
+        self._interruption.interrupt()
 
     def update(self) -> None:
         """Open the recorded images of which it is known by now that no configured one is the same."""
-        for record in tuple(self._to_open):
+        for record in () if self._interruption.is_set else tuple(self._to_open):
             is_superseded = self._is_superseded(record)
             if is_superseded is not None:
                 self._to_open.remove(record)
@@ -116,14 +122,21 @@ class SupersededBases:
             )
         return [each.base for each in found if each.base is not None]
 
+    def find_key(self, base: BaseImage) -> RecordKey | None:
+        """Return the key of a superseded base image; None: it is not one."""
+        return next((each.key for each in self._kept if each.base is base), None)
+
     @property
     def is_opening(self) -> bool:
         """True while some are being opened, or it is not known yet whether they are superseded."""
         return bool(self._to_open) or any(each.base is None for each in self._kept)
 
     def record_mounts(self, mounts: Mapping[str, int]) -> None:
-        """Take over how many mounts read each base image, by digest."""
+        """Take over how many mounts read each base image, by digest; open none that no mount reads."""
         self._mounts = mounts
+        unread = [each for each in self._to_open if each.sha256 not in mounts]
+        self._to_open = [each for each in self._to_open if each.sha256 in mounts]
+        self._forget([each.key for each in unread])
 
     def release(self, base: BaseImage) -> None:
         """Drop a base image that no mount reads, and its file, unless it is served."""
@@ -197,7 +210,7 @@ class SupersededBases:
         try:
             if record.entry.remote and self._remote is not None:
                 self._remote.start()
-            base = await self._shared.verifications.run(
+            base = await self._one_at_a_time.run(
                 self._shared.run_in_thread, partial(self._open_in_thread, record)
             )
         except Interrupted:
@@ -209,23 +222,28 @@ class SupersededBases:
                 image=image,
                 reason=reason,
             )
-            self._kept.remove(kept)
+            self._drop(kept)
             self._forget([record.key])
         except (Unavailable, OSError) as error:
             reason = describe_os_error(error) if isinstance(error, OSError) else error.detail
             self._log.warn(
                 "superseded base image {image} cannot be opened now: {reason}", image=image, reason=reason
             )
-            self._kept.remove(kept)
-            self._to_open.append(record)  # for the next ``update``
+            self._drop(kept)
+            if kept.is_recorded:
+                self._to_open.append(record)  # for the next ``update``
         except Exception:  # noqa: BLE001 - a bug in reading one image must not harm the others
             self._log.failure("unexpected error while opening superseded base image {image}", image=image)
-            self._kept.remove(kept)
+            self._drop(kept)
         else:
             self._shared.files.add_file(base.file)
             kept.base = base
             self._log.info("superseded base image {image} is open, for its mounts", image=image)
             self._shared.options.on_superseded(base)
+
+    def _drop(self, dropped: _Superseded) -> None:
+        """Drop an image, unless `add` has put the same one in its place meanwhile."""
+        self._kept = [each for each in self._kept if each is not dropped]
 
     def _open_in_thread(self, record: BaseRecord) -> BaseImage:
         if record.pin is None:

@@ -79,7 +79,7 @@ class Retention:
 
     async def release_superseded(self) -> None:
         """Drop superseded base images that no client, here or at a replica, has read for a mount's window."""
-        stored = await self._mounts.count_stored() if self._superseded else None
+        stored = await self._mounts.count_stored() if self.has_superseded else None
         if stored is None:
             return
         if self.bases is not None:

@@ -19,6 +19,7 @@ from image_service.server.catalog.storage.base_records import (
     superseded_name,
 )
 from image_service.server.catalog.storage.data_dir import DataDir
+from image_service.server.catalog.storage.digest import stored_sha256
 from image_service.server.catalog.superseded import MAX_SUPERSEDED
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.pytwisted import ensure_deferred
@@ -84,6 +85,42 @@ async def test_downloaded_base_is_found_after_a_restart(
     assert content_of(catalog.find_base_image("4.19", "x86_64", Kind.FULL_ISO)) == NEW
     data_dir = DataDir(catalogs.data_dir, retention_seconds=-1)
     assert data_dir.collect_garbage(catalog.retained_names) == []
+
+
+@ensure_deferred
+async def test_base_is_open_while_the_one_in_its_place_is_downloaded(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
+    old = served(origin, OLD)
+    catalog = catalogs.start(old, is_recorded=True)
+    await lines.until(old.file_name, BaseImageState.READY)
+    await catalog.stop()
+    url = origin.serve("/slow.iso", Reply(NEW, hold_head=True))
+    new = attrs.evolve(entry(url, old.version), sha256=NEW_SHA256)
+    catalog = catalogs.start(new, is_recorded=True)
+    while not [request for request in origin.requests if "slow" in request.target]:
+        await deferLater(catalogs.reactor, 0.001)
+    kept = catalogs.data_dir / superseded_name((old.file_name, OLD_SHA256))
+    assert content_of(await until_open(catalogs, catalog, OLD_SHA256)) == OLD
+    assert kept.read_bytes() == OLD
+    assert stored_sha256(kept.with_name(f"{kept.name}.json")) == OLD_SHA256
+    origin.released.set()
+    await lines.until(new.file_name, BaseImageState.READY)
+
+
+@ensure_deferred
+async def test_base_that_no_mount_reads_is_not_opened(
+    catalogs: Catalogs, lines: Lines, origin: Origin
+) -> None:
+    old, new = served(origin, OLD), served(origin, NEW)
+    catalog = catalogs.start(old, is_recorded=True)
+    await lines.until(old.file_name, BaseImageState.READY)
+    await catalog.stop()
+    catalog = catalogs.start(attrs.evolve(new, sha256=None), is_recorded=True)
+    assert catalog.superseded.is_opening  # until it is known whether it is the configured one
+    catalog.superseded.record_mounts({NEW_SHA256: 1})
+    assert not catalog.superseded.is_opening
+    await lines.until(new.file_name, BaseImageState.READY)
 
 
 @ensure_deferred

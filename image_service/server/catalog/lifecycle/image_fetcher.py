@@ -27,7 +27,7 @@ from image_service.server.catalog.lifecycle.opening import open_base_image, sign
 from image_service.server.catalog.lifecycle.signature import MAX_SIGNATURE_BYTES, KeyRing
 from image_service.server.catalog.storage.base_records import BaseRecord, BaseRecords, superseded_name
 from image_service.server.catalog.storage.data_dir import DataDir  # noqa: TC001 - attrs resolves annotations at run time
-from image_service.server.catalog.storage.digest import recheck_sha256, stored_sha256
+from image_service.server.catalog.storage.digest import move_sidecar, recheck_sha256, stored_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -112,11 +112,14 @@ class ImageFetcher:
     def open_superseded(self, record: BaseRecord, interruption: Interruption) -> BaseImage:
         """Open an image that was opened before, wherever its file is now; raises like `open`."""
         entry, name = record.entry, superseded_name(record.key)
-        with self.data_dir.lock(entry.file_name, interruption):
+        # Not the lock of its former name, which the download of the image in its place holds for long.
+        with self.data_dir.lock(name, interruption):
             interruption.raise_if_interrupted()
-            renamed, sidecar = self.data_dir.path / name, self.data_dir.path / f"{name}.json"
-            path = renamed if renamed.exists() else self._path_of(entry)
-            self.data_dir.claim_files(name, sidecar.name)
+            is_renamed = (self.data_dir.path / name).exists()
+            image = name if is_renamed else entry.file_name
+            path = self.data_dir.path / name if is_renamed else self._path_of(entry)
+            sidecar = self.data_dir.path / f"{image}.json"
+            self.data_dir.claim_files(image, sidecar.name)
             entry = attrs.evolve(entry, sha256=record.sha256)
             return open_base_image(entry, path, sidecar, interruption, self.keys)
 
@@ -153,7 +156,11 @@ class ImageFetcher:
             interruption.raise_if_interrupted()
             self.data_dir.claim_files(image, sidecar.name)
             downloaded = self.data_dir.recorded_sha256(image)
-            if downloaded and entry.sha256 not in {None, downloaded} and self._make_way(entry, downloaded):
+            if (
+                downloaded
+                and entry.sha256 not in {None, downloaded}
+                and self._rename_superseded(entry, downloaded, interruption)
+            ):
                 raise BaseImageError(f"its SHA-256 is {downloaded}; it must be {entry.sha256}")
             known = downloaded or stored_sha256(sidecar)
             try:
@@ -200,12 +207,18 @@ class ImageFetcher:
     def _path_of(self, entry: OsImage) -> Path:
         return entry.local_path or self.data_dir.path / entry.file_name
 
-    def _make_way(self, entry: OsImage, sha256: str) -> bool:
+    def _rename_superseded(self, entry: OsImage, sha256: str, interruption: Interruption) -> bool:
         """Rename a downloaded image that was served before the configuration named another digest."""
         key = entry.file_name, sha256
-        if self.records is None or key not in {record.key for record in self.records.read()}:
+        if self.records is None or entry.local_path or key not in {each.key for each in self.records.read()}:
             return False
-        return entry.local_path is None and self.data_dir.rename_image(entry.file_name, superseded_name(key))
+        name = superseded_name(key)
+        with self.data_dir.lock(name, interruption):
+            is_renamed = self.data_dir.rename_image(entry.file_name, name)
+            if is_renamed:
+                self.data_dir.claim_files(name, f"{name}.json")
+                move_sidecar(*(self.data_dir.path / each for each in (entry.file_name, name)))
+        return is_renamed
 
     def _set_aside(self, entry: OsImage, reason: str) -> None:
         """Make a downloaded image absent, with its signature."""

@@ -7,6 +7,7 @@ record says what the digest stands for: the file, or the version at its origin.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -96,9 +97,14 @@ class BaseRecords:
             document = json.loads(self._path.read_bytes())
             if document["version"] != VERSION:
                 return ()
-            return tuple(map(_parse, document["bases"]))
+            bases: list[dict[str, Any]] = list(document["bases"])
         except (OSError, ValueError, TypeError, KeyError):
             return ()
+        records = []
+        for members in bases:
+            with suppress(ValueError, TypeError, KeyError):  # a record of another release
+                records.append(_parse(members))
+        return tuple(records)
 
     def add(self, record: BaseRecord) -> None:
         """Add a record, in the place of the one with its key."""

@@ -166,12 +166,12 @@ class DataDir:
             moved = {name: to for name, to in names.items() if self._is_managed(name, entry)}
             files = {to: entry.files[name] for name, to in moved.items()}
             entries[renamed] = ManifestEntry(self._now(), files=files, sha256=entry.sha256)
-            entry.sha256 = None
         for name, to in moved.items():
             (self.path / name).replace(self.path / to)
         with self._manifest() as entries:
             for name in moved:
                 entries[image].files.pop(name, None)
+            entries[image].sha256 = None
         return True
 
     def remove_files(self, image: str, *names: str) -> None:

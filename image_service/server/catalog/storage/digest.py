@@ -100,6 +100,14 @@ def stored_sha256(sidecar: Path) -> str | None:
     return value if _SHA256.fullmatch(value) else None
 
 
+def move_sidecar(path: Path, renamed: Path) -> None:
+    """Store the digests of a file that was renamed; if that cannot be written, they are computed again."""
+    stored, sidecar = _load(path.with_name(f"{path.name}.json")), renamed.with_name(f"{renamed.name}.json")
+    if stored:
+        with contextlib.suppress(OSError), atomic_write(sidecar) as target:
+            target.write(json.dumps({**stored, "path": str(renamed)}).encode())
+
+
 def recheck_sha256(file: BaseFile, sha256: str, interruption: Interruption) -> None:
     """Read a file in the background, mostly idle; raise BaseImageError if its SHA-256 is another."""
     started = time.monotonic()
