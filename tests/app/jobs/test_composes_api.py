@@ -120,7 +120,7 @@ def test_verdict_is_as_bad_as_the_state(operator: Operator) -> None:
     operator.state.reason = "the engine has ended"
     unready = {"verdict": {"level": "failing", "text": "the engine has ended"}, "total": 0, "composes": []}
     assert operator.read() == unready  # which may be without its database
-    operator.state.reason = None
+    operator.state.reason = ""
     error = JobError(JobErrorId.BUILD_FAILED, "no room")
     operator.composer.rows.composes.finish(compose.id, ComposeState.FAILURE, error=error)
     assert operator.read()["composes"][0]["reason"] == "no room"
