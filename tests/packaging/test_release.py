@@ -184,8 +184,7 @@ def test_version_is_set_everywhere_committed_and_tagged(checkout: Path) -> None:
     assert "## 9.8.7\n\n- A line.\n\n## 0.0.1\n" in (checkout / "CHANGELOG.md").read_text()
     assert '__version__ = "9.8.7"' in (checkout / "image_service/__init__.py").read_text()
     assert "image-service 9.8.7" in (checkout / "man/image-service.1").read_text()
-    page = (checkout / "docs/container.md").read_text()
-    assert ("VERSION=9.8.7" in page, "image-service-9.8.7.container.tar.gz" in page) == (True, True)
+    assert "image-service-9.8.7.container.tar.gz" in (checkout / "docs/container.md").read_text()
     rendered = (checkout / "conf/kubernetes/one.yaml").read_text()
     assert rendered == f"image: image-service:9.8.7\nport: 1{__version__}\n"
     chart = yaml.safe_load((checkout / "conf/helm/image-service/Chart.yaml").read_text())

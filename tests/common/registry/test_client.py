@@ -255,8 +255,9 @@ def test_basic(registry: RegistryOrigin) -> None:
 def test_identity_token_is_exchanged(registry: RegistryOrigin) -> None:
     registry.needs_token = True
     reader = Reader.of(registry.host, auths={registry.host: {"identitytoken": "identity-of-tests"}})
-    with pytest.raises(RegistryFailed, match="its token server answered its credentials with status 501"):
-        reader.resolve(registry.url())  # the tests' server has no POST; that one was sent is what matters
+    with pytest.raises(RegistryFailed, match="its token server answered its credentials with status 401"):
+        reader.resolve(registry.url())  # the tests' server takes passwords only
+    assert registry.origin.requests[-1].method == "POST"
 
 
 # Redirects.
