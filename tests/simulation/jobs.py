@@ -130,7 +130,6 @@ class SimulatedEngine:
         if self.plans.get(compose_id) is PlanState.RUNNING:
             self._machines[compose_id].kill()
             self.plans[compose_id] = state
-            self.world.lost.add(compose_id)
 
     async def poll(self, machine: Machine, queue: str, seconds: float) -> Task | None:
         """As `Engine.poll`."""
@@ -330,8 +329,6 @@ class JobsWorld:
         self.storage = DirectoryStore(directory / "objects")
         self.has_faults = self.is_disturbed = seed % 2 == 1
         self.faults: list[str] = []
-        self.lost: set[str] = set()
-        """Composes whose plan the engine was made to lose."""
         self.cancelled: set[str] = set()
         self.composes: list[Compose] = []
         self.ended: dict[str, Compose] = {}

@@ -126,6 +126,10 @@ class SupersededBases:
         """Return the key of a superseded base image; None: it is not one."""
         return next((each.key for each in self._kept if each.base is base), None)
 
+    def keeps(self, base: BaseImage) -> bool:
+        """Return True if `find` finds a base image, not another one with its digest."""
+        return self.find_key(base) is not None
+
     @property
     def is_opening(self) -> bool:
         """True while some are being opened, or it is not known yet whether they are superseded."""

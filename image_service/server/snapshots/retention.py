@@ -31,6 +31,9 @@ class SupersededBaseStore(Protocol):
     def is_opening(self) -> bool:
         """True while some are being opened, or it is not known yet whether they are superseded."""
 
+    def keeps(self, base: BaseImage) -> bool:
+        """Return True if mounts that name its digest find this base image."""
+
     def record_mounts(self, mounts: Mapping[str, int]) -> None:
         """Take over how many stored mounts read each base image, by digest."""
 
@@ -87,7 +90,8 @@ class Retention:
         started_before = self._clock.seconds() - self._mounts.window_seconds
         read = [version.base for version in self._mounts.versions()]
         for since, base in list(self._superseded):
-            is_read = base.sha256 in stored or any(base is other for other in read)
+            is_named = base.sha256 in stored and (self.bases is None or self.bases.keeps(base))
+            is_read = is_named or any(base is other for other in read)
             if since < started_before and not is_read:
                 self._superseded.remove((since, base))
                 if self.bases is not None:

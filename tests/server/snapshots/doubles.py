@@ -90,6 +90,10 @@ class FakeCatalog:
             raise Unavailable("the base image is being opened", retry_after_seconds=5)
         return found
 
+    def keeps(self, base: BaseImage) -> bool:
+        """As ``SupersededBases.keeps``."""
+        return any(each is base for each in self.superseded)
+
     def record_mounts(self, mounts: Mapping[str, int]) -> None:
         """As ``SupersededBases.record_mounts``."""
         self.mounts = mounts

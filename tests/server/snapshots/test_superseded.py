@@ -224,3 +224,22 @@ def test_base_of_the_same_bytes_replaces_the_old_one_at_once(superseding: Supers
     after = client.head()
     assert etag_of(after) == etag_of(before)
     assert after.version.base.file is again()
+
+
+def test_withdrawn_base_is_released_though_a_stored_mount_names_its_digest(superseding: Superseding) -> None:
+    world, client = superseding.world, Client(superseding.world)
+    withdrawn = superseding.put(b"same")
+    client.range()
+    superseding.put(b"same")
+    world.catalog.superseded.clear()  # as the catalog, which keeps no file that differs from its digest
+    world.images.retention.bases = world.catalog
+    here = world.images
+    for _ in range(3):
+        world.images = here
+        superseding.pass_time(WINDOW_SECONDS - MOMENT)
+        world.images = world.make_images()  # the other replica
+        client.range()
+        outcome(world.images.mounts.save())
+    assert list(world.catalog.mounts.values()) == [1]
+    gc.collect()
+    assert withdrawn() is None

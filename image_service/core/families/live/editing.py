@@ -125,7 +125,8 @@ def _changed(medium: Medium, boot: BootEdit) -> Iterator[tuple[ConfigFile, bytes
         if medium.read(f"{config.path}.sig") is not None or _ENFORCED.search(config.content):
             raise Unprocessable(
                 f"GRUB checks the signature of {config.path} on this ISO, which an edit would break: put"
-                " files alone, or give a config that needs no kernel arguments"
+                " files alone, or give a config that needs no kernel arguments; an ISO that checks itself"
+                " (rd.live.check) cannot be edited"
             )
         yield config, edited
 
