@@ -247,3 +247,10 @@ def test_quiet_tenant_is_measured_beside_noisy_ones() -> None:
     output = run("bench.tenants", "--seconds", "5", "--images", "1", "--clients", "1")
     assert "order to download, alone" in output
     assert "beside the noise ÷ alone" in output
+
+
+@pytest.mark.soak
+def test_composes_of_one_worker_are_counted() -> None:
+    output = run("bench.composes", "--alone", "1", "--at-once", "2")
+    assert "ISO: order to end, alone" in output
+    assert "disk: 2 at once, in a minute" in output
