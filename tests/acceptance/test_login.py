@@ -81,7 +81,7 @@ def test_log_level_is_shown_and_changed(console: Console) -> None:
     console.wait_for_text("#log-level-told", "the log has lines of debug and above")
     status = fetch(f"{console.site.admin_url}/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
     assert json.loads(status.body)["log_level"] == "debug"
-    console.site.service.wait_for("(the log level is debug)")
+    console.site.service.wait_for("(sets the log level to debug)")
     console.check_looks()
 
 
