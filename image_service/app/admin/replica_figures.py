@@ -42,7 +42,6 @@ class ReplicaFigures:
             figures = {name: status[name] for name in _FIGURES}
             machines = self._activity.progress.count_machines()
             seen = await self._state.exchange_figures(self._id, {**figures, "machines": machines})
-        present = {each["figures"]["host"] for each in seen if each["age_seconds"] <= AWAY_SECONDS}
         self._seen = [
             {
                 **each["figures"],
@@ -51,6 +50,4 @@ class ReplicaFigures:
                 "is_own": each["id"] == self._id,
             }
             for each in seen
-            # Not the row of a killed process that a new one has replaced.
-            if each["age_seconds"] <= AWAY_SECONDS or each["figures"]["host"] not in present
         ]
