@@ -256,6 +256,7 @@ async def test_process_that_does_not_fetch_reads_the_stored_state(setup: Setup) 
     assert (versions(reading), len(setup.origin.requests)) == (["1"], 1)
     assert moved(fetching, among("1")) == {("stable", "x86_64"): "1"}
     await setup.later(fetching)
+    await fetching.stop()  # else it fetches again, while the other one reads
     remembered = (setup.directory / "rhcos-stream-stable.json").read_bytes()
     await setup.later(reading)
     assert (versions(reading), len(setup.origin.requests)) == (["2", "1"], 2)
