@@ -8,7 +8,6 @@ once.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from bench import machine
 from bench.processes import cpu_seconds
-from bench.report import lines
+from bench.report import show
 from bench.results import Document, Target
 from bench.servers import stop_on_sigterm
 from bench.study import Figure
@@ -52,10 +51,7 @@ def main() -> None:
                 for image_type in _KINDS
                 for figure in figures(role, image_type, options.alone, options.at_once)
             ]
-    document = Document(machine=described, comparisons=[], findings=findings)
-    print("\n".join(lines(document)))
-    if options.json:
-        options.json.write_text(json.dumps(document))
+    show(Document(machine=described, comparisons=[], findings=findings), options.json)
 
 
 def figures(role: RunningRole, image_type: str, alone: int, at_once: int) -> Iterator[Figure]:

@@ -39,6 +39,13 @@ def merged(documents: Sequence[Document]) -> Document:
     )
 
 
+def show(document: Document, path: Path | None) -> None:
+    """Print a run, and write it to a file, if there is one."""
+    print("\n".join(lines(document)))
+    if path:
+        path.write_text(json.dumps(document))
+
+
 def lines(document: Document) -> Iterator[str]:
     """Render a run as Markdown."""
     yield from (f"- {name}: {value}" for name, value in document["machine"].items())

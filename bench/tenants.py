@@ -10,7 +10,6 @@ the cores of those who make it.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import tempfile
@@ -27,7 +26,7 @@ import attrs
 
 from bench import machine
 from bench.cores import bounding_group, confine
-from bench.report import lines
+from bench.report import show
 from bench.results import Document, Target
 from bench.servers import stop_on_sigterm
 from bench.study import Figure
@@ -90,10 +89,7 @@ def main() -> None:
         with running_with_tenants(Path(directory), FRESH_JOBS, **VARIABLES) as role:
             measured = measure(role, options.images, options.seconds, options.clients)
     findings = [figure.of("a quiet tenant beside four noisy ones") for figure in figures(measured)]
-    document = Document(machine=described, comparisons=[], findings=findings)
-    print("\n".join(lines(document)))
-    if options.json:
-        options.json.write_text(json.dumps(document))
+    show(Document(machine=described, comparisons=[], findings=findings), options.json)
 
 
 def measure(role: RunningRole, images: int, seconds: float, clients: int) -> Measurement:

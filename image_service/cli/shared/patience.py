@@ -20,7 +20,7 @@ def wait_for(name: str, ask: Callable[[], _Answer]) -> _Answer:
     """Return what `ask` returns; it is called again as long as its error says when to retry.
 
     Args:
-        name: of what is waited for.
+        name: the thing that the command waits for, for its message.
         ask: sends a request.
 
     Raises:

@@ -22,6 +22,8 @@ _MEDIA_TYPES = {
 }
 _SOURCES = "script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
 _API_PAGE = "api.html"
+_LOGIN = "login.html"
+"""The form that all pages have, in the place of the comment with its name."""
 _FIELDS = (
     (
         "Content-Security-Policy",
@@ -39,11 +41,14 @@ def page_files(page: str = "index.html") -> Mapping[str, Handlers]:
     """
     routes: dict[str, Handlers] = {}
     pages = {_API_PAGE: "/api", page: "/"}
-    for file in (files(__package__) / "static").iterdir():
+    directory = files(__package__) / "static"
+    login = (directory / _LOGIN).read_bytes()
+    for file in directory.iterdir():
         suffix = file.name[file.name.rindex(".") :]
         if suffix == ".html" and file.name not in pages:
             continue
-        response = ApiResponse(200, file.read_bytes(), _MEDIA_TYPES[suffix], fields=_FIELDS)
+        content = file.read_bytes().replace(f"<!-- {_LOGIN} -->\n".encode(), login)
+        response = ApiResponse(200, content, _MEDIA_TYPES[suffix], fields=_FIELDS)
         routes[pages.get(file.name, f"/static/{file.name}")] = {"GET": partial(_respond, response)}
     return routes
 

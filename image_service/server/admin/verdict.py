@@ -114,7 +114,7 @@ def _judge_database(database: Mapping[str, Any] | None) -> list[tuple[Level, str
 
 
 def _judge_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Level, str]]:
-    """Yield what is said about all replicas, if there are several."""
+    """Yield the part on all replicas, if there are several."""
     present = [each for each in replicas if each["state"] == "present"]
     away = [each for each in replicas if each["state"] == "away"]
     if len(present) > 1:

@@ -85,7 +85,7 @@ def _system_certificates() -> Iterator[Certificate]:
         with suppress(OSError):
             distinct |= dict.fromkeys(_PEM.findall(file.read_bytes()))
     for text in distinct:
-        with suppress(crypto.Error, ValueError):  # like OpenSSL: skip what is unusable in the system's files
+        with suppress(crypto.Error, ValueError):  # like OpenSSL: skip unusable certificates
             yield Certificate.loadPEM(text)
 
 

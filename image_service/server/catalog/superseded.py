@@ -85,7 +85,7 @@ class SupersededBases:
             self.update()
 
     async def stop(self) -> None:
-        """Wait for what is being opened or removed."""
+        """Wait until no image is being opened or removed."""
         self.interrupt()
         await gatherResults(self._working)
 
@@ -155,7 +155,7 @@ class SupersededBases:
         return {image for image, _ in keys} | set(map(superseded_name, keys))
 
     def describe(self) -> tuple[SupersededBaseBody, ...]:
-        """Return what is kept, and for how many mounts."""
+        """Return the images that are kept, with the number of their mounts."""
         return tuple(
             SupersededBaseBody(
                 version=each.base.version,

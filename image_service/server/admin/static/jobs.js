@@ -1,5 +1,6 @@
 // The page of the jobs role: composes, newest first, with their jobs.
 
+import { attempt } from "./attempt.js";
 import { address, request } from "./api.js";
 import { number, percent, relative } from "./format.js";
 import { enter } from "./login.js";
@@ -12,18 +13,6 @@ const CLASSES = { success: "good", finished: "good", failure: "bad", failed: "ba
 
 const sectionParts = parts("composes");
 const problem = document.getElementById("composes-problem");
-
-/** Run work; show its error, and reload the page's content at its end. */
-async function attempt(work) {
-  problem.hidden = true;
-  try {
-    await work();
-  } catch (error) {
-    problem.textContent = error.message;
-    problem.hidden = false;
-  }
-  document.dispatchEvent(new Event("changed"));
-}
 
 function progress({ phase, done, total }) {
   if (!total) {
@@ -103,7 +92,7 @@ class Compose {
 
   #cancel() {
     if (confirm(`Cancel ${this.#title.textContent} (${this.#id})? Its work is lost.`)) {
-      attempt(() => request(`${PATH}/${this.#id}/cancellation`, "POST"));
+      attempt(problem, () => request(`${PATH}/${this.#id}/cancellation`, "POST"));
     }
   }
 
@@ -112,7 +101,7 @@ class Compose {
       this.#log.hidden = true;
       return;
     }
-    attempt(async () => {
+    attempt(problem, async () => {
       const { image_builds: builds } = await request(`${PATH}/${this.#id}/logs`);
       const steps = builds.flatMap((build) => build.steps);
       this.#log.textContent = steps.map(({ step, log }) => `${step}:\n${log || "no log yet"}`).join("\n\n")

@@ -1,5 +1,6 @@
 // Short links: a form that makes one, and the table of all.
 
+import { attempt } from "./attempt.js";
 import { lastUse } from "./activity.js";
 import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
@@ -15,22 +16,10 @@ const made = document.getElementById("link-made");
 const url = document.getElementById("link-url");
 const copied = document.getElementById("link-copied");
 
-/** Run work; show its error, and reload the page's content at its end. */
-async function attempt(work) {
-  problem.hidden = true;
-  try {
-    await work();
-  } catch (error) {
-    problem.textContent = error.message;
-    problem.hidden = false;
-  }
-  document.dispatchEvent(new Event("changed"));
-}
-
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   made.hidden = true; // it would be taken for the new one if that is refused
-  attempt(async () => {
+  attempt(problem, async () => {
     const fields = new FormData(form);
     const link = await request(PATH, "POST", {
       url: fields.get("url"),
@@ -56,7 +45,7 @@ function revokeButton(link) {
   const name = link.label || link.id;
   return button("Revoke", `Revoke ${name}`, () => {
     if (confirm(`Revoke ${name}? Machines that boot from it cannot read on.`)) {
-      attempt(() => request(`${PATH}/${encodeURIComponent(link.id)}`, "DELETE"));
+      attempt(problem, () => request(`${PATH}/${encodeURIComponent(link.id)}`, "DELETE"));
     }
   });
 }

@@ -28,7 +28,7 @@ export async function enter() {
     show(false);
     signOut.hidden = left === null;
   } catch {
-    // The sections say what has failed, if it is not the token, for which the form asks.
+    // The form asks for a token; the sections show any other error.
   }
   if (!isWaiting()) {
     document.dispatchEvent(new Event("entered"));

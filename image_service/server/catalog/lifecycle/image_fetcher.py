@@ -54,7 +54,7 @@ class ImageFetcher:
         data_dir: stores downloaded images.
         download: completes a partial file, like `download_file`.
         keys: an image must be signed by one of them; None: signatures are not verified.
-        records: of what is opened; None: nothing is recorded, and no superseded image is kept.
+        records: of the images that are opened; None: nothing is recorded, and no superseded image is kept.
     """
 
     _log = Logger()
