@@ -217,7 +217,8 @@ def test_retry_after_slow_upstream_gets_the_image(each_site: Site) -> None:
         assert responses[-1].status in SUCCESSES
         for response in responses:
             response.check_time()
-    assert site.upstream.count(infra_env_id) == 2  # one round for the ISO, and one for PXE
+    # One round for the ISO and one for PXE; a client that repeats late asks for an older answer once more.
+    assert 2 <= site.upstream.count(infra_env_id) < len(requests(infra_env_id))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

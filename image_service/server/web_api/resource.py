@@ -347,11 +347,15 @@ def write_head(request: Request, response: ApiResponse) -> None:
 
 
 def _write(request: Request, response: ApiResponse) -> None:
-    write_head(request, response)
-    if response.stream is not None and request.method != b"HEAD":
-        ContentSender(request, response.stream, cast("ApiSite", request.site).reactor).start()
-        return
-    if response.stream is not None:
+    has_client = request.channel is not None
+    is_read = has_client and request.method != b"HEAD"
+    if response.stream is not None and not is_read:
         response.stream.close()
-    request.write(response.body)
-    request.finish()
+    if not has_client:  # it has left while the handler completed its work
+        return
+    write_head(request, response)
+    if response.stream is not None and is_read:
+        ContentSender(request, response.stream, cast("ApiSite", request.site).reactor).start()
+    else:
+        request.write(response.body)
+        request.finish()

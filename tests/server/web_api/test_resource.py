@@ -256,6 +256,42 @@ async def test_a_read_fails_when_the_client_has_gone(reactor: EPollReactor) -> N
             await failed
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("ends", ["with content", "with a stream", "with a refusal"])
+def test_a_response_after_the_client_has_left_is_dropped(
+    method: str, ends: str, logged_failures: LoggedFailures
+) -> None:
+    work: Deferred[None] = Deferred(lambda work: work.callback(None))  # is completed instead of canceled
+    stream = ClosedStream()
+
+    async def respond(_: ApiRequest) -> ApiResponse:
+        await work
+        if ends == "with a refusal":
+            raise InvalidRequest("the connection ended before the content did")
+        return ApiResponse(stream=stream) if ends == "with a stream" else ApiResponse(body=b"done")
+
+    channel = open_channel(ApiSite(ApiResource(RequestGuard(), respond), Clock(), MAX_BODY_BYTES))
+    channel.dataReceived(f"{method} / HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    channel.connectionLost(Failure(ConnectionLost()))
+    assert logged_failures.flush() == []
+    assert cast("StringTransport", channel.transport).value() == b""
+    assert stream.is_closed == (ends == "with a stream")
+
+
+class ClosedStream:
+    """Content that nobody reads."""
+
+    is_closed = False
+
+    async def read(self) -> bytes:
+        """Fail: nobody has asked for it."""
+        raise AssertionError
+
+    def close(self) -> None:
+        """Remember the call."""
+        self.is_closed = True
+
+
 def test_status_line_has_the_phrase_of_a_status_that_twisted_does_not_name() -> None:
     async def refuse(_: ApiRequest) -> ApiResponse:
         raise TooManyQueued("wait")
