@@ -216,6 +216,19 @@ def test_listener_answers_while_workers_are_replaced(tmp_path: Path) -> None:
         assert json.loads(admin.curl("/images").body)["images"][0]["state"] == "ready"
 
 
+def test_workers_that_start_later_have_the_log_level_that_was_set(tmp_path: Path) -> None:
+    with administered(tmp_path, WORKERS="2") as admin:
+        wait_for(lambda: b"assisted_image_service_workers 2.0\n" in admin.curl("/metrics").body)
+        options = ("--request", "PUT", "--json", '{"level": "debug"}')
+        assert admin.curl("/api/v1/log-level", *options).status == 204
+        first = admin.workers()
+        for worker in first:
+            os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: set(first).isdisjoint(admin.workers()))
+        wait_for(lambda: admin.curl("/api/v1/status").status == 200)
+        assert json.loads(admin.curl("/api/v1/status").body)["log_level"] == "debug"
+
+
 def test_idle_crowd_keeps_nobody_away(tmp_path: Path) -> None:
     with administered(tmp_path) as admin, ExitStack() as stack:
         before = admin.service.descriptors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -15,6 +16,7 @@ from image_service.app.processes.serving_process import CREDENTIALS
 from image_service.app.processes.supervisor import Supervisor
 from image_service.app.reload import Configuration
 from image_service.core.errors import ConfigurationError
+from image_service.server.observability.log import observer, present_level, set_level
 from image_service.server.observability.merging import export
 from image_service.server.observability.metrics import Metrics
 from image_service.server.processes.environment import read_credentials
@@ -137,6 +139,17 @@ def test_substitute_that_exits_is_substituted_too(supervised: Supervised) -> Non
     supervised.received()
     supervised.workers[0].exited("killed", None)
     assert supervised.received() == [(1, "adopt", 0), (1, "adopt", 2)]
+
+
+def test_worker_that_starts_later_has_the_present_log_level(supervised: Supervised) -> None:
+    level_filter = observer(StringIO(), {"LOGLEVEL": "info"})
+    set_level("debug")
+    supervised.serve(0, 1, 2)
+    supervised.workers[2].exited("killed", None)
+    supervised.clock.advance(1)
+    assert present_level() == "debug"
+    assert supervised.workers[2].received[0] == ("log_level", "debug")
+    del level_filter  # its level is this process's while it lives
 
 
 def exported(snapshot_hits: int) -> object:

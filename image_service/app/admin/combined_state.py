@@ -99,10 +99,10 @@ class CombinedState:
         return merge_statuses(statuses)
 
     async def set_log_level(self, level: str) -> None:
-        """See `ServingState`: of this process, and of each serving process that responds."""
+        """See `ServingState`: of this process and of all serving processes, also of those that are starting."""
         set_level(level)
-        queries = [slot.query("set_log_level", level) for slot in self._serving]
-        await DeferredList(queries, consumeErrors=True)
+        for slot in self._slots:
+            slot.send("log_level", level)
 
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]

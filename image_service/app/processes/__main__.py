@@ -34,7 +34,7 @@ from image_service.common.concurrency.signals import UNUSED, ignore_signals
 from image_service.core.errors import ConfigurationError, Unavailable
 from image_service.server.admin.admin_api import AdminApi, api_routes
 from image_service.server.admin.links_api import LinksApi
-from image_service.server.observability.log import ProcessTag, observer
+from image_service.server.observability.log import ProcessTag, observer, set_level
 from image_service.server.observability.merging import export
 from image_service.server.processes.channel import Channel
 from image_service.server.processes.environment import read_credentials
@@ -77,6 +77,7 @@ class ServiceInProcess:
                 "activity": lambda _: self._channel.send("activity", self.service.activity.collect()),
                 "page": self._page_received,
                 "query": self._respond,
+                "log_level": set_level,
                 "ping": lambda _: self._channel.send("pong"),
                 "reload": self._reload,
                 "stop": self._stop,

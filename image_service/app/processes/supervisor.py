@@ -18,7 +18,7 @@ from image_service.app.shutdown import stop_with_failure
 from image_service.app.standalone_mode import configured_images, start_stand_in
 from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.core.errors import ConfigurationError
-from image_service.server.observability.log import set_level
+from image_service.server.observability.log import present_level, set_level
 from image_service.server.observability.merging import add_up, export, render
 from image_service.server.observability.metrics import Metrics
 from image_service.server.processes.environment import write_credentials
@@ -109,7 +109,10 @@ class Supervisor(ProcessService):
         self, assignment: Assignment, memory: int, listeners: Sequence[int], *callbacks: object
     ) -> Process:
         descriptors = assignment.descriptors(memory, self._download_slots, self._credentials, listeners)
-        return self._spawn(self._reactor, assignment, descriptors, *callbacks)
+        process = self._spawn(self._reactor, assignment, descriptors, *callbacks)
+        if level := present_level():  # which may not be that of the environment: the status page changes it
+            process.send("log_level", level)
+        return process
 
     async def reload_parts(self, configuration: Configuration) -> list[str]:
         """Have each serving process reload; those that start from now on get the new configuration.
