@@ -142,6 +142,8 @@ class ImageService(ProcessService):
         status = ProcessStatus(
             upstream=upstream,
             listeners=self._listeners,
+            base_url=base_url,
+            standalone=self._standalone,
             database=database,
             streams=sync.streams if shared.is_leader else None,
             certificate=certificate,

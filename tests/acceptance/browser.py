@@ -77,9 +77,24 @@ class Browser:
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
 
-    def save_screenshot(self, file: Path) -> None:
-        """Write a PNG of the whole page."""
-        options = {"format": "png", "captureBeyondViewport": True}
+    def needs_no_scroll_bar(self) -> bool:
+        """Return True if the page is as wide as what a vertical scroll bar leaves."""
+        root = "document.documentElement"
+        return bool(self.run(f"return {root}.scrollWidth <= {root}.clientWidth"))
+
+    def save_screenshot(self, file: Path, selector: str = "html") -> None:
+        """Write a picture of an element, in the format of the file's suffix."""
+        script = (
+            "const {x, y, width, height} = arguments[0].getBoundingClientRect(); return {x, y, width, height}"
+        )
+        self.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+        self.run("scrollTo(0, 0)")
+        box: dict[str, float] = self.driver.execute_script(script, self.find(selector))
+        options = {
+            "format": file.suffix.removeprefix("."),
+            "clip": {**box, "scale": 1},
+            "captureBeyondViewport": True,
+        }
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)
         file.write_bytes(base64.b64decode(taken["data"]))
 

@@ -63,7 +63,7 @@ class Console:
         """Check that the page needs no scroll bar and suits assistive technology, in all `LOOKS`."""
         for width, scheme in LOOKS:
             self.browser.show_as(width, scheme=scheme)
-            assert self.browser.run("return document.documentElement.scrollWidth <= innerWidth"), width
+            assert self.browser.needs_no_scroll_bar(), width
             violations = Axe().run(self.browser.driver)["violations"]
             found = [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations]
             assert found == [], found

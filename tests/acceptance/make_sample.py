@@ -28,7 +28,7 @@ def make_sample() -> bytes:
     """Return the sample ISO: the layout of a live ISO, with one line of text in place of each large file."""
     with TemporaryDirectory() as directory:
         target = Path(directory) / "sample.iso"
-        files = live_files(kernel_arguments=_KERNEL_ARGUMENTS, rootfs=_rootfs(Path(directory)))
+        files = live_files(kernel_arguments=_KERNEL_ARGUMENTS, rootfs=pack_rootfs(Path(directory)))
         master_live(target, files, VOLUME_ID, "-no-pad")
         return target.read_bytes()
 
@@ -43,7 +43,7 @@ def _pack(content: bytes) -> bytes:
     return lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
 
 
-def _rootfs(directory: Path) -> bytes:
+def pack_rootfs(directory: Path) -> bytes:
     """Return a squashfs in a cpio archive that contains only nmstatectl."""
     tree, image = directory / "tree", directory / "root.squashfs"
     tool = tree / "usr" / "bin" / "nmstatectl"

@@ -85,7 +85,7 @@ class JobsPage:
         """Check that text stays text, and that the page suits each width, scheme and assistive technology."""
         for width, scheme in LOOKS:
             self.browser.show_as(width, scheme=scheme)
-            assert self.browser.run("return document.documentElement.scrollWidth <= innerWidth"), width
+            assert self.browser.needs_no_scroll_bar(), width
             violations = Axe().run(self.browser.driver)["violations"]
             assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
         assert self.browser.run("return document.querySelectorAll('main img').length") == 0

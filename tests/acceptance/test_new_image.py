@@ -116,6 +116,11 @@ def test_sizes_and_qr_codes_are_shown(console: Console) -> None:
     console.check_looks()
     code.send_keys(Keys.ENTER)
     assert browser.run(f"return document.querySelectorAll('{drawn}').length") == 0
+    console.press("Check ISO")
+    console.wait_for_text(
+        "#infra-env-urls .examination", "a machine will not boot", "boot-records: no boot record"
+    )
+    console.check_looks()
 
 
 def test_table_makes_many_images_and_says_what_is_wrong_with_others(console: Console, tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def test_state_of_the_service_is_shown(page: Page) -> None:
     assert "1 of 1 base image is ready" in page.browser.find("#summary").text
     (facts,) = page.browser.texts("#service dl")
-    for text in ("assisted-service", "serving processes: 1"):
+    served = f"URLs begin with {page.site.service.url.replace('127.0.0.1', 'localhost')}"
+    for text in ("standalone", served, "LISTEN_ADDRESS=0.0.0.0 serves others", "serving processes: 1"):
         assert text in facts
 
 
@@ -271,7 +272,7 @@ def test_link_is_made_copied_and_revoked_by_keyboard(page: Page, width: int) -> 
     browser.driver.switch_to.active_element.send_keys(Keys.TAB, Keys.ENTER)
     browser.wait_for(lambda: browser.find("#link-copied").text == "copied")
     assert browser.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])") == url
-    page.wait_for_row("links", label, "pinned", "in ", " ago")
+    page.wait_for_row("links", label, f"minimal-iso of {NAME}", VERSION, "pinned", "in ", " ago")
     browser.find(f"[aria-label='Revoke {label}']").send_keys(Keys.ENTER)
     browser.driver.switch_to.alert.accept()
     browser.wait_for(lambda: not any(label in row for row in page.rows("links")))
@@ -344,7 +345,7 @@ def test_image_is_made_changed_copied_and_deleted(page: Page) -> None:
     fill(page, config=config)
     browser.wait_for(lambda: check.text.startswith("valid, ") and "of at most 64.0 MiB" in check.text)
     urls = submitted(page, "Images of lab")
-    assert urls["curl"] == f"curl -fo full.iso '{urls['ISO']}'"
+    assert urls["Download by curl"] == f"curl -fo full.iso '{urls['ISO']}'"
     for name in ("ISO", "SHA-256 of the ISO", "Minimal ISO", "iPXE script", "Kernel", "Initrd"):
         assert page.site.service.get_image(f"/{urls[name].split('/', 3)[3]}", method="HEAD").status == 200, (
             name
@@ -396,13 +397,13 @@ def test_hostile_strings_stay_text_and_the_form_fits(page: Page, width: int) -> 
     browser.show_as(width)
     open_form(page)
     fill(page, name=name, kernel_arguments=f"a={HOSTILE.replace(' ', '')}")
-    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.needs_no_scroll_bar()
     violations = Axe().run(browser.driver, options={"runOnly": ["wcag2a", "wcag2aa"]})["violations"]
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
     fill(page, kernel_arguments="a=1")
     submitted(page, f"Images of {name}")
     page.wait_for_row("infra-envs", name)
-    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.needs_no_scroll_bar()
     assert browser.run("return document.querySelectorAll('main img').length") == 0
     assert browser.run("return document.title") == "image-service"
 
@@ -459,7 +460,7 @@ def test_page_fits_its_width_and_suits_assistive_technology(page: Page, width: i
     fetch(f"{page.site.service.url}/nowhere")
     page.browser.wait_for(lambda: page.rows("mounts") and page.rows("failures"))
     page.browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert page.browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert page.browser.needs_no_scroll_bar()
     violations = Axe().run(page.browser.driver)["violations"]
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
 

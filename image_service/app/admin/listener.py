@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from image_service.app.admin.examinations_api import ExaminationsApi
 from image_service.app.admin.replica_figures import EXCHANGE_SECONDS, ReplicaFigures
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity
 from image_service.server.admin.image_retries_api import ImageRetriesApi
@@ -64,6 +65,7 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
         StatusApi(state, activity, replicas.get),
         ProgressApi(activity, state, parts.reactor),
         ImageRetriesApi(state),
+        ExaminationsApi(state, parts.reactor),
         LinksApi(state.links, settings.links.max_seconds),
     ]
     max_body_bytes = MAX_BODY_BYTES

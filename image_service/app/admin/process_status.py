@@ -32,6 +32,8 @@ class ProcessStatus:
 
     Args:
         listeners: their connections are counted.
+        base_url: by which clients reach the service.
+        standalone: True: the embedded stand-in has the infra-envs.
         database: that replicas share; None: they share none.
         streams: that this process polls; None: another one does.
         certificate: of the listener; None: images are served in plain HTTP.
@@ -40,6 +42,8 @@ class ProcessStatus:
 
     upstream: UpstreamHealth
     listeners: Listeners
+    base_url: str
+    standalone: bool
     database: DatabaseMonitor | None = None
     streams: Streams | None = None
     certificate: ServerCertificate | None = None
@@ -57,6 +61,8 @@ class ProcessStatus:
             "version": __version__,
             "started_at": format_rfc3339(self.started_at),
             "workers": 1,
+            "base_url": self.base_url,
+            "standalone": self.standalone,
             "log_level": present_level(),
             "stopping": self.listeners.shutting_down,
             "ready": not unready_reason,

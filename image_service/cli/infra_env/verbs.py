@@ -224,6 +224,7 @@ def _print(body: bytes, options: argparse.Namespace) -> None:
     rows = [("infra-env", f"{infra_env['name']} ({infra_env['id']})")]
     rows += [(_LABELS[name], url) for name, url in urls.items() if name in _LABELS]
     rows.append(("download", f"curl -fo full.iso {quote(urls['iso'])}"))
+    rows.append(("boot", f"image-service boot {quote(urls['iso'])} --redfish BMC"))
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         _write(f"{label.ljust(width)}  {printable(value)}")

@@ -84,7 +84,9 @@ def _judge_images(images: Sequence[Mapping[str, Any]]) -> tuple[Level, str]:
     unready = [each for each in states.values() if each["state"] not in _READY_STATES]
     total, ready = len(states), len(states) - len(unready)
     text = describe_ready(ready, total)
-    named = [f"{each['version']} is {each['state']}" for each in unready[:_MOST_NAMED]]
+    named = [
+        f"{each['openshift_version'] or each['version']} is {each['state']}" for each in unready[:_MOST_NAMED]
+    ]
     if len(unready) > _MOST_NAMED:
         named.append(f"{len(unready) - _MOST_NAMED} more are not")
     level = Level.GOOD if not unready else Level.IMPAIRED

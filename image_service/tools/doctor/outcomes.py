@@ -12,7 +12,7 @@ import attrs
 from image_service.common.command_line.parser import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _NAME_WIDTH = 20
 _INDENT = " " * (_NAME_WIDTH + 2)
@@ -105,24 +105,28 @@ def _wrap(head: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(f"{head}{printable(text)}", width, subsequent_indent=_INDENT, break_on_hyphens=False)
 
 
+def describe_verdict(outcomes: Iterable[CheckOutcome]) -> str:
+    """Return what the outcomes say about a boot, together."""
+    statuses = {outcome.status for outcome in outcomes}
+    if CheckStatus.FAIL in statuses:
+        return "a machine will not boot from this URL"
+    if CheckStatus.WARN in statuses:
+        return "some machines may not boot from this URL"
+    return "no check found a reason against booting from this URL"
+
+
 def render_summary(outcomes: Sequence[CheckOutcome]) -> str:
     """Return the last line for people."""
     counts = {status: sum(outcome.status is status for outcome in outcomes) for status in CheckStatus}
-    if counts[CheckStatus.FAIL]:
-        verdict = "a machine will not boot from this URL"
-    elif counts[CheckStatus.WARN]:
-        verdict = "some machines may not boot from this URL"
-    else:
-        verdict = "no check found a reason against booting from this URL"
     warnings = "warning" if counts[CheckStatus.WARN] == 1 else "warnings"
     words = {CheckStatus.FAIL: "failed", CheckStatus.WARN: warnings, CheckStatus.SKIP: "skipped"}
     text = ", ".join(f"{counts[status]} {words.get(status, status)}" for status in CheckStatus)
-    return f"{text}: {verdict}\n"
+    return f"{text}: {describe_verdict(outcomes)}\n"
 
 
-def render_json(outcomes: Iterable[CheckOutcome]) -> str:
-    """Return the document for programs, with a newline at the end."""
-    checks = [
+def describe_checks(outcomes: Iterable[CheckOutcome]) -> Sequence[Mapping[str, str]]:
+    """Return the outcomes for programs."""
+    return [
         {
             "name": outcome.name,
             "status": str(outcome.status),
@@ -130,7 +134,11 @@ def render_json(outcomes: Iterable[CheckOutcome]) -> str:
         }
         for outcome in outcomes
     ]
-    return json.dumps({"checks": checks}, indent=2) + "\n"
+
+
+def render_json(outcomes: Iterable[CheckOutcome]) -> str:
+    """Return the document for programs, with a newline at the end."""
+    return json.dumps({"checks": describe_checks(outcomes)}, indent=2) + "\n"
 
 
 def has_failed(outcomes: Iterable[CheckOutcome]) -> bool:

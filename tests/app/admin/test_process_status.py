@@ -55,7 +55,8 @@ class FakeCertificate:
 
 def process(**parts: Any) -> ProcessStatus:
     upstream = UpstreamHealth("http://assisted", lambda: NOW)
-    return ProcessStatus(**{"upstream": upstream, "listeners": FakeListeners(), "now": lambda: NOW, **parts})
+    given = {"upstream": upstream, "listeners": FakeListeners(), "now": lambda: NOW, **parts}
+    return ProcessStatus(**{"base_url": "http://localhost:8080", "standalone": False, **given})
 
 
 def checked(status: Mapping[str, Any]) -> Mapping[str, Any]:

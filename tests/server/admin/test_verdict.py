@@ -23,7 +23,13 @@ REACHED = {"was_reached": True, "failing_seconds": None}
 
 
 def image(version: str, state: str = "ready") -> dict[str, str]:
-    return {"version": version, "cpu_architecture": "x86_64", "type": "full-iso", "state": state}
+    return {
+        "openshift_version": version,
+        "version": f"{version}.20250523-0",
+        "cpu_architecture": "x86_64",
+        "type": "full-iso",
+        "state": state,
+    }
 
 
 ONE = [image("4.20")]

@@ -5,6 +5,7 @@
 import { request } from "./api.js";
 import { checkOf } from "./checks.js";
 import { copyOf } from "./clipboard.js";
+import { examinationOf } from "./examination.js";
 import { bytes, number, relative } from "./format.js";
 import { makeTable } from "./infra_env_tables.js";
 import { qrButton } from "./qr_code.js";
@@ -17,6 +18,7 @@ const CONFIGS = new Set(["ignition_config_override", "family_config"]);
 const SIZED = new Set(["iso", "config_iso", "minimal_iso", "kernel", "initrd", "rootfs"]);
 const SIZE_MS = 2_000; // between two requests for the size of an image that is being made
 const LINKED = new Set(["iso", "minimal_iso", "ipxe_script", "initrd"]);
+const CHECKED = new Set(["iso", "minimal_iso"]);
 const LABELS = {
   iso: "ISO",
   iso_sha256: "SHA-256 of the ISO",
@@ -238,6 +240,9 @@ function urlItem(infraEnv, kind, url) {
   if (SIZED.has(kind)) {
     showSize(size, url);
   }
+  if (CHECKED.has(kind)) {
+    item.append(...examinationOf(label, url));
+  }
   if (LINKED.has(kind)) {
     item.append(
       button("Short link", `Short link to ${label}`, async () => {
@@ -249,8 +254,10 @@ function urlItem(infraEnv, kind, url) {
           item.querySelector(".made")?.remove();
           const shortLink = `short link to ${label}`;
           const copy = copyButton(shortLink, linked);
-          item.append(element("span", "made", linked, copy, qrButton(linked, shortLink, told)));
-          told.textContent = `this short link is not shown again; it ends ${relative(link.expires_at)}`;
+          const end = element("span", "size", `ends ${relative(link.expires_at)}`);
+          const title = element("span", "label", "Short link", end);
+          item.append(element("span", "made", title, linked, copy, qrButton(linked, shortLink, told)));
+          told.textContent = "this short link is not shown again";
         } catch (error) {
           told.textContent = error.message;
         }
@@ -259,6 +266,11 @@ function urlItem(infraEnv, kind, url) {
     );
   }
   return item;
+}
+
+function commandItem(label, text) {
+  const command = shown(label, text);
+  return element("li", "", element("span", "label", label), command, copyButton(label, command));
 }
 
 function show(title, items) {
@@ -271,10 +283,13 @@ function show(title, items) {
 
 function showResult(infraEnv) {
   const urls = Object.entries(infraEnv.image_urls);
-  const command = shown("curl", `curl -fo full.iso '${infraEnv.image_urls.iso}'`);
-  const line = element("li", "", element("span", "label", "curl"), command, copyButton("curl", command));
+  const { iso } = infraEnv.image_urls;
   find("infra-env-rows").hidden = true;
-  show(`Images of ${infraEnv.name}`, [...urls.map(([kind, url]) => urlItem(infraEnv, kind, url)), line]);
+  show(`Images of ${infraEnv.name}`, [
+    ...urls.map(([kind, url]) => urlItem(infraEnv, kind, url)),
+    commandItem("Download by curl", `curl -fo full.iso '${iso}'`),
+    commandItem("Boot by Redfish", `image-service boot '${iso}' --redfish BMC`),
+  ]);
 }
 
 // The table
@@ -337,7 +352,13 @@ const table = new Table(sectionParts.table, {
   Actions: (each) => [element("span", "actions", ...actions(each))],
 });
 
+const names = new Map();
+
+/** Return the name of an infra-env, or its identifier if this service has not made it. */
+export const nameOf = (id) => names.get(id) ?? id;
+
 function draw({ infra_envs: all, made_at: elsewhere }) {
+  (all ?? []).forEach(({ id, name: named }) => names.set(id, named));
   find("new-image").hidden = all === null;
   find("infra-envs-elsewhere").hidden = all !== null;
   find("infra-envs-elsewhere").textContent =

@@ -5,6 +5,7 @@ import { lastUse } from "./activity.js";
 import { request } from "./api.js";
 import { copyOf } from "./clipboard.js";
 import { relative } from "./format.js";
+import { nameOf } from "./infra_envs.js";
 import { qrButton } from "./qr_code.js";
 import { parts, showCount } from "./sections.js";
 import { Table, button, second } from "./table.js";
@@ -51,11 +52,13 @@ function revokeButton(link) {
 }
 
 const UNREADABLE = "cannot be read with the present secret";
+const opened = ({ version, architecture, pinned }) =>
+  `${version} ${architecture}, ${pinned ? "pinned to the version at its making" : "the newest version"}`;
 const linkParts = parts("links");
 const table = new Table(linkParts.table, {
   Link: (link) => [link.readable ? link.label || "no label" : UNREADABLE, second(link.id)],
+  Image: (link) => (link.readable ? [`${link.kind} of ${nameOf(link.infra_env)}`, second(opened(link))] : []),
   Expires: (link) => [relative(link.expires_at), second(link.expires_at)],
-  Version: (link) => [link.readable ? (link.pinned ? "pinned" : "the newest") : "unknown"],
   "Last use": (link) => {
     const at = lastUse(link);
     return at ? [relative(at), second(at)] : ["not since the service started"];

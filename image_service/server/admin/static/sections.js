@@ -4,6 +4,7 @@ import { request } from "./api.js";
 import { duration, number, relative } from "./format.js";
 import { badge, element, second } from "./table.js";
 
+const LOOPBACK = new Set(["localhost", "127.0.0.1", "[::1]"]);
 const LOST_SECONDS = 15; // without a response; what the page shows is grey then
 
 /** Return the elements of a section by their use. */
@@ -24,14 +25,33 @@ export function showCount({ table, empty, count }, number) {
 const facts = document.querySelector("#service > .facts");
 const summary = document.getElementById("summary");
 
-function upstreamFact({ url, answered_at: answered, failed_at: failed, failure, failures: failedCalls }) {
+function upstreamFact({ standalone, upstream }) {
+  const { url, answered_at: answered, failed_at: failed, failure, failures: failedCalls } = upstream;
   const isFailing = failedCalls > 0 && (answered === null || failed > answered);
   const state = isFailing ? badge("failing", "bad") : answered ? badge("answers", "good") : badge("not asked yet", "");
+  if (standalone && !isFailing) {
+    return [badge("standalone", "good"), second("infra-envs are made on this page, without assisted-service")];
+  }
   return [
     state,
     second(url),
     answered && second(`last answer ${relative(answered)}`),
     failed && second(`last failure ${relative(failed)}: ${failure}`),
+  ];
+}
+
+/** Return how clients reach the service, and what else its operator may choose. */
+function clientsFact({ base_url: base, connections, requests }) {
+  const isOwn = LOOPBACK.has(new URL(base).hostname);
+  return [
+    number(connections, "connection"),
+    second(`${number(requests, "request")} in progress`),
+    second(`URLs begin with ${base}`),
+    second(
+      isOwn
+        ? "which only this machine reaches: LISTEN_ADDRESS=0.0.0.0 serves others"
+        : "IMAGE_SERVICE_BASE_URL chooses another address",
+    ),
   ];
 }
 
@@ -92,11 +112,12 @@ function drawService(status) {
   drawVerdict(status.verdict);
   drawLevel(status.log_level);
   const shown = {
-    "assisted-service": upstreamFact(status.upstream),
-    Clients: [number(status.connections, "connection"), second(`${number(status.requests, "request")} in progress`)],
+    "assisted-service": upstreamFact(status),
+    Clients: clientsFact(status),
     Process: [
       `version ${status.version}`,
-      second(`serving processes: ${status.workers}, since ${status.started_at}`),
+      second(`serving processes: ${status.workers}`),
+      second(`started ${relative(status.started_at)}`),
     ],
   };
   if (status.database !== null) {
