@@ -82,17 +82,17 @@ class Browser:
         root = "document.documentElement"
         return bool(self.run(f"return {root}.scrollWidth <= {root}.clientWidth"))
 
-    def save_screenshot(self, file: Path, selector: str = "html") -> None:
-        """Write a picture of an element, in the format of the file's suffix."""
-        script = (
-            "const {x, y, width, height} = arguments[0].getBoundingClientRect(); return {x, y, width, height}"
-        )
+    def save_screenshot(self, file: Path, selector: str = "html", margin: int = 0) -> None:
+        """Write a picture of an element, and a margin around it, in the format of the file's suffix."""
         self.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
-        self.run("scrollTo(0, 0)")
+        self.run("scrollTo({ top: 0, behavior: 'instant' })")
+        script = "return arguments[0].getBoundingClientRect().toJSON()"
         box: dict[str, float] = self.driver.execute_script(script, self.find(selector))
+        clip = {name: box[name] - margin for name in ("x", "y")}
+        clip |= {name: box[name] + 2 * margin for name in ("width", "height")}
         options = {
             "format": file.suffix.removeprefix("."),
-            "clip": {**box, "scale": 1},
+            "clip": {**clip, "scale": 1},
             "captureBeyondViewport": True,
         }
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)

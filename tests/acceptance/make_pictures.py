@@ -38,6 +38,7 @@ DIRECTORY = CHECKOUT / "docs/images"
 BASE_URL = "http://images.example.com:8080"
 VERSION = "9.6.20250826-0"
 STALL_SECONDS = 20
+MARGIN = 12
 KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48} admin@example.com"
 NETWORK = """\
 - mac_interface_map:
@@ -108,8 +109,9 @@ def read(service: Service, infra_env: str, machine: Machine, image: bytes) -> No
     for file in map(volume.find_file, machine.files):
         read_range(file.offset, file.length)
     rootfs = volume.find_file("images/pxeboot/rootfs.img")
-    for offset in range(0, int(rootfs.length * machine.rootfs_share), MIB):
-        read_range(rootfs.offset + offset, MIB)
+    length = int(rootfs.length * machine.rootfs_share)
+    for offset in range(0, length, MIB):
+        read_range(rootfs.offset + offset, min(MIB, length - offset))
 
 
 def image_path(infra_env: str, file: str = "full.iso") -> str:
@@ -219,14 +221,14 @@ def make_pictures(directory: Path) -> None:
         browser.show_as(800)
         console.open()
         browser.wait_for(browser.find("#login").is_displayed)
-        browser.save_screenshot(DIRECTORY / "sign-in.webp", "#login")
+        browser.save_screenshot(DIRECTORY / "sign-in.webp", "#login", MARGIN)
         console.sign_in()
         console.wait_for_text("#summary", "all 2 replicas")
         browser.show_as(1280)
         fill_form(console)
-        browser.save_screenshot(DIRECTORY / "new-image-form.webp", "#infra-env-form")
+        browser.save_screenshot(DIRECTORY / "new-image-form.webp", "#infra-env-form", MARGIN)
         submit_form(console)
-        browser.save_screenshot(DIRECTORY / "new-image-result.webp", "#infra-env-result")
+        browser.save_screenshot(DIRECTORY / "new-image-result.webp", "#infra-env-result", MARGIN)
         console.wait_for_text("#mounts .group", "stalled for")
         console.wait_for_text("#mounts .group", "quiet for")
 

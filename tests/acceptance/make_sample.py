@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from image_service.core.families.coreos.family import SAMPLE_VOLUME_ID
 from image_service.core.formats.newc import Member, write_archive
 from tests.acceptance.clients import needs_client
 from tests.acceptance.media import master_live
@@ -15,8 +16,7 @@ from tests.toolkit.coreos_disk import build_disk
 
 _DIRECTORY = Path(__file__).parents[2] / "image_service/server/standalone"
 PACKED, PACKED_DISK = _DIRECTORY / "sample.iso.xz", _DIRECTORY / "sample-disk.raw.xz"
-VOLUME_ID = "fedora-coreos-sample"
-_KERNEL_ARGUMENTS = f"coreos.liveiso={VOLUME_ID} ignition.firstboot ignition.platform.id=metal"
+_KERNEL_ARGUMENTS = f"coreos.liveiso={SAMPLE_VOLUME_ID} ignition.firstboot ignition.platform.id=metal"
 
 # Not compressed, since that is another matter with every release of the tool's libraries.
 _REPRODUCIBLY = (
@@ -29,7 +29,7 @@ def make_sample() -> bytes:
     with TemporaryDirectory() as directory:
         target = Path(directory) / "sample.iso"
         files = live_files(kernel_arguments=_KERNEL_ARGUMENTS, rootfs=pack_rootfs(Path(directory)))
-        master_live(target, files, VOLUME_ID, "-no-pad")
+        master_live(target, files, SAMPLE_VOLUME_ID, "-no-pad")
         return target.read_bytes()
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.core.families.coreos.family import SAMPLE_VOLUME_ID
 from image_service.server.standalone.sample import unpack_sample, unpack_sample_disk
 from tests.acceptance.clients import run_client
-from tests.acceptance.make_sample import PACKED, PACKED_DISK, VOLUME_ID, make_sample
+from tests.acceptance.make_sample import PACKED, PACKED_DISK, make_sample
 from tests.toolkit.coreos_disk import read_boot_file
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_coreos_installer_finds_the_sample_pristine(tmp_path: Path) -> None:
     areas = json.loads(run_client("coreos-installer", "dev", "show", "iso", "--ignition", sample))
     assert areas["length"] == 256 * 1024
     shown = run_client("coreos-installer", "iso", "kargs", "show", sample)
-    assert shown.split()[0] == f"coreos.liveiso={VOLUME_ID}".encode()
+    assert shown.split()[0] == f"coreos.liveiso={SAMPLE_VOLUME_ID}".encode()
 
 
 def test_coreos_installer_customizes_and_resets_the_sample(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.core.errors import FormatError
+from image_service.core.families.coreos.family import SAMPLE_VOLUME_ID
 from image_service.core.formats.disk.partitions import read_partitions
 from image_service.core.formats.efi_program import EfiProgram, read_efi_program
 from image_service.core.formats.filesystems.el_torito import BIOS, EFI, read_boot_images
@@ -87,13 +88,17 @@ def check_image(read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, Iso
     return iso
 
 
-def check_boot_records(ways: BootWays, architecture: str | None) -> Iterator[CheckOutcome]:
+def check_boot_records(ways: BootWays, architecture: str | None, volume_id: str) -> Iterator[CheckOutcome]:
     """Yield the outcomes of the other `BOOT_CHECKS`."""
     if architecture in _WITHOUT_BIOS_AND_UEFI:
         reason = f"{architecture} has neither BIOS nor UEFI"
         yield from (skipped(name, reason) for name in BOOT_CHECKS[1:])
         return
-    yield _judge_ways(ways, architecture)
+    if volume_id == SAMPLE_VOLUME_ID:
+        detail = "this is the sample of image-service, which has no system to boot"
+        yield failed("boot-records", detail, "use an image of a base image of your own: OS_IMAGES")
+    else:
+        yield _judge_ways(ways, architecture)
     yield _judge_loaders(ways)
 
 

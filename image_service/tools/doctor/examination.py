@@ -150,7 +150,7 @@ def _check_image(read_at: ReadAt, size: int) -> Generator[CheckOutcome, None, li
     layout = yield from read_coreos(iso, read_at, size)
     ways = find_boot_ways(read_at, size)
     architecture = detect_architecture(read_at, layout.files) if layout else next(iter(ways.loaders), None)
-    yield from check_boot_records(ways, architecture)
+    yield from check_boot_records(ways, architecture, iso.volume_id)
     if layout is None:
         return []
     yield from check_coreos(layout, read_at, architecture, ways.loaders)

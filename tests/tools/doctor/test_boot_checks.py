@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import struct
 import uuid
 import zlib
@@ -12,8 +13,10 @@ import pytest
 from image_service.core.formats.disk.partition_types import EFI_SYSTEM
 from image_service.core.formats.disk.partitions import read_partitions
 from image_service.core.formats.filesystems.el_torito import read_boot_images
+from image_service.core.formats.iso9660.volume import read_iso9660
 from image_service.tools.doctor.boot_checks import check_boot_records, find_boot_ways
 from tests.acceptance.clients import run_client
+from tests.acceptance.make_sample import PACKED
 from tests.acceptance.media import master
 from tests.core.formats.efi_programs import build_efi_program
 from tests.core.formats.filesystems.iso_builder import SECTOR, build_live_iso
@@ -47,9 +50,18 @@ def make_iso(directory: Path, loaders: Mapping[str, bytes], options: str) -> byt
     return (directory / "made.iso").read_bytes()
 
 
-def check(image: bytes, architecture: str | None = None) -> dict[str, tuple[str, str]]:
-    outcomes = check_boot_records(find_boot_ways(reader(image), len(image)), architecture)
+def check(
+    image: bytes, architecture: str | None = None, volume_id: str = "boot"
+) -> dict[str, tuple[str, str]]:
+    outcomes = check_boot_records(find_boot_ways(reader(image), len(image)), architecture, volume_id)
     return {outcome.name: (str(outcome.status), outcome.detail) for outcome in outcomes}
+
+
+def test_sample_of_the_service_is_named() -> None:
+    image = lzma.decompress(PACKED.read_bytes())
+    volume_id = read_iso9660(reader(image), len(image)).volume_id
+    status, detail = check(image, "x86_64", volume_id)["boot-records"]
+    assert (status, detail) == ("fail", "this is the sample of image-service, which has no system to boot")
 
 
 @pytest.fixture

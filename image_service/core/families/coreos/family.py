@@ -18,6 +18,8 @@ from __future__ import annotations
 COREOS = "coreos"
 """The name of the family."""
 
+SAMPLE_VOLUME_ID = "fedora-coreos-sample"
+"""Of the sample that the service has in standalone mode; it does not boot."""
 VOLUME_IDS = ("rhcos-", "fedora-coreos-", "scos-")
 """How the volume identifiers of live ISOs start that coreos-assembler makes of its own configurations."""
 
