@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -82,6 +83,19 @@ def run_machine(*options: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> byt
 def machine_command(*options: str) -> list[str]:
     """Return the command of a machine."""
     return [needs_client("qemu-system-x86_64"), *_MACHINE, *options]
+
+
+def read_console(end: bytes, *options: str) -> bytes:
+    """Run a machine until what its serial console has printed matches a pattern; return that."""
+    console = b""
+    with subprocess.Popen(machine_command(*options), stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            while not re.search(end, console) and (more := os.read(process.stdout.fileno(), 4096)):
+                console += more
+        finally:
+            process.kill()
+    return console
 
 
 @contextmanager

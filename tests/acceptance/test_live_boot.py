@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.acceptance.clients import run_client
-from tests.acceptance.guest import firmware, medium, run_machine
+from tests.acceptance.guest import firmware, medium, read_console, run_machine
 from tests.acceptance.live_media import (
     ARGUMENTS,
     SEEN_FILE,
@@ -25,10 +25,16 @@ from tests.acceptance.live_media import (
 )
 from tests.acceptance.secure_boot import make_signing_key
 from tests.acceptance.service import INFRA_ENVS, os_image, run_service
+from tests.core.formats.iso_edit.isos import edit
+from tests.core.formats.iso_edit.omissions import (
+    grow_no_partition,
+    leave_trees_of_partitions,
+    move_no_partition,
+)
 from tests.variants import soaked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tests.acceptance.secure_boot import SigningKey
@@ -39,6 +45,7 @@ VERSION = "live"
 APPENDED = ["edited.by=image-service", "edited.twice=yes"]
 TALOS_CONFIG = "version: v1alpha1"
 CONFIG = "#!/config of the test, ünïcode"
+NEW_FILE = "nocloud/user-data"
 PRESEEDED = "the installer has read its preseed file"
 PRESEED = f"""\
 d-i debian-installer/locale string de_DE.UTF-8
@@ -222,3 +229,35 @@ def test_debians_installer_reads_its_preseed_file_and_asks_nothing(
     assert f"{PRESEEDED}: de_DE.UTF-8\n" in console
     assert " ".join(["auto=true priority=critical", ARGUMENTS, *APPENDED, "---"]) in console
     assert ("secureboot: Secure boot enabled" in console) == (firmware_name == "secure boot")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("leave_out", [leave_trees_of_partitions, grow_no_partition])
+def test_partition_lacks_the_new_file_without(
+    leave_out: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out(monkeypatch)
+    edited = edit_systemd_boot_iso(tmp_path)
+    options = [*firmware("uefi", tmp_path), *medium("usb", edited)]
+    shown = boot_live(options, edited)
+    assert shown[f"vda {NEW_FILE}"] == CONFIG
+    assert f"vda1 {NEW_FILE}" not in shown
+
+
+@pytest.mark.soak
+def test_uefi_boots_from_no_partition_that_another_overlaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move_no_partition(monkeypatch)
+    edited = edit_systemd_boot_iso(tmp_path)
+    options = [*firmware("uefi", tmp_path), *medium("usb", edited)]
+    console = read_console(rb"BdsDxe: failed to load|end of report", *options)
+    assert b"BdsDxe: failed to load" in console
+
+
+def edit_systemd_boot_iso(directory: Path) -> str:
+    """Return the path of an ISO to which a file in a new directory was added."""
+    iso, edited = directory / "systemd.iso", directory / "edited.iso"
+    make_systemd_boot_iso(iso, is_gpt=True)
+    edited.write_bytes(edit(iso.read_bytes(), {NEW_FILE: CONFIG.encode()})[0])
+    return str(edited)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from image_service.core.errors import FormatError
 from image_service.core.formats.disk.partitions import read_partitions
-from image_service.core.formats.iso_edit.partitions import HybridTables
 from tests.acceptance.clients import run_client
 from tests.core.formats.iso_edit.isos import (
     COMMANDS,
@@ -26,6 +25,11 @@ from tests.core.formats.iso_edit.isos import (
     make_iso,
     problems_by_sgdisk,
 )
+from tests.core.formats.iso_edit.omissions import (
+    grow_no_partition,
+    leave_trees_of_partitions,
+    move_no_partition,
+)
 from tests.core.formats.iso_edit.test_editor import PUTS, is_possible
 from tests.variants import soaked
 
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.core.formats.disk.partitions import Partition
-    from image_service.core.formats.iso_edit.partitions import Growth
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +77,7 @@ def test_nothing_is_missed_of_a_whole_edit(layout: str, tmp_path: Path) -> None:
 def test_without_the_trees_of_the_partition_its_files_are_absent(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HybridTables, "volumes", ())
+    leave_trees_of_partitions(monkeypatch)
     edited, _ = edit(make_iso(layout), PUT)
     assert mounted(edited, tmp_path) == FILES
     assert extract(edited, tmp_path) == {**FILES, **PUT}  # as a CD has them
@@ -84,13 +87,7 @@ def test_without_the_trees_of_the_partition_its_files_are_absent(
 def test_without_growth_the_partition_ends_before_its_new_files(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grow = HybridTables.grow
-
-    def grow_nothing(self: HybridTables, end: int) -> Growth:
-        self._holders = frozenset()
-        return grow(self, end)
-
-    monkeypatch.setattr(HybridTables, "grow", grow_nothing)
+    grow_no_partition(monkeypatch)
     edited, _ = edit(make_iso(layout), PUT)
     assert mounted(edited, tmp_path) == {}
     assert extract(edited, tmp_path) == {**FILES, **PUT}
@@ -100,13 +97,7 @@ def test_without_growth_the_partition_ends_before_its_new_files(
 def test_system_partition_that_does_not_move_is_overlapped(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grow = HybridTables.grow
-
-    def move_nothing(self: HybridTables, end: int) -> Growth:
-        self._behind = {}
-        return grow(self, end)
-
-    monkeypatch.setattr(HybridTables, "grow", move_nothing)
+    move_no_partition(monkeypatch)
     base = make_iso(layout)
     edited, _ = edit(base, PUT)
     assert overlap(edited)
