@@ -23,6 +23,7 @@ from image_service.core.images.reference import (
     CredentialScheme,
     ImageRef,
     Kind,
+    Ref,
     StreamConfigMapRef,
     StreamDocumentRef,
     StreamFileRef,
@@ -48,7 +49,8 @@ _ARTIFACT_BY_NAME = {
     "rootfs": BootArtifact.ROOTFS,
     "ins-file": BootArtifact.INS_FILE,
 }
-_ARTIFACT_BY_FILE = {artifact.value: artifact for artifact in BootArtifact}
+CHECKSUMS_FILE = "SHA256SUMS"
+"""The name in a directory of the digests of its files."""
 
 
 class Probe(enum.Enum):
@@ -101,15 +103,17 @@ class ImageRoute:
 
 @attrs.frozen
 class ChecksumsRoute:
-    """The digests of all files of a base image that are booted without it.
+    """The digests of all files of a directory.
 
     Args:
         handler: as of one of the files.
+        files: by their names in the directory; not each need exist.
+        credentials: as of one of the files.
     """
 
     handler: str
-    version: str
-    architecture: str
+    files: Mapping[str, Ref]
+    credentials: Credentials | None = None
 
 
 @attrs.frozen
@@ -179,15 +183,33 @@ class _Target:
         ref = ImageRef(_uuid(infra_env_id), version, self.architecture, _kind(kind_name))
         return ImageRoute(self.handler, ref, self.credentials())
 
-    def by_id(self, infra_env_id: str, *version_path: str) -> ImageRoute:
-        return ImageRoute(self.handler, _ref(_uuid(infra_env_id), *version_path), self.credentials())
+    def by_id(self, infra_env_id: str, *path: str) -> ImageRoute | ChecksumsRoute:
+        return self._iso(_uuid(infra_env_id), self.credentials(), *path)
 
-    def by_api_key(self, api_key: str, *version_path: str) -> ImageRoute:
-        credentials = Credentials(CredentialScheme.API_KEY, api_key)
-        return ImageRoute(self.handler, _ref(_subject(api_key), *version_path), credentials)
+    def by_api_key(self, api_key: str, *path: str) -> ImageRoute | ChecksumsRoute:
+        return self._iso(_subject(api_key), Credentials(CredentialScheme.API_KEY, api_key), *path)
 
-    def by_token(self, token: str, *version_path: str) -> ImageRoute:
-        return ImageRoute(self.handler, _ref(_subject(token), *version_path), self.credentials(token))
+    def by_token(self, token: str, *path: str) -> ImageRoute | ChecksumsRoute:
+        return self._iso(_subject(token), self.credentials(token), *path)
+
+    def _iso(
+        self, infra_env_id: str, credentials: Credentials | None, version: str, architecture: str, name: str
+    ) -> ImageRoute | ChecksumsRoute:
+        files = {
+            file: ImageRef(infra_env_id, version, rpm_architecture(architecture), kind)
+            for file, kind in _KIND_BY_FILE.items()
+        }
+        return self._file(files, name, credentials)
+
+    def _file(
+        self, files: Mapping[str, Ref], name: str, credentials: Credentials | None = None
+    ) -> ImageRoute | ChecksumsRoute:
+        """Return the route of a file of a directory."""
+        if name == CHECKSUMS_FILE:
+            return ChecksumsRoute(self.handler, files, credentials)
+        if name not in files:
+            raise NotFound(f"not found; the files are {', '.join(files)}, {CHECKSUMS_FILE}")
+        return ImageRoute(self.handler, files[name], credentials)
 
     def by_cluster(self, infra_env_id: str) -> ImageRoute:
         kind_name = self.query.get("type")
@@ -217,11 +239,9 @@ class _Target:
         ref = ArtifactRef(_ARTIFACT_BY_NAME[name], self.required("version"), self.architecture)
         return ImageRoute(self.handler, ref, version_is_parameter=True)
 
-    def artifact(self, version: str, architecture: str, file: str) -> ImageRoute:
-        if file not in _ARTIFACT_BY_FILE:
-            raise NotFound(f"not found; the files are {', '.join(_ARTIFACT_BY_FILE)}")
-        ref = ArtifactRef(_ARTIFACT_BY_FILE[file], version, rpm_architecture(architecture))
-        return ImageRoute(self.handler, ref)
+    def artifact(self, version: str, architecture: str, name: str) -> ImageRoute | ChecksumsRoute:
+        cpu = rpm_architecture(architecture)
+        return self._file({each.value: ArtifactRef(each, version, cpu) for each in BootArtifact}, name)
 
 
 def names_probe(target: str) -> bool:
@@ -253,18 +273,18 @@ def parse_route(target: str, headers: Mapping[str, str], base_path: str = "") ->
         match = pattern.fullmatch(path)
         if match is not None:
             return MirrorRoute(handler, _stream_ref(tuple(map(_decode, match.groups()))))
-    if (match := _CHECKSUMS.fullmatch(path)) is not None:
-        version, architecture = map(_decode, match.groups())
-        return ChecksumsRoute(_ARTIFACTS, version, rpm_architecture(architecture))
     suffix = next((suffix for suffix in _DOCUMENT_BY_SUFFIX if path.endswith(suffix)), "")
     for handler, pattern, make in _ROUTES:
         match = pattern.fullmatch(path.removesuffix(suffix))
         if match is not None:
             request = _Target(handler, query, headers.get("authorization"))
             route = make(request, *map(_decode, match.groups()))
-            return attrs.evolve(
-                route, document=_DOCUMENT_BY_SUFFIX[suffix] if suffix else _document_of(query)
-            )
+            document = _DOCUMENT_BY_SUFFIX[suffix] if suffix else _document_of(query)
+            if not isinstance(route, ChecksumsRoute):
+                return attrs.evolve(route, document=document)
+            if document is None:
+                return route
+            raise NotFound(f"{CHECKSUMS_FILE} has neither digest nor statement; its files have")
     # Firmware and scripts join a base URL and a path with one too many.
     raise NotFound("not found; the path has two slashes in a row" if "//" in path else "not found")
 
@@ -304,9 +324,7 @@ def _path(template: str) -> re.Pattern[str]:
     return re.compile(template.replace("*", "([^/]+)"))
 
 
-_ARTIFACTS = "/boot-artifacts/:version/:arch/:file"
-_CHECKSUMS = _path("/boot-artifacts/*/*/SHA256SUMS")
-_ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute | LinkRoute]], ...] = (
+_ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute | ChecksumsRoute | LinkRoute]], ...] = (
     ("/images/:imageID", _path("/images/*"), _Target.by_query),
     ("/byid/:token", _path("/byid/*/*/*/*"), _Target.by_id),
     ("/byapikey/:token", _path("/byapikey/*/*/*/*"), _Target.by_api_key),
@@ -323,7 +341,7 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Callable[..., ImageRoute | LinkRoute]
         (f"/boot-artifacts/{name}", _path(f"/boot-artifacts/({name})"), _Target.artifact_by_query)
         for name in _ARTIFACT_BY_NAME
     ),
-    (_ARTIFACTS, _path("/boot-artifacts/*/*/*"), _Target.artifact),
+    ("/boot-artifacts/:version/:arch/:file", _path("/boot-artifacts/*/*/*"), _Target.artifact),
     (
         "/clusters/:clusterID/downloads/image",
         _path("(?:/api/assisted-install/v[12])?/clusters/*/downloads/image"),
@@ -342,13 +360,6 @@ HANDLERS = (
     REGISTRY_HANDLER,
 )
 """The names of all routes: assisted-image-service's for its own, ours for all others."""
-
-
-def _ref(infra_env_id: str, version: str, architecture: str, file: str) -> ImageRef:
-    kind = _KIND_BY_FILE.get(file)
-    if kind is None:
-        raise NotFound(f"not found; the files are {', '.join(_KIND_BY_FILE)}")
-    return ImageRef(infra_env_id, version, rpm_architecture(architecture), kind)
 
 
 def _uuid(text: str) -> str:

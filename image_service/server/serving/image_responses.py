@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import attrs
+from twisted.internet.defer import DeferredList
 
 from image_service.common.concurrency.lru import ENTRY_BYTES
-from image_service.core.errors import NotFound, UnknownBaseImage
-from image_service.core.images.reference import ArtifactRef, BootArtifact, Reader
+from image_service.core.errors import NotFound, Unprocessable
+from image_service.core.images.reference import Reader
 from image_service.server.boot_progress.clients import MAX_USER_AGENT, recognize_client
 from image_service.server.boot_progress.recording import ContentReads, ReadKey
 from image_service.server.http.response import render_fields
@@ -93,23 +94,25 @@ class ImageResponses:
     async def prepare_checksums(
         self, request: Request, route: ChecksumsRoute, address: str, subject: Subject, request_id: str
     ) -> PreparedResponse:
-        """Return the response with the SHA-256 of each boot artifact of a base image.
+        """Return the response with the SHA-256 of each file of a directory that there is.
 
         Raises:
-            ImageServiceError: there is no such base image, or not all digests are available.
+            ImageServiceError: there is none, one cannot be served now, or not all digests are available.
         """
         deadline = self._digests.deadline()
+        readers = [Reader(address, route.credentials, ref) for ref in route.files.values()]
+        found: list[tuple[bool, Any]] = await DeferredList(  # with Failures, which its type does not say
+            [self._images.get(ImageRequest(reader), request_id) for reader in readers], consumeErrors=True
+        )
+        failures = [result for is_found, result in found if not is_found]
+        for failure in failures:
+            if len(failures) == len(found) or not failure.check(NotFound, Unprocessable):
+                failure.raiseException()
         lines = []
-        for artifact in BootArtifact:
-            reader = Reader(address, None, ArtifactRef(artifact, route.version, route.architecture))
-            try:
-                composed = await self._images.get(ImageRequest(reader), request_id)
-            except UnknownBaseImage:
-                raise
-            except NotFound:
-                continue  # this base has no such file
-            image = composed.representation.image
-            lines.append(checksum_line(await self._digests.get(image, deadline), image.file_name))
+        for name, (is_found, composed) in zip(route.files, found, strict=True):
+            if is_found:
+                image = composed.representation.image
+                lines.append(checksum_line(await self._digests.get(image, deadline), name))
         return prepare_page(request, subject, (b"".join(lines), "text/plain"))
 
     def prepare(

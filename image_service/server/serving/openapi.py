@@ -50,12 +50,14 @@ _OPTIONAL = (
 )
 _STREAM = ("application/json", "application/yaml", *_IMAGE, "application/x-xz")
 
+_ISO_OR_CHECKSUMS = "an ISO, or with the file SHA256SUMS the digests of all"
+
 # Path, operationId, summary and parameters of each image or file of one.
 _IMAGES: tuple[tuple[str, str, str, tuple[QueryParameter, ...]], ...] = (
     ("/images/{infra_env}", "Image", "an ISO", (_TYPE, _VERSION, _ARCHITECTURE, *_CREDENTIALS)),
-    ("/byid/{infra_env}/{version}/{arch}/{file}", "ImageById", "an ISO", _CREDENTIALS),
-    ("/bytoken/{token}/{version}/{arch}/{file}", "ImageByToken", "an ISO", ()),
-    ("/byapikey/{api_key}/{version}/{arch}/{file}", "ImageByApiKey", "an ISO", ()),
+    ("/byid/{infra_env}/{version}/{arch}/{file}", "ImageById", _ISO_OR_CHECKSUMS, _CREDENTIALS),
+    ("/bytoken/{token}/{version}/{arch}/{file}", "ImageByToken", _ISO_OR_CHECKSUMS, ()),
+    ("/byapikey/{api_key}/{version}/{arch}/{file}", "ImageByApiKey", _ISO_OR_CHECKSUMS, ()),
     (
         "/images/{infra_env}/pxe-initrd",
         "PxeInitrd",

@@ -26,6 +26,7 @@ from image_service.server.http.request_id import new_request_id, valid_request_i
 from image_service.server.http.respond import Representation
 from image_service.server.http.response import Response, render_fields
 from image_service.server.http.routes import (
+    CHECKSUMS_FILE,
     REGISTRY_HANDLER,
     ChecksumsRoute,
     ImageDocument,
@@ -179,14 +180,15 @@ class ImageRequestHandler:
 
     def _check_listener(self, route: Route) -> None:
         # Published files of streams are pristine: they hold nothing to hide from the network.
-        if not isinstance(route, ImageRoute) or not route.ref.needs_customization:
-            return
-        kind = (route.ref.kind or Kind.FULL_ISO).customization_kind  # only ISOs are asked for without a kind
-        if kind is Kind.IPXE_SCRIPT:  # which names the initrd
-            kind = Kind.PXE_INITRD
-        if kind in self._withheld:
-            named = "ISOs" if kind.is_iso else "initrds of infra-envs"
-            raise NotFound(f"this listener serves no {named}; use the other one of this service")
+        for ref in _refs(route):
+            if not ref.needs_customization:
+                continue
+            kind = (ref.kind or Kind.FULL_ISO).customization_kind  # only ISOs are asked for without a kind
+            if kind is Kind.IPXE_SCRIPT:  # which names the initrd
+                kind = Kind.PXE_INITRD
+            if kind in self._withheld:
+                named = "ISOs" if kind.is_iso else "initrds of infra-envs"
+                raise NotFound(f"this listener serves no {named}; use the other one of this service")
 
     def _handle_route(self, handling: _Handling, route: Route) -> _Handled:
         request, subject = handling.request, handling.subject
@@ -280,11 +282,25 @@ def _subject(route: Route) -> Subject:
         case MirrorRoute() | LinkRoute():
             return Subject(route.handler)
         case ImageRoute():
-            infra_env = route.ref.infra_env_id if route.ref.needs_customization else ""
             document = f" {route.document.value}" if route.document else ""
-            return Subject(route.handler, infra_env, f"{_kind(route.ref)}{document}")
+            return Subject(route.handler, _infra_env(route), f"{_kind(route.ref)}{document}")
         case ChecksumsRoute():
-            return Subject(route.handler)
+            return Subject(route.handler, _infra_env(route), CHECKSUMS_FILE)
+
+
+def _infra_env(route: ImageRoute | ChecksumsRoute) -> str:
+    ref = _refs(route)[0]
+    return ref.infra_env_id if ref.needs_customization else ""
+
+
+def _refs(route: Route) -> tuple[Ref, ...]:
+    """Return the images that a route names, as far as the request says."""
+    match route:
+        case ImageRoute():
+            return (route.ref,)
+        case ChecksumsRoute():
+            return tuple(route.files.values())
+    return ()
 
 
 def _kind(ref: Ref) -> str:

@@ -231,9 +231,34 @@ def test_digest_route_names_the_same_image(target: str) -> None:
 
 def test_checksums_of_a_directory() -> None:
     route = parse("/base/boot-artifacts/4.20/arm64/SHA256SUMS", base_path="/base")
-    assert route == ChecksumsRoute("/boot-artifacts/:version/:arch/:file", "4.20", "aarch64")
-    with pytest.raises(NotFound):
-        parse("/boot-artifacts/4.20/arm64/SHA256SUMS.sha256")
+    artifacts = {each.value: ArtifactRef(each, "4.20", "aarch64") for each in BootArtifact}
+    assert route == ChecksumsRoute("/boot-artifacts/:version/:arch/:file", artifacts)
+
+
+@pytest.mark.parametrize("directory", ["/boot-artifacts/4.20/arm64", f"/byid/{ID}/4.20/arm64"])
+@pytest.mark.parametrize("name", ["SHA256SUMS.sha256", "SHA256SUMS.intoto.json", "SHA256SUMS?digest=sha256"])
+def test_checksums_have_no_document(directory: str, name: str) -> None:
+    with pytest.raises(NotFound, match="has neither digest nor statement"):
+        parse(f"{directory}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("directory", "query"),
+    [
+        (f"/byid/{ID}", ""),
+        (f"/byid/{ID}", "?api_key=secret"),
+        (f"/byid/{ID}", "?image_token=secret"),
+        (f"/bytoken/{jwt({'sub': ID})}", ""),
+        (f"/byapikey/{jwt({'sub': ID})}", ""),
+    ],
+)
+def test_checksums_of_an_infra_env_are_of_the_images_of_its_directory(directory: str, query: str) -> None:
+    route = parse(f"{directory}/4.20/arm64/SHA256SUMS{query}")
+    assert isinstance(route, ChecksumsRoute)
+    assert list(route.files) == ["full.iso", "minimal.iso", "disconnected.iso", "config.iso"]
+    for name, ref in route.files.items():
+        wanted = image(f"{directory}/4.20/arm64/{name}{query}")
+        assert (route.handler, ref, route.credentials) == (wanted.handler, wanted.ref, wanted.credentials)
 
 
 def test_unknown_form_of_a_statement_is_refused() -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 STATEMENT = f"{TARGET}.intoto.json"
 KEYS = "/.well-known/image-service-signing-keys.pem"
 MINIMAL = TARGET.replace("full.iso", "minimal.iso")
-CHECKSUMS = "/boot-artifacts/4.20/x86_64/SHA256SUMS"
 SIGNERS = [
     load_signing_key(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     for key in (ed25519.Ed25519PrivateKey.generate(), ec.generate_private_key(ec.SECP256R1()))
@@ -184,14 +183,3 @@ def test_without_a_key_there_are_no_statements(world: World, target: str) -> Non
 def test_a_script_has_no_statement(service: Service) -> None:
     answer = service.get(f"/images/{ID}/ipxe?version=4.20&statement=intoto")
     assert problem_of(answer.response)["detail"] == "an iPXE script has no statement"
-
-
-def test_checksums_of_a_directory(world: World) -> None:
-    service = Service(world)  # they need no key
-    answer = service.get(CHECKSUMS)
-    lines = {
-        name: sha256(body_of(service.get(f"/boot-artifacts/4.20/x86_64/{name}").response)).hexdigest()
-        for name in ("vmlinuz", "initrd.img", "rootfs.img")
-    }
-    assert body_of(answer.response).decode() == "".join(f"{lines[name]}  {name}\n" for name in lines)
-    assert service.get(CHECKSUMS.replace("4.20", "9.99")).response.status == 404
