@@ -17,6 +17,7 @@ from image_service.app.gauges import add_gauges, add_leader_gauges
 from image_service.app.process_service import ProcessService
 from image_service.app.remote_gauges import add_remote_gauges
 from image_service.app.shared_resources import SharedResources
+from image_service.app.signing import start_signing
 from image_service.app.standalone_mode import announce_sample, configured_images, start_stand_in
 from image_service.common.files.reloaded import prepare_changed
 from image_service.server.admin.activity import ProcessActivity
@@ -166,7 +167,7 @@ class ImageService(ProcessService):
             metrics=None if has_admin else partial(shared.metrics_page, self.metrics),
             base_images=None if has_admin else lambda: state.images,
             mirror=sync.mirror.find_boot_image,
-            signing=settings.signing,
+            get_signing_keys=start_signing(settings.signing),
             find_origin=base_images.find_origin,
         )
         transport = build_transport(
@@ -218,7 +219,7 @@ class ImageService(ProcessService):
         await self._listeners.close(delay_seconds, process.drain_timeout_seconds)
 
     async def reload_parts(self, configuration: Configuration) -> list[str]:
-        """Replace base images, streams, certificates, CAs and the log's level."""
+        """Replace base images, streams, certificates, keys, CAs and the log's level."""
         settings = configuration.settings
         images = configured_images(settings, standalone=self._standalone)
         replace_files = prepare_changed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path  # noqa: TC003 - attrs resolves annotations at run time
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from image_service.settings.variables import setting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from image_service.core.provenance.dsse import BundleSigner
+    from image_service.core.provenance.dsse import BundleSigner, SigningKeys
 
 
 def _signing_key(value: str) -> Path:
@@ -71,9 +72,9 @@ class SigningSettings:
     """PEM file of a private key, ECDSA P-256 or Ed25519, without passphrase. With it, `.intoto.json` behind
     the path of an image, or `statement=intoto` in its query, is a signed statement of which bytes are the
     base image's, and `/.well-known/image-service-signing-keys.pem` has the public key; in the jobs role, the
-    provenance of composes is signed. The file is read at the start. A key that every user may read is logged
-    as a warning, as for `HTTPS_KEY_FILE`. When not set: nothing is signed, without `SIGNING_KEY_URI`. See
-    `docs/provenance.md`."""
+    provenance of composes is signed. A changed file is read within a second. A key that every user may read
+    is logged as a warning, as for `HTTPS_KEY_FILE`. When not set: nothing is signed, without
+    `SIGNING_KEY_URI`. See `docs/provenance.md`."""
     key_uri: TokenUri | None = setting("SIGNING_KEY_URI", parse=_token_key)
     """In place of `SIGNING_KEY_FILE`, a private key of a PKCS#11 token, which never leaves it, as a URI of
     RFC 7512: `pkcs11:token=NAME;object=LABEL?module-path=/PATH/OF/MODULE.so&pin-source=/PATH/OF/PIN`. The
@@ -82,22 +83,39 @@ class SigningSettings:
     Needs the extra `pkcs11`."""
     retired_keys_file: Path | None = setting("SIGNING_RETIRED_KEYS", parse=_public_keys)
     """PEM file of the public keys that have signed before, so that older statements can still be verified:
-    they are listed behind the current one. When not set: none."""
+    they are listed behind the current one. A changed file is read within a second. When not set: none."""
 
-    def read_key(self) -> BundleSigner | None:
-        """Return the key; None: there is none.
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that have keys."""
+        return tuple(path for path in (self.key_file, self.retired_keys_file) if path is not None)
+
+    def key_reader(self) -> Callable[[], SigningKeys] | None:
+        """Return a function that reads the keys, and opens a token once; None: nothing is signed.
+
+        The function raises ConfigurationError if a file cannot be used.
 
         Raises:
             ConfigurationError: the token cannot be used any more.
-            OSError: the file cannot be read any more.
         """
         if self.key_uri is not None:
-            return _open_token(self.key_uri)
-        if self.key_file is None:
+            signer = _open_token(self.key_uri)
+            return partial(self._read_keys, lambda: signer)
+        path = self.key_file
+        if path is None:
             return None
         from image_service.core.provenance.dsse import load_signing_key  # noqa: PLC0415 - as above
 
-        return load_signing_key(self.key_file.read_bytes())
+        return partial(self._read_keys, lambda: load_signing_key(path.read_bytes()))
+
+    def _read_keys(self, read_signer: Callable[[], BundleSigner]) -> SigningKeys:
+        from image_service.core.provenance.dsse import SigningKeys, load_verifying_keys  # noqa: PLC0415
+
+        path = self.retired_keys_file
+        try:
+            return SigningKeys(read_signer(), () if path is None else load_verifying_keys(path.read_bytes()))
+        except OSError as error:
+            raise ConfigurationError(f"signing keys cannot be read: {error}") from None
 
     def contradictions(self, environ: Mapping[str, str]) -> Iterator[str]:
         """Variables that are valid, but not together."""

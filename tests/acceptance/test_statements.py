@@ -15,6 +15,7 @@ from image_service.cli import main
 from image_service.core.provenance.dsse import encode_pre_authentication, load_verifying_keys, open_bundle
 from tests.acceptance.clients import missing, run_client
 from tests.acceptance.service import SERVE, os_image, run_service
+from tests.acceptance.test_reload import reload
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.softhsm import PIN, make_token
 from tests.variants import soaked
@@ -182,12 +183,18 @@ def test_verify_fetches_an_image_and_its_statement(
 
 
 def test_older_statements_stay_valid_after_a_rotation(tmp_path: Path) -> None:
-    """The restart changes no byte of the payload; tests/replicas compares whole bundles."""
-    old, new = make_key(tmp_path, "p256"), make_key(tmp_path, "ed25519")
-    with serving(tmp_path, SIGNING_KEY_FILE=str(old)) as service:
+    """Neither the rotation nor a restart changes the payload; tests/replicas compares whole bundles."""
+    key, new = make_key(tmp_path, "p256"), make_key(tmp_path, "ed25519")
+    listed = tmp_path / "listed.pem"
+    listed.write_bytes(b"".join(run_client("openssl", "pkey", "-in", each, "-pubout") for each in (key, new)))
+    variables = {"SIGNING_KEY_FILE": str(key), "SIGNING_RETIRED_KEYS": str(listed)}
+    with serving(tmp_path, **variables) as service:
         first = Signed(service, tmp_path)
         before = service.get_image(f"{first.image}.intoto.json").body
-    with serving(tmp_path, SIGNING_KEY_FILE=str(new), SIGNING_RETIRED_KEYS=str(first.keys)) as service:
-        listed = load_verifying_keys(service.get(KEYS).body)
+        new.replace(key)
+        assert reload(service, "reloaded:") == f"reloaded: {key}, {listed} changed"
+        public = load_verifying_keys(service.get(KEYS).body)
         rotated = service.get_image(f"{first.image}.intoto.json").body
-    assert open_bundle(rotated, listed[:1]) == open_bundle(before, listed[1:])
+    with serving(tmp_path, **variables) as service:
+        assert service.get_image(f"{first.image}.intoto.json").body == rotated
+    assert open_bundle(rotated, public[:1]) == open_bundle(before, public[1:])

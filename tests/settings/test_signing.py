@@ -61,6 +61,11 @@ def test_a_key_that_cannot_sign_is_a_fault(content: bytes, fault: str, tmp_path:
     assert "secret" not in told
 
 
+def test_without_a_key_nothing_reads_one() -> None:
+    settings = Settings.from_environment(REQUIRED, standalone=True).signing
+    assert (settings.files, settings.key_reader()) == ((), None)
+
+
 def test_an_absent_key_is_a_fault(tmp_path: Path) -> None:
     assert "must be a readable file" in faults_of(SIGNING_KEY_FILE=str(tmp_path / "absent"))
 
@@ -75,7 +80,15 @@ def test_retired_keys_are_public_and_need_a_current_one(tmp_path: Path) -> None:
     found = Settings.from_environment(
         {**REQUIRED, "SIGNING_KEY_FILE": str(key), "SIGNING_RETIRED_KEYS": str(retired)}, standalone=True
     )
-    assert (found.signing.key_file, found.signing.retired_keys_file) == (key, retired)
+    assert found.signing.files == (key, retired)
+    read_keys = found.signing.key_reader()
+    assert read_keys is not None
+    assert read_keys().pem == PUBLIC[1] + PUBLIC[0]
+    key.write_bytes(pem(OLD))
+    assert read_keys().pem == PUBLIC[0], "a key that is listed twice is one"
+    retired.unlink()
+    with pytest.raises(ConfigurationError, match=r"retired\.pem"):
+        read_keys()
 
 
 def test_a_bundle_of_a_retired_key_stays_valid() -> None:

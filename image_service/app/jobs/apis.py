@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.app.jobs.ec2 import build_ec2_api, build_imports
+from image_service.app.signing import start_signing
 from image_service.common.objects.s3_links import S3Links
 from image_service.jobs.composer.compose_routes import ComposeRoutes
 from image_service.jobs.composer.composer_api import ComposerApi
@@ -125,7 +126,7 @@ def _build_composer_api(
         artifacts.contents,
         rows.in_thread,
         links,
-        settings.signing.read_key(),
+        start_signing(settings.signing),
     )
     images = ImageRoutes(artifacts.catalog, service, artifacts.contents, rows.in_thread)
     return ComposerApi(routes, images, ReferenceRoutes(artifacts.bases))

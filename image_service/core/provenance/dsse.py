@@ -80,6 +80,24 @@ class BundleSigner:
     public: BundleVerifier
 
 
+@attrs.frozen
+class SigningKeys:
+    """The key that signs, and the list of the public keys that verify.
+
+    Args:
+        retired: those of keys that have signed before; the current one may be among them.
+    """
+
+    signer: BundleSigner
+    retired: tuple[BundleVerifier, ...] = ()
+
+    @property
+    def pem(self) -> bytes:
+        """The public keys as PEM, the current one first."""
+        keys = (self.signer.public, *self.retired)
+        return b"".join(dict.fromkeys(key.pem for key in keys))
+
+
 def load_signing_key(pem: bytes) -> BundleSigner:
     """Return a private key that is not encrypted. It signs a message with the same bytes each time.
 

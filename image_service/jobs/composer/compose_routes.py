@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.s3_links import S3Links
-    from image_service.core.provenance.dsse import BundleSigner
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.composer.service import ComposeService
     from image_service.jobs.database.composes import ComposeRepository
@@ -45,7 +45,7 @@ class ComposeRoutes:
 
     Args:
         in_thread: runs slow calls in a thread, such as those of the rows.
-        signer: signs the provenance; None: nothing does.
+        get_signing_keys: returns the keys that sign the provenance, as they are now; None: nothing does.
     """
 
     _service: ComposeService
@@ -54,7 +54,7 @@ class ComposeRoutes:
     _contents: Contents
     _in_thread: InThread
     _links: S3Links
-    _signer: BundleSigner | None = None
+    _get_signing_keys: Callable[[], SigningKeys] | None = None
 
     @property
     def operations(self) -> tuple[ApiOperation, ...]:
@@ -165,10 +165,11 @@ class ComposeRoutes:
         )
 
     async def _provenance(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        signer = self._get_signing_keys().signer if self._get_signing_keys else None
         return await self._reply(
             request,
             compose_id,
-            lambda compose, jobs: replies.describe_provenance(_successful(compose), jobs, self._signer),
+            lambda compose, jobs: replies.describe_provenance(_successful(compose), jobs, signer),
         )
 
     async def _download(self, request: ApiRequest, compose_id: str) -> ApiResponse:

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.core.images.boot_image import BootImage
     from image_service.core.images.reference import StreamRef
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.server.boot_progress.recording import ReadRecorder
     from image_service.server.links.links import Links
     from image_service.server.serving.pages import Page
-    from image_service.server.serving.statements import FindOrigin, Statements
+    from image_service.server.serving.statements import FindOrigin
     from image_service.server.snapshots.image_finder import ImageFinder
-    from image_service.server.snapshots.snapshots import Snapshots
     from image_service.settings.network import ListenSettings
-    from image_service.settings.signing import SigningSettings
 
 
 def build_request_handlers(  # noqa: PLR0913 - four parts that other packages have
@@ -46,7 +45,7 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     metrics: Callable[[], Page | Deferred[Page]] | None,
     base_images: Callable[[], bytes] | None,
     mirror: Callable[[StreamRef], BootImage],
-    signing: SigningSettings,
+    get_signing_keys: Callable[[], SigningKeys] | None,
     find_origin: FindOrigin,
 ) -> tuple[ImageRequestHandler, ImageRequestHandler]:
     """Return the request handler of the port for images, and that of the port for plain HTTP.
@@ -54,11 +53,18 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     Args:
         plain_url: as ``base_url``, for the port for plain HTTP; None: the host by which a client has reached
             it is in its iPXE scripts.
+        get_signing_keys: returns the keys of statements as they are now; None: nothing is signed.
         find_origin: returns where a base image came from.
     """
     digests = Digests(parts.reactor, parts.in_thread_pool(1, "digest", low_priority=True))
     parts.push_async_callback(digests.stop)
-    statements, signing_keys = _start_statements(signing, images.snapshots, digests, find_origin)
+    statements = signing_keys = None
+    if get_signing_keys is not None:
+        # Imported here because a service that signs nothing does not need it.
+        from image_service.server.serving.statements import Statements  # noqa: PLC0415
+
+        statements = Statements(images.snapshots, digests, get_signing_keys, find_origin)
+        signing_keys = lambda: get_signing_keys().pem  # noqa: E731 - as above
     pages = Pages(
         unready,
         settings.base_path,
@@ -93,19 +99,3 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         serves_isos=settings.http_serves_isos,
     )
     return make(scripts=scripts), make(scripts=plain_scripts, withheld=withheld)
-
-
-def _start_statements(
-    settings: SigningSettings, snapshots: Snapshots, digests: Digests, find_origin: FindOrigin
-) -> tuple[Statements | None, bytes | None]:
-    """Return what signs statements, and the public keys as PEM, the current one first."""
-    signer = settings.read_key()
-    if signer is None:
-        return None, None
-    # Imported here because a service that signs nothing does not need them.
-    from image_service.core.provenance.dsse import load_verifying_keys  # noqa: PLC0415
-    from image_service.server.serving.statements import Statements  # noqa: PLC0415
-
-    retired = settings.retired_keys_file
-    keys = (signer.public, *(load_verifying_keys(retired.read_bytes()) if retired else ()))
-    return Statements(snapshots, digests, signer, find_origin), b"".join(key.pem for key in keys)

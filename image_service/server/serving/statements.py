@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from image_service.core.images.base_image import BaseImage
-    from image_service.core.provenance.dsse import BundleSigner
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.server.serving.digests import Digests
     from image_service.server.snapshots.snapshots import Snapshots
     from image_service.server.snapshots.versions import ComposedVersion, Version
@@ -78,15 +78,20 @@ class Statements:
 
     Args:
         digests: computes those of images, and runs the rest in its thread.
+        get_keys: returns the keys as they are now.
         find_origin: returns where a base image came from.
     """
 
     def __init__(
-        self, snapshots: Snapshots, digests: Digests, signer: BundleSigner, find_origin: FindOrigin
+        self,
+        snapshots: Snapshots,
+        digests: Digests,
+        get_keys: Callable[[], SigningKeys],
+        find_origin: FindOrigin,
     ) -> None:
         self._snapshots = snapshots
         self._digests = digests
-        self._signer = signer
+        self._get_keys = get_keys
         self._find_origin = find_origin
         self._cache: LruCache[str, Representation] = LruCache(
             CACHE_BYTES, lambda bundle: bundle.image.size + ENTRY_BYTES
@@ -103,8 +108,10 @@ class Statements:
         version, image = composed.version, composed.representation.image
         time = _time_of(version, image)
         layout = PLAIN if version.snapshot is None else version.snapshot.layout
+        signer = self._get_keys().signer
         # Equal bytes may be made at two times, and of a base with two names.
-        key = f"statement {image.etag} {time} {layout} {version.base.version} {image.file_name}"
+        names = f"{version.base.version} {image.file_name}"
+        key = f"statement {signer.public.hint} {image.etag} {time} {layout} {names}"
         found = self._cache.get(key)
         if found is not None:
             return found
@@ -130,7 +137,7 @@ class Statements:
                 layout=layout,
                 own=Purpose.IGNITION if _kind_of(version) in _CONFIG_KINDS else Purpose.BOOT_RECORDS,
             )
-            return sign_bundle(self._signer, render_statement(statement))
+            return sign_bundle(signer, render_statement(statement))
 
         async def make() -> Representation:
             bundle = self._cache[key] = _represent(await self._digests.run(sign), image, time)

@@ -55,9 +55,10 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftToken]:
 
 def read_key(token: SoftToken, **names: str) -> BundleSigner:
     """Return a key as the service does."""
-    key = SigningSettings(key_uri=parse_token_uri(token.uri(**names))).read_key()
-    assert key is not None
-    return key
+    read_keys = SigningSettings(key_uri=parse_token_uri(token.uri(**names))).key_reader()
+    assert read_keys is not None
+    assert read_keys().signer is read_keys().signer, "the token is opened once"
+    return read_keys().signer
 
 
 def reconnect(token: SoftToken) -> None:
@@ -150,9 +151,9 @@ def test_a_module_that_is_not_one_is_a_fault(token: SoftToken, tmp_path: Path) -
 
 def test_settings_take_the_key(token: SoftToken) -> None:
     variables = {"IMAGE_SERVICE_BASE_URL": "http://images.test", "SIGNING_KEY_URI": token.uri(object="p256")}
-    key = Settings.from_environment(variables, standalone=True).signing.read_key()
-    assert key is not None
-    assert key.public == load_signing_key(P256).public
+    read_keys = Settings.from_environment(variables, standalone=True).signing.key_reader()
+    assert read_keys is not None
+    assert read_keys().signer.public == load_signing_key(P256).public
     file = token.directory / "p256.pem"
     for values, fault in (
         ({"SIGNING_KEY_FILE": str(file)}, "SIGNING_KEY_FILE and SIGNING_KEY_URI are set"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from image_service.core.images.reference import Kind
-    from image_service.core.provenance.dsse import BundleSigner
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.server.http.cors import Cors
     from image_service.server.links.links import Links
     from tests.server.snapshots.doubles import World
@@ -47,7 +47,7 @@ class Service:
         cors: which pages may read its answers.
         withheld: kinds that its listener does not serve.
         hashes: takes digests.
-        signer: signs statements; None: nothing does.
+        keys: sign statements, and are listed; None: nothing is signed.
         origin: of all base images.
         is_registry: whether it is one.
     """
@@ -57,7 +57,7 @@ class Service:
     cors: Cors | None = None
     withheld: Collection[Kind] = ()
     hashes: Callable[[Callable[[], bytes]], Deferred[bytes]] = _at_once
-    signer: BundleSigner | None = None
+    keys: SigningKeys | None = None
     origin: BaseOrigin = attrs.field(factory=lambda: BaseOrigin(None, None))
     is_registry: bool = False
     stored_links: MemoryLinks = attrs.field(factory=MemoryLinks)
@@ -75,13 +75,13 @@ class Service:
         reads = ReadRecorder(self.world.clock.seconds)
         images = self.world.images
         statements = None
-        if self.signer is not None:
-            statements = Statements(images.snapshots, digests, self.signer, lambda _: self.origin)
+        if self.keys is not None:
+            statements = Statements(images.snapshots, digests, self._get_keys, lambda _: self.origin)
         pages = Pages(
             lambda: "" if self.ready else "no image yet",
             "/base",
             base_images=lambda: b'{"images": []}',
-            signing_keys=self.signer.public.pem if self.signer else None,
+            signing_keys=(lambda: self._get_keys().pem) if self.keys else None,
         )
         responses = ImageResponses(images, digests, reads, statements)
         return ImageRequestHandler(
@@ -95,6 +95,10 @@ class Service:
             cors=self.cors,
             registry=Registry(self.world.images, digests, responses) if self.is_registry else None,
         )
+
+    def _get_keys(self) -> SigningKeys:
+        assert self.keys is not None
+        return self.keys
 
     def ask(
         self, target: str = TARGET, method: str = "GET", *, overloaded: bool = False, **fields: str

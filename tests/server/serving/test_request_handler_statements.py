@@ -12,7 +12,13 @@ from twisted.internet.defer import succeed
 
 from image_service.core.errors import Forbidden
 from image_service.core.images.reference import Kind
-from image_service.core.provenance.dsse import BUNDLE, load_signing_key, load_verifying_keys, open_bundle
+from image_service.core.provenance.dsse import (
+    BUNDLE,
+    SigningKeys,
+    load_signing_key,
+    load_verifying_keys,
+    open_bundle,
+)
 from image_service.core.provenance.statement import Purpose, Statement
 from image_service.core.provenance.statement_json import parse_statement
 from image_service.core.provenance.undo import undo
@@ -31,14 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from image_service.core.provenance.dsse import BundleSigner
     from tests.server.snapshots.doubles import World
 
 STATEMENT = f"{TARGET}.intoto.json"
 KEYS = "/.well-known/image-service-signing-keys.pem"
 MINIMAL = TARGET.replace("full.iso", "minimal.iso")
-SIGNERS = [
-    load_signing_key(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+KEYS_OF_TWO = [
+    SigningKeys(load_signing_key(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())))
     for key in (ed25519.Ed25519PrivateKey.generate(), ec.generate_private_key(ec.SECP256R1()))
 ]
 
@@ -54,7 +59,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def service(world: World) -> Service:
-    return Service(world, signer=SIGNERS[0])
+    return Service(world, keys=KEYS_OF_TWO[0])
 
 
 def read_statement(service: Service, target: str) -> tuple[Statement, bytes]:
@@ -103,17 +108,15 @@ def test_a_statement_names_origin_and_signature_of_its_base(world: World, tmp_pa
     signature = tmp_path / "base.iso.sig"
     signature.write_bytes(b"signature")
     origin = BaseOrigin("https://user:secret@mirror.example/live.iso?token=secret", signature)
-    statement, bundle = read_statement(Service(world, signer=SIGNERS[0], origin=origin), STATEMENT)
+    statement, bundle = read_statement(Service(world, keys=KEYS_OF_TWO[0], origin=origin), STATEMENT)
     assert statement.base.origin == "https://mirror.example/live.iso"
     assert statement.base.signature == b"signature"
     assert b"secret" not in bundle
 
 
-@pytest.mark.parametrize("signer", SIGNERS, ids=["ed25519", "p256"])
-def test_a_bundle_is_the_same_from_each_replica_and_after_a_restart(
-    world: World, signer: BundleSigner
-) -> None:
-    services = [Service(world, signer=signer) for _ in range(3)]
+@pytest.mark.parametrize("keys", KEYS_OF_TWO, ids=["ed25519", "p256"])
+def test_a_bundle_is_the_same_from_each_replica_and_after_a_restart(world: World, keys: SigningKeys) -> None:
+    services = [Service(world, keys=keys) for _ in range(3)]
     bundles = {read_statement(each, target)[1] for each in services for target in (STATEMENT, STATEMENT)}
     assert len(bundles) == 1
     world.clock.advance(TTL_SECONDS + 1)
@@ -147,6 +150,16 @@ def test_a_statement_follows_the_image(service: Service) -> None:
     assert after.config_sha256 == sha256(b'{"ignition": {"version": "3.3.0"}}').hexdigest()
 
 
+def test_a_new_key_signs_the_same_payload_and_the_old_one_stays_listed(service: Service) -> None:
+    _, before = read_statement(service, STATEMENT)
+    old, new = KEYS_OF_TWO
+    service.keys = SigningKeys(new.signer, (old.signer.public, new.signer.public))
+    _, after = read_statement(service, STATEMENT)
+    listed = load_verifying_keys(body_of(service.get(KEYS).response))
+    assert [key.pem for key in listed] == [new.pem, old.pem]
+    assert open_bundle(after, listed[:1]) == open_bundle(before, listed[1:])
+
+
 def test_a_statement_needs_the_credentials_of_the_image(service: Service) -> None:
     assert service.get(STATEMENT, authorization="good").response.status == 200
     service.world.assisted.failures["ignition"] = Forbidden("no")
@@ -155,7 +168,7 @@ def test_a_statement_needs_the_credentials_of_the_image(service: Service) -> Non
 
 def test_nothing_is_computed_before_it_is_asked_for_and_then_once(world: World) -> None:
     hashes = HeldHashes()
-    service = Service(world, hashes=hashes, signer=SIGNERS[0])
+    service = Service(world, hashes=hashes, keys=KEYS_OF_TWO[0])
     service.get()
     service.get(range="bytes=0-9")
     assert hashes.waiting == []
