@@ -29,6 +29,7 @@ from image_service.server.web_api.messages import ApiRequest, ApiResponse
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.model import Compose
     from image_service.jobs.plans.plan import UploadPlace
@@ -147,9 +148,16 @@ class Composer:
         rows: of composes and jobs.
         upload_place: for targets of S3; None: they are refused.
         max_queued: composes of one tenant that have not ended.
+        get_signing_keys: signs provenance; None: nothing is signed.
     """
 
-    def __init__(self, rows: Rows, upload_place: UploadPlace | None = None, max_queued: int = 10) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        upload_place: UploadPlace | None = None,
+        max_queued: int = 10,
+        get_signing_keys: Callable[[], SigningKeys] | None = None,
+    ) -> None:
         self.rows = rows
         self.engine = RecordingEngine()
         self.contents = TextContents()
@@ -170,7 +178,7 @@ class Composer:
             S3Options(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")
         )
         self.api = ComposerApi(
-            ComposeRoutes(self.service, rows.composes, rows.jobs, contents, at_once, links),
+            ComposeRoutes(self.service, rows.composes, rows.jobs, contents, at_once, links, get_signing_keys),
             ImageRoutes(catalog, self.service, contents, at_once),
             ReferenceRoutes(bases),
         )

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from twisted.internet.defer import Deferred
 
 from image_service.common.objects.s3_links import S3Links
 from image_service.core.errors import StoreFailed
+from image_service.core.provenance.dsse import SigningKeys, load_signing_key, open_bundle
 from image_service.jobs.composer import compose_routes
 from image_service.jobs.model import (
     Artifact,
@@ -274,6 +278,23 @@ def test_only_an_image_that_is_there_is_downloaded(composer: Composer) -> None:
 @pytest.mark.parametrize("part", ["sboms", "provenance", "download"])
 def test_unfinished_image_has_no_such_part(composer: Composer, part: str) -> None:
     assert number(composer("GET", f"/composes/{composer.compose()}/{part}")) == (400, "31")
+
+
+def test_provenance_is_signed_with_the_key_of_now(composer: Composer) -> None:
+    pems = [
+        Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        for _ in range(2)
+    ]
+    keys = [SigningKeys(load_signing_key(pem)) for pem in pems]
+    changing = iter(keys)
+    signing = Composer(composer.rows, get_signing_keys=lambda: next(changing))
+    compose_id = signing.compose()
+    composer.rows.composes.finish(compose_id, ComposeState.SUCCESS)
+    for each in keys:
+        document = signing("GET", f"/composes/{compose_id}/provenance").document
+        (bundle,) = document["bundles"]
+        opened = open_bundle(json.dumps(bundle).encode(), [each.signer.public])
+        assert [json.loads(opened)] == document["items"]
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
