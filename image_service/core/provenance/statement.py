@@ -201,6 +201,7 @@ def state_image(  # noqa: PLR0913 - each is a member of the statement
 
 def state_changes(  # noqa: PLR0913 - each is a member of the statement
     changes: Iterable[tuple[int, bytes, bytes]],
+    appended: Iterable[bytes],
     stated: StatedBase,
     *,
     file_name: str,
@@ -208,11 +209,12 @@ def state_changes(  # noqa: PLR0913 - each is a member of the statement
     config: bytes,
     layout: int,
 ) -> Statement:
-    """Return the statement of a copy of a base image in which some runs of bytes were replaced.
+    """Return the statement of a copy of a base image in which bytes were replaced, and others appended.
 
     Args:
         changes: offset, the base's bytes, and as many in their place; ascending, disjoint.
-        digest: the SHA-256 of the copy, which is as long as the base.
+        appended: what follows the base, in parts that each get a digest.
+        digest: the SHA-256 of the copy.
         config: empty: there is none.
 
     Raises:
@@ -225,15 +227,20 @@ def state_changes(  # noqa: PLR0913 - each is a member of the statement
         overlays.append(
             StatedOverlay(offset, len(after), sha256(after).hexdigest(), Purpose.BOOT_RECORDS, beneath)
         )
+    tail, length = [], stated.length
+    for part in appended:
+        tail.append(StatedTail(length, len(part), sha256(part).hexdigest(), Purpose.BOOT_RECORDS))
+        length += len(part)
     return Statement(
         file_name=file_name,
         sha256=digest,
-        length=stated.length,
+        length=length,
         base=stated,
         config_sha256=sha256(config).hexdigest() if config else None,
         time=None,
         layout=layout,
         overlays=tuple(overlays),
+        tail=tuple(tail),
     )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from image_service.core.errors import InvalidArguments, KernelArgumentInvalid, KeyfileInvalid
 from image_service.core.families.coreos.platforms import PLATFORM_NAME
-from image_service.core.formats.disk.model import DiskFormat
 from image_service.toolkit.commands.arguments import add_common_arguments, open_workspace
 from image_service.toolkit.customization.customize import FORMATS, customize_disk, customize_in_place
 from image_service.toolkit.customization.disk_customization import DiskCustomization
@@ -46,9 +45,7 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--no-digest", action="store_false", dest="digest", help="compute no SHA-256 of the images"
     )
-    parser.add_argument(
-        "--statement", metavar="F", type=Path, help="write a signed statement of OUT, which must be raw"
-    )
+    parser.add_argument("--statement", metavar="F", type=Path, help="write a signed statement of OUT")
     parser.add_argument(
         "--signing-key", metavar="F", type=Path, help="its private key in PEM: ECDSA P-256 or Ed25519"
     )
@@ -150,10 +147,6 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
     statement = _open_statement(options)
 
     def describe_input(image: DiskImage) -> None:
-        if statement is not None and image.disk.format is not DiskFormat.RAW:
-            raise InvalidArguments(
-                "--statement is of raw disks: the file of another format has other offsets"
-            )
         report.input = {"format": image.disk.format.value, "size": image.size}
 
     target = options.disk if options.in_place else options.out
@@ -171,6 +164,7 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
                 options.input_format,
                 on_open=describe_input,
                 digest=options.digest,
+                compare=statement is not None,
             )
             report.input["sha256"] = done.input_sha256
     report.output = {
@@ -179,8 +173,9 @@ def run(options: argparse.Namespace, report: CallReport) -> int:
         "sha256": done.patch.sha256() if options.in_place and options.digest else done.output_sha256,
         "changes": [[change.offset, len(change.after)] for change in done.patch.changes],
     }
-    if statement is not None:
-        statement.write(options.disk, target, done, customization.ignition or b"")
+    if statement is not None and done.file_patch is not None:
+        config = customization.ignition or b""
+        statement.write(options.disk, target, done, done.file_patch.changes, config)
     unfinished = ", as a killed call had begun" if done.was_unfinished else ""
     report.text = f"{target}: customized{unfinished}; {done.patch.size} bytes of the disk have changed"
     return 0

@@ -1,4 +1,4 @@
-"""The signed statement of a customized copy of a raw disk, in the form of those of boot images."""
+"""The signed statement of a customized copy of a disk, in the form of those of boot images."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import attrs
 from image_service.common.files.atomic import atomic_write
 from image_service.core.images.boot_image import PLAIN
 from image_service.core.provenance.dsse import BundleSigner, load_signing_key, sign_bundle
-from image_service.core.provenance.statement import StatedBase, state_changes
+from image_service.core.provenance.statement import EXCERPT_BYTES, StatedBase, state_changes
 from image_service.core.provenance.statement_json import render_statement
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from image_service.toolkit.customization.customize import CustomizedDisk
+    from image_service.toolkit.customization.patch import Change
 
 
 @attrs.frozen
@@ -34,16 +37,23 @@ class DiskStatement:
         """
         return cls(path, load_signing_key(key.read_bytes()))
 
-    def write(self, source: Path, target: Path, done: CustomizedDisk, config: bytes) -> None:
+    def write(
+        self, source: Path, target: Path, done: CustomizedDisk, changes: Iterable[Change], config: bytes
+    ) -> None:
         """Write the statement of a copy, whose digests were computed; replaces the file.
+
+        Args:
+            changes: of the source's file; the copy may be longer.
 
         Raises:
             Unprocessable: more bytes of the source were replaced than a statement has.
             OSError: the file cannot be written.
         """
+        base_bytes = source.stat().st_size
         statement = state_changes(
-            ((change.offset, change.before, change.after) for change in done.patch.changes),
-            StatedBase(str(done.input_sha256), source.stat().st_size, source.name, "unknown"),
+            ((change.offset, change.before, change.after) for change in changes),
+            _read_from(target, base_bytes),
+            StatedBase(str(done.input_sha256), base_bytes, source.name, "unknown"),
             file_name=target.name,
             digest=str(done.output_sha256),
             config=config,
@@ -51,3 +61,10 @@ class DiskStatement:
         )
         with atomic_write(self._path) as file:
             file.write(sign_bundle(self._signer, render_statement(statement)))
+
+
+def _read_from(path: Path, offset: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        while piece := file.read(EXCERPT_BYTES):
+            yield piece

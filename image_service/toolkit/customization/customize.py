@@ -15,7 +15,7 @@ from image_service.toolkit.customization.boot_edits import plan_edits
 from image_service.toolkit.customization.boot_partition import copy_partition, find_boot_partition
 from image_service.toolkit.customization.disk_writer import DiskWriter, open_for_writing
 from image_service.toolkit.customization.ext4_editor import Ext4Editor
-from image_service.toolkit.customization.patch import Patch, compare_with_copy
+from image_service.toolkit.customization.patch import Patch, compare_files, compare_with_copy
 from image_service.toolkit.customization.redo_file import (
     Redo,
     read_redo,
@@ -48,6 +48,7 @@ class CustomizedDisk:
     """The result of a customization.
 
     Args:
+        file_patch: the changes of the file, which may have become longer, too; None: not compared.
         input_sha256: of the source's file; None: not computed.
         output_sha256: of the new file; None: not computed.
         was_unfinished: True if a killed call had begun it, in place.
@@ -55,6 +56,7 @@ class CustomizedDisk:
 
     format: DiskFormat
     patch: Patch = attrs.field(repr=False)
+    file_patch: Patch | None = attrs.field(default=None, repr=False, kw_only=True)
     input_sha256: str | None = None
     output_sha256: str | None = None
     was_unfinished: bool = False
@@ -73,6 +75,7 @@ def customize_disk(  # noqa: PLR0913 - the properties of a call
     *,
     on_open: Callable[[DiskImage], None] = _ignore,
     digest: bool = True,
+    compare: bool = False,
 ) -> CustomizedDisk:
     """Write a customized copy of a disk image, in the same format.
 
@@ -82,6 +85,7 @@ def customize_disk(  # noqa: PLR0913 - the properties of a call
         declared: format of the source; None: as detected.
         on_open: gets the source, when it is known to be safe.
         digest: compute the SHA-256 of both files.
+        compare: find the changes of the file.
 
     Raises:
         NotCustomizable: it is not a CoreOS disk, or has a config or has booted already.
@@ -101,7 +105,9 @@ def customize_disk(  # noqa: PLR0913 - the properties of a call
             copy_sparse(image.descriptor, descriptor, workspace)
             DiskWriter(descriptor, output, image.disk.format, workspace).write(patch)
             output_sha256 = sha256_of(descriptor, workspace.pace) if digest else None
-        return CustomizedDisk(image.disk.format, patch, hashed.result() if hashed else None, output_sha256)
+            file_patch = compare_files(image.descriptor, descriptor, workspace.pace) if compare else None
+        input_sha256 = hashed.result() if hashed else None
+        return CustomizedDisk(image.disk.format, patch, input_sha256, output_sha256, file_patch=file_patch)
 
 
 def customize_in_place(

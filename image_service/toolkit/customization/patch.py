@@ -14,7 +14,7 @@ from image_service.toolkit.customization.boot_partition import list_data
 from image_service.toolkit.disks.digest import data_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from image_service.core.formats.disk.model import VirtualDisk
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from image_service.core.formats.reading import ReadAt
 
 _CHUNK = 1024 * 1024
+_BLOCK = 4096
 
 
 @attrs.frozen
@@ -74,24 +75,44 @@ class Patch:
 def compare_with_copy(disk: VirtualDisk, partition: Partition, copy: Path, block_bytes: int) -> Patch:
     """Return the patch that makes a partition equal to its edited copy, in whole blocks."""
     with copy.open("rb") as file:
-        data = [*list_data(disk, partition), *data_ranges(file.fileno())]
-        chunks = {
-            chunk
-            for start, length in data
-            for chunk in range(start // _CHUNK, -(-(start + length) // _CHUNK))
-        }
         changes: list[Change] = []
-        for chunk in sorted(chunks):
-            start = chunk * _CHUNK
-            length = min(_CHUNK, partition.length - start)
+        data = [*list_data(disk, partition), *data_ranges(file.fileno())]
+        for start, length in _chunks(data, partition.length):
             before = disk.read_at(partition.offset + start, length)
             after = os.pread(file.fileno(), length, start)
-            if before != after:
-                changes += _compare(partition.offset + start, before, after, block_bytes)
+            changes += _compare(partition.offset + start, before, after, block_bytes)
     return Patch(tuple(_join(changes)))
 
 
+def compare_files(before: int, after: int, pace: Callable[[int], None]) -> Patch:
+    """Return the patch that makes an open file equal to the beginning of another, which is not shorter.
+
+    Args:
+        pace: such as `Workspace.pace`.
+    """
+    changes: list[Change] = []
+    data = [*data_ranges(before), *data_ranges(after)]
+    for start, length in _chunks(data, os.fstat(before).st_size):
+        pace(length)
+        was, now = (os.pread(descriptor, length, start) for descriptor in (before, after))
+        changes += _compare(start, was, now, _BLOCK)
+    return Patch(tuple(_join(changes)))
+
+
+def _chunks(data: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of the chunks with data, ascending, up to a size."""
+    chunks = {
+        chunk for start, length in data for chunk in range(start // _CHUNK, -(-(start + length) // _CHUNK))
+    }
+    for chunk in sorted(chunks):
+        start = chunk * _CHUNK
+        if start < size:
+            yield start, min(_CHUNK, size - start)
+
+
 def _compare(offset: int, before: bytes, after: bytes, block_bytes: int) -> Iterator[Change]:
+    if before == after:
+        return
     for start in range(0, len(before), block_bytes):
         block = slice(start, start + block_bytes)
         if before[block] != after[block]:

@@ -331,11 +331,18 @@ def test_nothing_to_customize_is_refused(capsys: pytest.CaptureFixture[str], tmp
     assert (report["exit"], report["error"]["reason"][:20]) == (2, "nothing to customize")
 
 
-def test_statement_of_a_copy_is_verified(tmp_path: Path, customize: CallCustomize) -> None:
-    disk, out, key = build_disk(tmp_path), tmp_path / "out.raw", tmp_path / "key.pem"
+@pytest.mark.parametrize(
+    ("image_format", "options", "grows"),
+    [("raw", (), False), ("qcow2", (), False), ("qcow2", ("-c", "-o", "cluster_size=4096"), True)],
+)
+def test_statement_of_a_copy_is_verified(
+    tmp_path: Path, customize: CallCustomize, image_format: str, options: tuple[str, ...], *, grows: bool
+) -> None:
+    disk = as_format(build_disk(tmp_path), image_format, *options)
+    out, key = tmp_path / "out", tmp_path / "key.pem"
     private = ed25519.Ed25519PrivateKey.generate()
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    statement = tmp_path / "out.raw.intoto.json"
+    statement = tmp_path / "out.intoto.json"
     report = customize(disk, out, f"--statement={statement}", f"--signing-key={key}")
     assert report["exit"] == 0, report
     public = load_signing_key(key.read_bytes()).public
@@ -344,6 +351,7 @@ def test_statement_of_a_copy_is_verified(tmp_path: Path, customize: CallCustomiz
     assert stated.sha256 == report["output"]["sha256"]
     assert stated.config_sha256 == hashlib.sha256(CONFIG).hexdigest()
     content = out.read_bytes()
+    assert bool(stated.tail) == (len(content) > disk.stat().st_size) == grows
     taken_apart = undo(lambda at, length: content[at : at + length], len(content), stated)
     assert taken_apart.faults == ()
     assert b"".join(read_pristine(lambda at, length: content[at : at + length], taken_apart.extents)) == (
@@ -353,14 +361,14 @@ def test_statement_of_a_copy_is_verified(tmp_path: Path, customize: CallCustomiz
     assert undo(lambda at, length: content[at : at + length], len(content), stated).faults
 
 
-@pytest.mark.parametrize("arguments", [["--in-place"], ["out", "--no-digest"], ["out.qcow2"]])
+@pytest.mark.parametrize("arguments", [["--in-place"], ["out", "--no-digest"]])
 def test_statement_that_cannot_be_made_is_refused(
     tmp_path: Path, customize: CallCustomize, arguments: list[str]
 ) -> None:
     key = tmp_path / "key.pem"
     private = ed25519.Ed25519PrivateKey.generate()
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    disk = as_format(build_disk(tmp_path), "qcow2" if "out.qcow2" in arguments else "raw")
+    disk = build_disk(tmp_path)
     before = disk.read_bytes()
     words = [str(tmp_path / word) if word.startswith("out") else word for word in arguments]
     report = customize(disk, f"--statement={tmp_path / 's'}", f"--signing-key={key}", *words)
