@@ -54,7 +54,8 @@ def sample_service(tmp_path: Path) -> Iterator[Service]:
 def test_commands_of_the_http_page_work(sample_service: Service, tmp_path: Path) -> None:
     (tmp_path / "client").mkdir()
     output = run_commands("http.md", sample_service, tmp_path / "client")
-    assert "-discovery.iso: OK" in output
+    for checked in ("-discovery.iso: OK", "\nfull.iso: OK", "\nminimal.iso: OK"):
+        assert checked in output
 
 
 def test_commands_of_the_standalone_page_work(sample_service: Service, tmp_path: Path) -> None:
