@@ -148,11 +148,11 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
         coordination=coordination,
         count=count,
     )
-    parts.call_every(images.mounts.save_seconds, images.mounts.save)
+    parts.call_every(images.mounts.save_seconds, images.save)
     parts.call_every(images.mounts.save_seconds, images.retention.release_superseded)
     if is_leader:
         parts.call_every(CLEANUP_SECONDS, lambda: sealed.remove_unused(UNUSED_SECONDS))
-    parts.push_async_callback(images.mounts.save)
+    parts.push_async_callback(images.save_at_last)
     return BootImageParts(images, sealed, repository, coordination, monitor, figures)
 
 

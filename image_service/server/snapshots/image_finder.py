@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from weakref import ref
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
+from image_service.common.concurrency.circuit_breaker import PAUSE_SECONDS
 from image_service.common.concurrency.single_flight import shielded
 from image_service.core.errors import Unavailable, UpstreamTimeout
 from image_service.server.assisted.caller import CALLER, Caller
@@ -48,6 +50,8 @@ TIMEOUT_SECONDS = 2.5
 """How long a request waits for its image: firmware gives up after 5 s, and must be answered before 3."""
 ANSWER_SECONDS = 2.75
 """How long it waits for its image, and until its mount is stored, together."""
+KEEP_SECONDS = 2.0
+"""How long snapshots that are in memory only may take to be stored; what is not is tried again later."""
 MAX_LOOKUP_SECONDS = 1.0
 """How long a lookup is used. Meanwhile a range does not count its reader among the latest ones, and a HEAD
 does not notice that a version or an infra-env now names another base image."""
@@ -130,6 +134,28 @@ class ImageFinder:
         """
         self.retention.retain(request, composed)
         return self.mounts.start_response(request.reader, composed.version)
+
+    async def save(self) -> bool:
+        """Store the mounts in progress, and those of their snapshots that are in memory only.
+
+        Returns:
+            False: not all of that is stored.
+        """
+        is_saved = await self.mounts.save()
+        snapshots = {version.snapshot for version in self.mounts.versions() if version.snapshot is not None}
+        unstored = [each for each in snapshots if each.is_newest and not each.is_stored]
+        if not unstored:
+            return is_saved
+        # Another process may have a lock, while it waits for assisted-service.
+        keeping = Deferred.fromCoroutine(self.snapshots.keep(unstored))
+        are_kept = await keeping.addTimeout(KEEP_SECONDS, self._clock, lambda *_: False)
+        return await self.mounts.save() and are_kept
+
+    async def save_at_last(self) -> None:
+        """Store the same before the process ends; a store that has failed is tried once again."""
+        if not await self.save():
+            await deferLater(self._clock, PAUSE_SECONDS)
+            await self.save()
 
     def until_saved(self, mount: Mount, deadline: float) -> Deferred[Any] | None:
         """Return a Deferred that fires when other processes can see a mount; None: they can.
@@ -297,7 +323,7 @@ class ImageFinder:
         except VersionLost:
             if is_named:
                 return None
-            self._check_mounts_are_read(request)
+            self._check_store_is_read(request)
             raise
         if self.mounts.find(reader) is None:
             self.mounts.adopt(reader, version, reader_counter, stored)
@@ -308,8 +334,13 @@ class ImageFinder:
 
         Else the newest version would be another one.
         """
+        if self.retention.has_superseded:
+            self._check_store_is_read(request)
+
+    def _check_store_is_read(self, request: ImageRequest) -> None:
+        """Refuse a further range while what it is of may be stored, but cannot be read."""
         is_further = request.mode is ReadMode.RESUME and not request.starts_over
-        if is_further and self.retention.has_superseded and self.snapshots.store_failing[READ]:
+        if is_further and self.snapshots.store_failing[READ]:
             raise Unavailable(
                 "what this client is reading cannot be read from the store now",
                 retry_after_seconds=RETRY_AFTER_SECONDS,

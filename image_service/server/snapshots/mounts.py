@@ -51,6 +51,7 @@ class Mount:
         reader_counter: of the reader's key then; another one now: another process has moved the reader on.
         responses: that are being sent.
         saved_at: the ``read_at`` that is stored; minus infinity: the mount is not.
+        saved_generation: of the snapshot, as stored: one that was in memory only has another one since.
         saving: what responses wait for until other processes can see the mount; None: nothing.
         is_over: the reader is known to read something else, or nothing.
     """
@@ -62,8 +63,23 @@ class Mount:
     reader_counter: int
     responses: int = 0
     saved_at: float = -inf
+    saved_generation: int | None = None
     saving: Deferred[Any] | None = None
     is_over: bool = False
+
+    @property
+    def generation(self) -> int | None:
+        """Of its snapshot; None: a boot artifact has none."""
+        return None if self.version.snapshot is None else self.version.snapshot.generation
+
+    @property
+    def is_saved(self) -> bool:
+        """True if it is stored as it is."""
+        return self.saved_at >= self.read_at and self.saved_generation == self.generation
+
+    def set_saved(self, read_at: float) -> None:
+        """Record that it is stored, or about to be."""
+        self.saved_at, self.saved_generation = read_at, self.generation
 
 
 class Mounts:
@@ -167,7 +183,8 @@ class Mounts:
                 mount.is_over = True
             mount = Mount(reader_key, version, read_at, self._clock.seconds(), reader_counter)
             self.cache[reader.key] = mount
-        mount.read_at, mount.saved_at = max(mount.read_at, read_at), read_at
+        mount.read_at = max(mount.read_at, read_at)
+        mount.set_saved(read_at)
         mount.reader_counter = reader_counter
         return mount
 
@@ -229,9 +246,13 @@ class Mounts:
         idle_seconds = self.window_seconds + self.save_seconds
         return await self._repository.count_mounts(self._clock.seconds() - idle_seconds)
 
-    async def save(self) -> None:
-        """Store the mounts that have read since the last time, and forget those that are over."""
-        await self._save(self.unsaved())
+    async def save(self) -> bool:
+        """Store the mounts that have read since the last time, and forget those that are over.
+
+        Returns:
+            False: the repository did not take them.
+        """
+        return await self._save(self.unsaved())
 
     def unsaved(self) -> list[Mount]:
         """Return the mounts that have read since they were stored, as stored; forget those that are over."""
@@ -244,20 +265,20 @@ class Mounts:
                 continue
             if mount.responses > 0:
                 mount.read_at = now
-            if mount.saved_at < mount.read_at:
-                mount.saved_at = mount.read_at
+            if not mount.is_saved:
+                mount.set_saved(mount.read_at)
                 found.append(mount)
         return found
 
     def _start_saving(self, mount: Mount, saving: Coroutine[Any, Any, object], *bumped: bytes) -> None:
-        mount.saved_at = mount.read_at
+        mount.set_saved(mount.read_at)
         saved = Deferred.fromCoroutine(saving)
         saved.addErrback(lambda failure: _log.failure("cannot save a mount", failure=failure))
         mount.saving = self._coordination.until_visible(saved, *bumped)
         if mount.saving is not None:
             mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
 
-    async def _save(self, mounts: list[Mount]) -> None:
+    async def _save(self, mounts: list[Mount]) -> bool:
         is_saved = await self._repository.save_mounts(
             [
                 _stored(mount.reader, mount.version, mount.read_at, mount.started_at)
@@ -267,6 +288,7 @@ class Mounts:
         )
         for mount in () if is_saved else mounts:
             _save_later(mount)
+        return is_saved
 
     async def _save_start(
         self, reader: Reader, reader_key: bytes, version: Version, replaces_before: float

@@ -33,7 +33,7 @@ from image_service.server.snapshots.storage.snapshot import Question, SnapshotEv
 from image_service.server.snapshots.storage.validity import FAILURES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from twisted.internet.interfaces import IReactorTime
 
@@ -181,6 +181,17 @@ class Snapshots:
             ImageServiceError: assisted-service refuses what is asked.
         """
         return await self.cache.find_generation(await self._entry(question), generation)
+
+    async def keep(self, unstored: Iterable[Snapshot]) -> bool:
+        """Store newest snapshots that are in memory only: their mounts go on in the next process then.
+
+        Returns:
+            False: the repository did not take one; the others after it are not tried.
+        """
+        for snapshot in unstored:
+            if not await self._validator.keep(snapshot):
+                return False
+        return True
 
     def stored_key_of(self, question: Question) -> bytes:
         """Return what stands for a question in the repository, and in stored mounts."""

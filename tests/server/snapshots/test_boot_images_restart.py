@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
+from image_service.common.concurrency.circuit_breaker import PAUSE_SECONDS
 from image_service.core.errors import (
     Forbidden,
     ImageServiceError,
     NotFound,
+    Unavailable,
     UpstreamError,
 )
 from image_service.server.snapshots.storage import sealed_repository
@@ -50,7 +52,7 @@ from tests.server.snapshots.mounting import (
     say,
     use_faulty_repository,
 )
-from tests.server.snapshots.outcomes import outcome
+from tests.server.snapshots.outcomes import Outcome, outcome
 from tests.server.snapshots.pinning import CREDENTIALS, REFUSING
 
 if TYPE_CHECKING:
@@ -373,6 +375,68 @@ def test_unstored_mount_is_refused_after_a_restart(world: World, client: Client)
     expected = client.head()
     world.clock.advance(WINDOW_SECONDS + MOMENT)
     assert client.range() is expected
+
+
+def test_mount_that_began_unstored_continues_after_an_orderly_restart(world: World, client: Client) -> None:
+    """The store works again, but assisted-service is away, so that nothing is validated."""
+    store = use_faulty_repository(world)
+    store.broken = {"add"}
+    first = bytes_of(client.range())
+    store.broken = set()
+    world.assisted.failures = UPSTREAM_FAILS
+    assert outcome(world.images.save())
+    restart(world)
+    assert bytes_of(client.range()) == first
+    assert rounds(world) == 1
+
+
+def test_store_that_fails_at_the_end_is_tried_once_again(world: World, client: Client) -> None:
+    store = use_faulty_repository(world)
+    store.broken = {"add"}
+    first = bytes_of(client.range())
+    ended = Outcome(world.images.save_at_last())
+    store.broken = set()
+    assert not ended.has_fired
+    world.clock.advance(PAUSE_SECONDS)
+    assert ended.has_fired
+    restart(world)
+    say(world)
+    assert bytes_of(client.range()) == first
+
+
+def test_snapshot_that_is_stored_late_does_not_supersede_the_next_one(world: World, client: Client) -> None:
+    """Assisted-service gives another answer, which is stored at the same time."""
+    store = use_faulty_repository(world)
+    store.broken = {"add"}
+    client.range()
+    store.broken = set()
+    pass_ttl(world, "changed")
+    gate = store.gate = Deferred[None]()
+    head = client.ask(ImageRequest(client.reader), moves=False)
+    saving = Outcome(world.images.save())
+    store.gate = None
+    gate.callback(None)
+    assert saving.has_fired
+    changed = bytes_of(head.composed)
+    restart(world)
+    world.assisted.failures = UPSTREAM_FAILS
+    assert bytes_of(client.head()) == changed
+
+
+@pytest.mark.parametrize("broken", [{"find_layout"}, {"load"}, {"find_newest", "find_layout", "load"}])
+def test_mount_whose_snapshot_cannot_be_read_is_told_to_come_again(
+    world: World, client: Client, broken: set[str]
+) -> None:
+    """It is not lost: a machine that got 404 would give up."""
+    store = use_faulty_repository(world)
+    first = bytes_of(client.range())
+    pass_ttl(world, "changed")
+    client.head()
+    restart(world)
+    store.broken = broken
+    assert isinstance(client.ask().error, Unavailable)
+    store.broken = set()
+    assert bytes_of(client.range()) == first
 
 
 def test_lost_snapshot_is_asked_for_again_by_new_mounts(world: World, client: Client) -> None:

@@ -18,8 +18,9 @@ is refused, or if the latest attempt found no call slot. So a credential that wa
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, DeferredLock
 from twisted.logger import Logger
 
 from image_service.common.concurrency.single_flight import SingleFlight
@@ -82,6 +83,8 @@ class Validator:
         self._count = count
         self._revalidations: SingleFlight[SnapshotKey, None] = SingleFlight()
         self._recomposing: SingleFlight[SnapshotKey, None] = SingleFlight()
+        # What is stored again must not come after what has superseded it: a process alone has no other lock.
+        self._storing: WeakValueDictionary[SnapshotKey, DeferredLock] = WeakValueDictionary()
 
     def is_due(self, entry: CacheEntry) -> bool:
         """Return True if the entry is to be validated before a new mount gets its snapshot."""
@@ -124,6 +127,21 @@ class Validator:
     async def recompose(self, entry: CacheEntry) -> None:
         """Store the newest snapshot again, with a layout that all replicas have; mounts keep the other."""
         await self._recomposing.join(entry.snapshot.key, lambda: self._recompose(entry))
+
+    async def keep(self, snapshot: Snapshot) -> bool:
+        """Store the newest snapshot of a key that is in memory only.
+
+        Returns:
+            False: the repository did not take it.
+        """
+        async with self._coordination.lock(snapshot.stored_key), self._storing_lock(snapshot.key):
+            cached = self._cache.get_cached_entry(snapshot.key)
+            entry = None if cached is None else await self._cache.refresh(cached)
+            if entry is None or entry.snapshot is not snapshot or entry.validity.is_refused:
+                return True
+            await self._repository.record_validation(snapshot, entry.validity.validated_at)
+            self._cache.announce(entry)
+            return snapshot.is_stored
 
     async def _recompose(self, entry: CacheEntry) -> None:
         async with self._coordination.lock(entry.snapshot.stored_key):
@@ -182,7 +200,8 @@ class Validator:
         try:
             customization = await self._fetch(key.infra_env_id, key.kind, credentials, is_revalidation=True)
             if is_held():  # else another process has asked later, and stored its answer
-                await self._accept(entry, customization, asked_at)
+                async with self._storing_lock(key):
+                    await self._accept(entry, customization, asked_at)
         except UpstreamQueueFull:
             entry.validity.record_no_slot()
             raise
@@ -220,6 +239,9 @@ class Validator:
             self._cache.add(renewed, asked_at)
         else:
             self._cache.supersede(entry, renewed, asked_at)
+
+    def _storing_lock(self, key: SnapshotKey) -> DeferredLock:
+        return self._storing.setdefault(key, DeferredLock())
 
     def _record_failure(self, entry: CacheEntry, error: ImageServiceError, started_at: float) -> None:
         if entry.validity.failing_since is None and not entry.validity.is_refused:

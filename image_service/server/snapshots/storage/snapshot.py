@@ -77,6 +77,11 @@ class Snapshot:
         return self.seal.key
 
     @property
+    def is_stored(self) -> bool:
+        """True if the repository took it."""
+        return self.generation > 0
+
+    @property
     def is_ended(self) -> bool:
         """True if assisted-service has refused it to these credentials, and answered otherwise since."""
         return self.validity is not None and self.validity.is_ended
