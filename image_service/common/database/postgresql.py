@@ -39,7 +39,9 @@ STATEMENT_SECONDS = 5
 ATTEMPTS = 3
 """Of a transaction that the server has ended for another one, or whose connection turns out to be closed."""
 ESTIMATE_SECONDS = 2.0
-"""How long the bytes that rows occupy are not counted again while they are less than half of the limit."""
+"""How long the bytes that rows occupy are not counted again while this process has added little."""
+ROOM_SHARE = 8
+"""Little is this part of the room: so many replicas may add as much without knowing of each other."""
 _MIGRATION_LOCK = 0x696D6167652D7376
 """Of ``pg_advisory_xact_lock``: any number that other programs in the database do not use."""
 CONNECT_ARGUMENTS = {
@@ -101,7 +103,8 @@ class PostgresqlDatabase:
             sa.Column("version", sa.Integer, nullable=False),
             sa.Column("oldest_reader", sa.Integer, nullable=False),  # the oldest that may use the tables
         )
-        self._estimate, self._counted_at = 0, -inf
+        self._counted = self._added = 0
+        self._counted_at = -inf
         self._prepared = threading.Event()
         self._preparing = threading.Lock()
         self._is_closed = False
@@ -140,13 +143,16 @@ class PostgresqlDatabase:
         return postgresql_dialect.insert(table)
 
     def missing_bytes(self, connection: sa.Connection, needed_bytes: int, max_bytes: int) -> int:
-        """Return how many bytes are to be removed; far below the limit this is an estimate of seconds ago."""
-        self._estimate += needed_bytes
+        """Return how many bytes are to be removed, by a count of a moment ago and what was added since.
+
+        A count reads all rows: what takes little of the room that was left needs no other one.
+        """
+        self._added += needed_bytes
         is_recent = time.monotonic() < self._counted_at + ESTIMATE_SECONDS
-        if not is_recent or self._estimate > max_bytes // 2:
-            self._estimate = needed_bytes + connection.execute(self._stored_bytes).scalar_one()
+        if not is_recent or self._added > (max_bytes - self._counted) // ROOM_SHARE:
+            self._counted, self._added = connection.execute(self._stored_bytes).scalar_one(), needed_bytes
             self._counted_at = time.monotonic()
-        return self._estimate - max_bytes
+        return self._counted + self._added - max_bytes
 
     def close(self) -> None:
         """Close all connections. A transaction that is running, or begins later, closes its own."""

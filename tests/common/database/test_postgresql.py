@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.core.errors import InvalidRequest, StoreFailed
+from tests.common.database.statements import recorded
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -88,7 +89,20 @@ def test_bytes_are_counted_at_the_limit_and_estimated_far_below_it(database: Pos
     assert missing(50, 1000) == 150 - 1000
     database.transact(add(2))
     assert missing(50, 1000) == 200 - 1000  # what was counted, and what was added
-    assert missing(350, 1000) == 550 - 1000  # more than half: counted
+    assert missing(350, 1000) == 550 - 1000  # more than an eighth of the room: counted
+
+
+def test_bytes_are_not_counted_for_each_row_above_half_of_the_limit(database: PostgresqlDatabase) -> None:
+    for number in range(7):
+        database.transact(add(number))
+
+    def write(connection: sa.Connection) -> int:
+        return database.missing_bytes(connection, 1, 1000)
+
+    database.transact(write)
+    with recorded(database) as statements:
+        assert [database.transact(write) for _ in range(30)] == list(range(702 - 1000, 732 - 1000))
+    assert not [statement for statement, _ in statements if "count(" in statement]
 
 
 def test_replicas_that_start_at_once_create_the_tables_once(url: str) -> None:

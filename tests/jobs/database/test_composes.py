@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import attrs
@@ -30,6 +29,7 @@ from image_service.jobs.model import (
     UploadResult,
     UploadTarget,
 )
+from tests.common.database.statements import explain, recorded
 from tests.jobs.database.composing import (
     BUDGET,
     CUSTOMIZATION,
@@ -41,10 +41,8 @@ from tests.jobs.database.composing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from image_service.common.database.database import Database
     from image_service.jobs.model import Compose, Json
 
 COMPOSED = ComposePlan(steps=(), result=None, file_name="live.iso")
@@ -151,37 +149,15 @@ def test_list_does_not_read_what_it_does_not_show(rows: Rows, what: str) -> None
     ids=["all", "filtered"],
 )
 def test_composes_of_a_tenant_are_counted_by_an_index_alone(tmp_path: Path, wanted: ComposeFilter) -> None:
-    statements: list[tuple[str, Any]] = []
-
-    def record(_: object, __: object, statement: str, parameters: Any, *_others: object) -> None:
-        statements.append((statement, parameters))
-
     with closing(open_database(None, tmp_path)) as database:
         repository = Rows(database).composes
-        with listening(database, record):
+        with recorded(database) as statements:
             repository.find_page(wanted, limit=10, offset=20)
-        plans = [database.transact(partial(explain, *statement)) for statement in statements]
+        plans = [explain(database, *statement) for statement in statements]
     assert len(plans) == 2
     assert "USING INDEX ix_composes_listed (tenant=? AND origin=?)" in plans[0]
     assert "TEMP B-TREE" not in plans[0]
     assert "USING COVERING INDEX ix_composes_listed (tenant=? AND origin=?)" in plans[1]
-
-
-def explain(statement: str, parameters: Any, connection: sa.Connection) -> str:
-    """Return SQLite's plan of a statement."""
-    rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
-    return "; ".join(row.detail for row in rows)
-
-
-@contextmanager
-def listening(database: Database, listener: Callable[..., None]) -> Iterator[None]:
-    """Call a listener before each statement of a database."""
-    engine = database.transact(lambda connection: connection.engine)
-    sa.event.listen(engine, "before_cursor_execute", listener)
-    try:
-        yield
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", listener)
 
 
 def summary_of(compose: Compose) -> ComposeSummary:
