@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = {
     "tutorials/first-boot": ("boot one machine", "qemu-system-x86_64"),
-    "standalone": ("change kernel arguments", "--karg "),
+    "standalone": ("change kernel arguments", "infra-env edit my-lab --karg "),
     "tutorials/disconnected": ("serve without internet", "Serve in the site"),
     "links": ("which URL an iDRAC takes", "too long for a BMC (iDRAC"),
     "http": ("answered 503", "- 503 `unavailable`"),
