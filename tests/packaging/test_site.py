@@ -6,11 +6,12 @@ import re
 import subprocess
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 import pytest
 
+from tests.acceptance.browser import Browser, running_browser
 from tests.acceptance.clients import missing
 from tests.packaging.conftest import CHECKOUT
 
@@ -30,6 +31,7 @@ QUESTIONS = {
     "tutorials/disk-image": ("make a disk image", "compose start"),
 }
 """The page that answers each: by which words of the first page link to it, and what it answers."""
+SEARCHES = {"503": "http", "change kernel arguments": "standalone", "disk image": "tutorials/disk-image"}
 
 
 @attrs.define
@@ -115,3 +117,21 @@ def test_question_is_one_click_from_the_first_page(name: str) -> None:
     rows = [line for line in table.splitlines() if f"({name}.md)" in line]
     assert any(question in row for row in rows)
     assert answer in (CHECKOUT / "docs" / f"{name}.md").read_text()
+
+
+def test_search_in_files_has_the_answer_among_the_first_results(
+    pages: dict[Path, Page], tmp_path: Path
+) -> None:
+    search = next(path for path in pages if path.match("html/search.html")).as_uri()
+    with running_browser(tmp_path) as browser:
+        for words, name in SEARCHES.items():
+            browser.open(f"{search}?q={quote(words)}")
+            browser.wait_for(lambda name=name: name in first_results(browser))
+
+
+def first_results(browser: Browser) -> list[str]:
+    """Return the documents that the page of the search has listed by now, the first eight."""
+    listed = "#search-results li:nth-child(-n + 8) a"
+    links = browser.run("return [...document.querySelectorAll(arguments[0])].map((a) => a.pathname)", listed)
+    assert isinstance(links, list)
+    return [link.partition("/html/")[2].removesuffix(".html") for link in links]
