@@ -45,7 +45,7 @@ def test_failed_request_is_one_line_with_its_reason(tmp_path: Path, command: str
         for line in service.stdout.decode().splitlines()
         if "access#" in line and "503 unavailable" not in line  # /health of a worker that is still starting
     ]
-    files = "full.iso, minimal.iso, disconnected.iso, config.iso"
+    files = "full.iso, minimal.iso, disconnected.iso, config.iso, SHA256SUMS"
     no_uuid = "the identifier of the infra-env in the path is not a lower-case UUID"
     assert [re.sub(r"\[(worker \d: )?access#", "[access#", line) for line in lines] == [
         f"<4>[access#warn] {request} to 127.0.0.1: {reason} (id {identifier})"
