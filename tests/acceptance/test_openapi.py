@@ -25,6 +25,7 @@ EXAMPLES = 5
 UNKNOWN_TO_SCHEMAS = {
     "makeLink": "which URLs are of this service",
     "findImageSize": "the same",
+    "examineImage": "the same",
     "registerTable": "what a table is, and what its fields are",
     "getInitrdAddrsize": "that no image of the sample is for s390x",
     "RegisterInfraEnv": "what an Ignition config, a kernel argument, a keyfile and a ramdisk are",
