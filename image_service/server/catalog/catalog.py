@@ -124,8 +124,10 @@ class Catalog:
         before = {_source(lifecycle.entry): lifecycle for lifecycle in self._lifecycles}
         lifecycles = []
         for source, entry in _merge_versions(entries).items():
-            served = next((key for key, each in before.items() if each.serves(entry)), source)
-            lifecycle = before.pop(source if source in before else served, None)
+            key = source
+            if source not in before:  # a search for each would take minutes of a start with some hundred
+                key = next((each for each, served in before.items() if served.serves(entry)), source)
+            lifecycle = before.pop(key, None)
             if lifecycle is None:
                 lifecycle = self._make_lifecycle(entry)
                 if self._pool.started:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -536,6 +537,23 @@ def test_quiet_mount_is_forgotten_and_the_number_is_limited(
         site.client(mount_key=key(address=str(number))).read(0)
     assert len(site.mounts()) == 100
     assert {each["address"] for each in site.mounts()}.isdisjoint({"0", "1"})
+
+
+def test_memory_of_a_mount_does_not_grow_with_its_reads(site: Site) -> None:
+    number = 20
+    clients = [site.client(mount_key=key(address=f"192.0.2.{count}")) for count in range(number)]
+    tracemalloc.start()
+    try:
+        for turn in range(60):
+            site.now += board.INTERVAL_SECONDS
+            for client in clients:
+                client.read(turn * 19 * MIB % SIZE)
+            site.collect()
+            assert len(list(site.board.changes(0))) == number
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken_bytes / number < 10_000
 
 
 def test_all_mounts_are_reported_when_the_service_stops(site: Site) -> None:

@@ -15,6 +15,7 @@ from image_service.core.errors import NotFound, Unavailable
 from image_service.core.images.reference import Kind
 from image_service.server.catalog.catalog import Catalog
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
+from image_service.server.catalog.lifecycle.lifecycle import BaseImageLifecycle
 from image_service.server.catalog.lifecycle.options import DOWNLOADS
 from image_service.server.catalog.lifecycle.status import BaseImageState
 from image_service.server.catalog.storage.data_dir import DataDir
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.interruption import Interruption
     from image_service.core.images.base_image import BaseImage
     from image_service.server.catalog.download.downloader import ReportProgress
+    from image_service.settings.os_images import OsImage
     from tests.server.catalog.lines import Lines
 
 # Finding.
@@ -277,6 +279,23 @@ async def test_replace_images_keeps_common_images_and_starts_new_ones(
     with pytest.raises(NotFound):
         catalog.find_base_image("old", "x86_64", Kind.FULL_ISO)
     assert [base.version for base in gone] == ["old"]
+
+
+@ensure_deferred
+async def test_images_that_stay_are_not_compared_with_all_others(
+    catalogs: Catalogs, lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each image that becomes ready replaces them: the start would take the cube of their number."""
+    url = write(tmp_path / "base.iso").as_uri()
+    images = [entry(url, version, version) for version in ("one", "two", "three")]
+    catalog = catalogs.start(*images)
+    for image in images:
+        await lines.until(image.file_name, BaseImageState.READY)
+    compared: list[OsImage] = []
+    monkeypatch.setattr(BaseImageLifecycle, "serves", lambda _, other: compared.append(other))
+    catalog.replace_images(images)
+    assert [status.entry for status in catalog.statuses()] == images
+    assert compared == []
 
 
 @ensure_deferred
