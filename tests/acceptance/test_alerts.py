@@ -136,6 +136,7 @@ def healthy(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) 
         mount(service, *known * 4)  # in both workers
         before = read_page(service)
         assert set(ask(service, known * 10)) == {206}
+        wait_for(lambda: service.total("snapshot_store_failing.*") == 0)  # it fails on a busy machine
         return minute(before, read_page(service))
 
 

@@ -58,20 +58,19 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     """
     digests = Digests(parts.reactor, parts.in_thread_pool(1, "digest", low_priority=True))
     parts.push_async_callback(digests.stop)
-    statements = signing_keys = None
+    statements = None
     if get_signing_keys is not None:
         # Imported here because a service that signs nothing does not need it.
         from image_service.server.serving.statements import Statements  # noqa: PLC0415
 
         statements = Statements(images.snapshots, digests, get_signing_keys, find_origin)
-        signing_keys = lambda: get_signing_keys().pem  # noqa: E731 - as above
     pages = Pages(
         unready,
         settings.base_path,
         impairment=impairment,
         metrics=metrics,
         base_images=base_images,
-        signing_keys=signing_keys,
+        signing_keys=get_signing_keys,
     )
     responses = ImageResponses(images, digests, reads, statements)
     make = partial(

@@ -19,6 +19,7 @@ from image_service.server.transport.exchanges.exchange import PreparedResponse, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.server.http.head import Request
 
 Page: TypeAlias = tuple[bytes, str]
@@ -35,7 +36,7 @@ class Pages:
         impairment: names in a line the parts that do not work although images can be served; empty if all do.
         metrics: renders the metrics; None: another listener serves them.
         base_images: renders the base images' states as JSON; None: same.
-        signing_keys: returns the public keys of statements as PEM; None: nothing is signed.
+        signing_keys: returns the keys of statements as they are now; None: nothing is signed.
     """
 
     _unready: Callable[[], str]
@@ -43,7 +44,7 @@ class Pages:
     _impairment: Callable[[], str] = attrs.field(default=lambda: "", kw_only=True)
     _metrics: Callable[[], Page | Deferred[Page]] | None = attrs.field(default=None, kw_only=True)
     _base_images: Callable[[], bytes] | None = attrs.field(default=None, kw_only=True)
-    _signing_keys: Callable[[], bytes] | None = attrs.field(default=None, kw_only=True)
+    _signing_keys: Callable[[], SigningKeys] | None = attrs.field(default=None, kw_only=True)
 
     def respond(
         self, request: Request, route: Probe | PublicDocument, subject: Subject
@@ -60,7 +61,7 @@ class Pages:
             case PublicDocument.SIGNING_KEYS:
                 if self._signing_keys is None:
                     raise NotFound("this service signs no statements; SIGNING_KEY_FILE is not set")
-                return prepare_page(request, subject, (self._signing_keys(), "application/x-pem-file"))
+                return prepare_page(request, subject, (self._signing_keys().pem, "application/x-pem-file"))
             case PublicDocument.HOME:
                 if "text/html" not in request.headers.get("accept", ""):
                     raise NotFound("not found; /openapi.json describes this service")

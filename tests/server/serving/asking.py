@@ -81,7 +81,7 @@ class Service:
             lambda: "" if self.ready else "no image yet",
             "/base",
             base_images=lambda: b'{"images": []}',
-            signing_keys=(lambda: self._get_keys().pem) if self.keys else None,
+            signing_keys=self._get_keys if self.keys else None,
         )
         responses = ImageResponses(images, digests, reads, statements)
         return ImageRequestHandler(
