@@ -20,7 +20,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:$(HOME)/go/bin:/usr/
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs boot check fast test simulate container-test systemd-test cluster-test soak lint format docs site manifests bench lock release packages chart toolkit deps clean
+.PHONY: help run jobs boot check fast test simulate container-test systemd-test cluster-test soak lint format docs site manifests bench bench-full lock release packages chart toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -79,10 +79,11 @@ format: $(VENV)/tools ## apply ruff's fixes and formatter
 	$(bin)/ruff check --fix-only .
 	$(bin)/ruff format .
 
-docs: $(VENV)/installed ## generate docs/configuration.md, docs/metrics.md and man/ from the code
+docs: $(VENV)/tools ## generate docs/configuration.md, docs/metrics.md and man/ from the code, docs/performance.md from bench/results
 	$(bin)/python -m image_service.cli.settings_reference >docs/configuration.md
 	$(bin)/python -m image_service.server.observability.metrics >docs/metrics.md
 	$(bin)/python -m image_service.cli.man_pages man
+	$(bin)/python -m bench.report >docs/performance.md
 
 site: .cache/site/installed ## build the site of the documents, dist/site/index.html
 	.cache/site/bin/python -m sphinx -q -W --keep-going -d .cache/site/trees docs dist/site
@@ -97,8 +98,12 @@ manifests: ## render conf/kubernetes/ from the Helm chart; needs helm
 		sed -i '/^ *$$/d' conf/kubernetes/$$size.yaml; \
 	done
 
-bench: $(VENV)/tools ## measure this service beside nginx; ARGS=--help lists the options
+bench: $(VENV)/tools ## run every scenario of the benchmark with small numbers; ARGS=--help lists the options
 	$(bin)/python -m bench $(ARGS)
+
+# Ended, it goes on with the next scenario.
+bench-full: $(VENV)/tools ## measure the figures of docs/performance.md, which `make docs` puts there
+	$(bin)/python -m bench --full --results bench/results $(ARGS)
 
 # uv keeps the versions that are locked; ARGS=--upgrade takes the newest.
 lock: $(VENV)/lock ## pin the container's dependencies, with hashes; ARGS=--upgrade takes the newest

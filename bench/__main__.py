@@ -4,32 +4,35 @@ All serve the same base image over loopback: nginx as a plain file, this service
 They are measured in turn, round after round, so that other load of the machine affects all of them. The
 ratios of one round count; absolute figures hold for the machine and the minute only.
 
-To compare while you tune, run one scenario, which takes less than 90 s:
+Small numbers only show that each scenario runs, all of them in ten minutes. --full takes those of
+docs/performance.md. With --results, each scenario is written to a file of its own when it ends, and one whose
+code and numbers are those of its file is not measured again, so that a run which was ended goes on:
 
     python -m bench --list
-    python -m bench --scenario 'HTTP, 64 KiB ranges, 16 connections'
-    python -m bench --scenario '*64 KiB*' --rounds 3 --seconds 2
-    python -m bench --scenario 'HTTPS, whole*' --server image-service      # without nginx: CPU time alone
+    python -m bench --full --scenario 'HTTP, 64 KiB ranges, 16 connections'
+    python -m bench --full --results bench/results                         # make bench-full
+    python -m bench --full --scenario '*64 KiB*' --rounds 3 --seconds 2
+    python -m bench --full --scenario 'HTTPS, whole*' --server image-service
 
 To compare with another commit, give its checkout: the same interpreter starts its service, with data of its
-own. Without nginx all scenarios take about 20 minutes:
+own:
 
     git worktree add ../before 4fc9d8a
-    python -m bench --peer before=../before --server image-service --server before
+    python -m bench --full --peer before=../before --server image-service --server before
 
 A peer may also be any server that runs already: --peer before=http://127.0.0.1:8080/… --peer-pid before=1234
 
---directory DIR keeps the images between runs, which then start sooner. Whole runs can be made of parts:
---json writes one, and `python -m bench.report FILE…` prints the tables of several.
+--directory DIR keeps the images between runs, which then start sooner.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,14 +41,14 @@ from urllib.parse import urlsplit
 import attrs
 
 from bench import machine, report
-from bench.comparison import Comparison, run_comparison
-from bench.results import Document
-from bench.scenarios import scenarios
-from bench.servers import NGINX, SERVICE, Server, stop_on_sigterm
-from bench.stage import QUICK, Effort, Selection, Stage
+from bench.comparison import Comparison
+from bench.results import Result, load, save
+from bench.scenarios import SCENARIOS
+from bench.servers import NGINX, SERVICE, LeftOut, Server, stop_on_sigterm
+from bench.stage import FULL, SMALL, Effort, Selection, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Sequence
 
     from bench.study import Study
 
@@ -64,6 +67,10 @@ class Peer:
 def main() -> None:
     """Measure, and print the tables."""
     options = parse(sys.argv[1:])
+    selected = select(options.scenario)
+    if options.list:
+        print("\n".join(scenario.name for scenario in selected))
+        return
     stop_on_sigterm()
     with ExitStack() as stack:
         directory = options.directory or Path(
@@ -74,18 +81,8 @@ def main() -> None:
         running = running_peers(options.peer, options.peer_pid)
         selection = Selection(frozenset(options.server), running, checkouts)
         stage = Stage(effort(options), directory.resolve(), stack, selection)
-        selected = select(stage, options.scenario)
-        if options.list:
-            print("\n".join(scenario.name for scenario in selected))
-            return
-
-        def keep(document: Document) -> None:
-            if options.json:
-                options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-
-        document = measure(stage, selected, keep)
-        keep(document)
-    print("\n".join(report.lines(document)))
+        results = list(measure(stage, selected, options.results))
+    print("\n".join(report.lines(results)))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -119,12 +116,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         type=_pair,
         help="process of a peer that runs already, whose CPU time is measured",
     )
-    add("--rounds", type=_positive, help="of each comparison (5; with the checkout of a peer 9)")
-    add("--seconds", type=_positive, help="of a round and server (4; with the checkout of a peer 2)")
-    add("--megabytes", type=_positive, default=970, help="size of the base image, in MiB (%(default)s)")
-    add("--quick", action="store_true", help="show that everything runs; the figures mean nothing")
+    add("--full", action="store_true", help="with the numbers of docs/performance.md")
+    add("--rounds", type=_positive, help="of each scenario (1; full 5, with the checkout of a peer 9)")
+    add("--seconds", type=_positive, help="of a round and server (1; full 4, with the checkout of a peer 2)")
+    add("--megabytes", type=_positive, help="size of the base image, in MiB (16; full 970)")
     add("--directory", type=Path, metavar="DIR", help="keep images and data there")
-    add("--json", type=Path, metavar="FILE", help="write all measurements")
+    add("--results", type=Path, metavar="DIR", help="of one JSON file for each scenario; see above")
     options = parser.parse_args(arguments)
     unknown = set(options.server) - {SERVICE, NGINX, *(peer.name for peer in options.peer)}
     if unknown:
@@ -134,20 +131,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def effort(options: argparse.Namespace) -> Effort:
     """Return the effort of the run."""
-    if options.quick:
-        return QUICK
-    has_checkout = any(peer.checkout for peer in options.peer)
-    return Effort(
-        rounds=options.rounds or (9 if has_checkout else 5),
-        seconds=options.seconds or (2 if has_checkout else 4),
-        megabytes=options.megabytes,
-    )
+    usual = FULL if options.full else SMALL
+    if options.full and any(peer.checkout for peer in options.peer):
+        usual = attrs.evolve(usual, rounds=9, seconds=2)
+    given = {name: getattr(options, name) for name in ("rounds", "seconds", "megabytes")}
+    return attrs.evolve(usual, **{name: number for name, number in given.items() if number})
 
 
-def select(stage: Stage, patterns: list[str]) -> list[Comparison | Study]:
+def select(patterns: list[str]) -> list[Comparison | Study]:
     """Return the scenarios whose names match a pattern; raises SystemExit if there are none."""
-    every = list(scenarios(stage))
-    selected = [each for each in every if any(fnmatchcase(each.name, pattern) for pattern in patterns or "*")]
+    selected = [
+        each for each in SCENARIOS if any(fnmatchcase(each.name, pattern) for pattern in patterns or "*")
+    ]
     if not selected:
         raise SystemExit(f"no scenario matches {' or '.join(patterns)}; see --list")
     return selected
@@ -163,25 +158,41 @@ def running_peers(peers: list[Peer], pids: list[tuple[str, str]]) -> tuple[Serve
     return tuple(Server(name, urls, pid_of.get(name)) for name, urls in by_name.items())
 
 
-def measure(stage: Stage, selected: list[Comparison | Study], keep: Callable[[Document], object]) -> Document:
-    """Run the scenarios; the name of each is printed to standard error.
+def measure(stage: Stage, selected: Sequence[Comparison | Study], directory: Path | None) -> Iterator[Result]:
+    """Measure scenarios, and say on standard error which, and which cannot be measured here.
 
     Args:
-        keep: is called with what is measured so far, after each.
+        stage: of the run.
+        selected: scenarios.
+        directory: of results; one that it has of the same code and effort is not measured again.
     """
-    document = Document(machine=machine.describe(stage.directory), comparisons=[], findings=[])
+    commit, wanted = machine.code_commit(), attrs.asdict(stage.effort)
     for scenario in selected:
+        known = load(directory, scenario.name) if directory else None
+        if known and known["commit"] == commit and known["effort"] == wanted and commit.isalnum():
+            yield known
+            continue
         print(scenario.name, file=sys.stderr, flush=True)
-        if isinstance(scenario, Comparison):
-            effort = stage.effort
-            result = run_comparison(scenario, stage.servers, effort.rounds, effort.seconds)
-            document["comparisons"].append(result)
-        else:
-            document["findings"] += [figure.of(scenario.name) for figure in scenario.run(stage)]
-        keep(document)
-    if document["comparisons"]:
-        document["machine"]["TLS"] = machine.negotiated(stage.servers)
-    return document
+        result = Result(
+            scenario=scenario.name,
+            commit=commit,
+            date=datetime.now(UTC).date().isoformat(),
+            effort=wanted,
+            load_average=round(os.getloadavg()[0], 1),
+            machine=machine.describe(stage.directory),
+        )
+        try:
+            if isinstance(scenario, Comparison):
+                result["comparison"] = scenario.measure(stage)
+                result["machine"]["TLS"] = machine.negotiated(stage.servers)
+            else:
+                result["findings"] = scenario.measure(stage)
+        except LeftOut as reason:
+            print(f"  left out: {reason}", file=sys.stderr, flush=True)
+            continue
+        if directory:
+            save(directory, result)
+        yield result
 
 
 def _positive(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Cached ranges beside downloads that wait for a slow disk: ``python -m bench.cold``; needs root, for FUSE.
+"""Cached ranges beside downloads that wait for a slow disk; needs root, for FUSE.
 
 Two base images: one in the page cache, one on a file system whose reads take 50 ms each. One client of the
 load test mounts the first, without and with others that download the second.
@@ -6,11 +6,9 @@ load test mounts the first, without and with others that download the second.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +17,14 @@ from urllib.parse import urljoin
 from bench.base_images import dense_image, drop_from_page_cache
 from bench.load import load_test, run_load_test
 from bench.results import Target
-from bench.servers import SERVICE, image_path, start, stop_on_sigterm
-from bench.stage import Effort, Stage
+from bench.servers import SERVICE, LeftOut, image_path, start
 from bench.study import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bench.load import LoadReport
+    from bench.stage import Stage
 
 _COLD_MEGABYTES = 64
 _DOWNLOADS = 4
@@ -34,6 +32,8 @@ _DOWNLOADS = 4
 
 def study_cold_disk(stage: Stage) -> Iterator[Figure]:
     """Time cached ranges, first alone, then beside downloads from the slow disk."""
+    if os.geteuid() or not Path("/dev/fuse").exists():
+        raise LeftOut("a file system cannot be mounted: that needs root and FUSE")
     with ExitStack() as stack:
         mounted = stage.directory / "slow"
         mounted.mkdir(exist_ok=True)
@@ -63,24 +63,3 @@ def _figure(what: str, report: LoadReport, at_most: float | None = None) -> Figu
     return Figure(
         SERVICE, what, "ms", [milliseconds], Target() if at_most is None else Target(at_most=at_most)
     )
-
-
-def main() -> None:
-    """Measure, and print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cold", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=4, help="of each part (%(default)s)")
-    parser.add_argument("--megabytes", type=int, default=256, help="of the cached image (%(default)s)")
-    options = parser.parse_args()
-    stop_on_sigterm()
-    if os.geteuid():
-        raise SystemExit("mounting a file system needs root")
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        stage = Stage(Effort(seconds=options.seconds, megabytes=options.megabytes), directory, stack)
-        for figure in study_cold_disk(stage):
-            target = "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in figure.target.items())
-            print(f"{figure.what}: {figure.values[0]:.2f} {figure.unit}{target}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

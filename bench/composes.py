@@ -1,4 +1,4 @@
-"""Composes by the one worker of a jobs role: ``python -m bench.composes``.
+"""Composes by the one worker of a jobs role.
 
 The bases are the role's samples: an ISO of a few KiB and a disk of 32 MiB. A first compose of each kind does
 not count. Then composes are ordered one after the other, each when the one before has ended, and then many at
@@ -7,23 +7,20 @@ once.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import machine
 from bench.processes import cpu_seconds
-from bench.report import show
-from bench.results import Document, Target
-from bench.servers import stop_on_sigterm
+from bench.results import Target
 from bench.study import Figure
 from tests.jobs.running_role import FRESH_JOBS, running_role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bench.stage import Stage
     from tests.jobs.running_role import RunningRole
 
 _ROLE = "jobs role"
@@ -34,28 +31,17 @@ _KINDS = {
 """Image types: what they are, seconds from the order to the end, and how many in a minute."""
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.composes", description=__doc__)
-    add = parser.add_argument
-    add("--alone", type=int, default=5, help="composes one after the other (%(default)s)")
-    add("--at-once", type=int, default=30, help="composes at once (%(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures")
-    options = parser.parse_args()
-    stop_on_sigterm()
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        described = machine.describe(Path(directory))
-        with running_role(Path(directory), FRESH_JOBS) as role:
-            findings = [
-                figure.of("composes by one worker")
-                for image_type in _KINDS
-                for figure in figures(role, image_type, options.alone, options.at_once)
-            ]
-    show(Document(machine=described, comparisons=[], findings=findings), options.json)
+def study_composes(stage: Stage, *, alone: int, at_once: int) -> Iterator[Figure]:
+    """Measure so many composes of each kind one after the other, and so many at once."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as directory,
+        running_role(Path(directory), FRESH_JOBS) as role,
+    ):
+        for image_type in _KINDS:
+            yield from _figures(role, image_type, alone, at_once)
 
 
-def figures(role: RunningRole, image_type: str, alone: int, at_once: int) -> Iterator[Figure]:
-    """Measure composes of an image type."""
+def _figures(role: RunningRole, image_type: str, alone: int, at_once: int) -> Iterator[Figure]:
     name, most_seconds, least_rate = _KINDS[image_type]
     _seconds_of(role, image_type, 1)
     waits = [_seconds_of(role, image_type, 1) for _ in range(alone)]
@@ -76,7 +62,3 @@ def _seconds_of(role: RunningRole, image_type: str, number: int) -> float:
         if status["status"] != "success":
             raise RuntimeError(f"a compose has failed: {status}")
     return time.monotonic() - begun
-
-
-if __name__ == "__main__":
-    main()

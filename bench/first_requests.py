@@ -30,7 +30,7 @@ _SETTLING_REQUESTS = 3
 """Not counted: a new service imports modules at its first requests."""
 
 
-def study_first_requests(stage: Stage) -> Iterator[Figure]:
+def study_first_requests(stage: Stage, *, infra_envs: int) -> Iterator[Figure]:
     """Request images of new infra-envs from this service and each peer checkout in turn."""
     seconds: dict[str, list[float]] = {}
     cpu_seconds: dict[str, list[float]] = {}
@@ -43,7 +43,7 @@ def study_first_requests(stage: Stage) -> Iterator[Figure]:
         for service in services:
             for _ in range(_SETTLING_REQUESTS):
                 request_new_infra_env(clients[service.name], stage.image)
-        for number in range(stage.effort.infra_envs):
+        for number in range(infra_envs):
             infra_env = f"{_API}/{uuid.uuid4()}"  # the service sends both requests at the same time
             paths = (infra_env, f"{infra_env}/downloads/files")
             upstream_seconds.append(max(_timed(upstream_client, path) for path in paths))
@@ -58,7 +58,7 @@ def study_first_requests(stage: Stage) -> Iterator[Figure]:
         yield Figure(name, "CPU time of the server for it", "ms", _milliseconds(cpu_seconds[name]), target)
         beyond = [own - other for own, other in zip(durations, upstream_seconds, strict=True)]
         yield Figure(name, "time of it beyond upstream's own", "ms", _milliseconds(beyond))
-    yield Figure("upstream", "the longer of its two responses", "ms", _milliseconds(upstream_seconds))
+    yield Figure(SERVICE, "the longer of upstream's two responses", "ms", _milliseconds(upstream_seconds))
     for name in [name for name in seconds if SERVICE in seconds and name != SERVICE]:
         for what, values in (("time", seconds), ("CPU time", cpu_seconds)):
             ratios = [own / other for own, other in zip(values[SERVICE], values[name], strict=True) if other]

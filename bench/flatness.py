@@ -35,19 +35,19 @@ def study_connections(stage: Stage) -> Iterator[Figure]:
             )
 
 
-def study_base_size(stage: Stage) -> Iterator[Figure]:
-    """CPU time of a 64 KiB range of a large sparse base, divided by that of a small one."""
-    images = [sparse_image(stage.directory, size) for size in stage.effort.sparse_gibibytes]
+def study_base_size(stage: Stage, *, small: int, large: int) -> Iterator[Figure]:
+    """CPU time of a 64 KiB range of a large sparse base, divided by that of a small one; sizes are in GiB."""
+    images = [sparse_image(stage.directory, size) for size in (small, large)]
     with ExitStack() as stack:
         service = stage.start_service(stack, images=images)
         root = service.urls["http"].removesuffix(image_path(images[0]))
         urls = [root + image_path(image) for image in images]
-        small, large = (
+        measurements = (
             cpu_measurement(service, url, image.stat().st_size, 16)
             for url, image in zip(urls, images, strict=True)
         )
-        label = " ÷ ".join(f"{size} GiB" for size in reversed(stage.effort.sparse_gibibytes))
-        yield Figure(SERVICE, f"CPU of a request, {label}", "", ratios(stage.effort, small, large), _FLAT)
+        what = f"CPU of a request, {large} GiB ÷ {small} GiB"
+        yield Figure(SERVICE, what, "", ratios(stage.effort, *measurements), _FLAT)
 
 
 def cpu_measurement(server: Server, url: str, size_bytes: int, connections: int) -> Callable[[int], float]:

@@ -1,22 +1,18 @@
-"""The jobs role while it gets artifacts, beside the role of another checkout: ``python -m bench.jobs``.
+"""The jobs role while it gets artifacts, and beside it the role of each peer checkout.
 
-Each round starts both roles, one after the other and in alternating order, so that other load of the machine
-affects both. Connections send artifacts as fast as the role takes them, while a client asks for the status of
-a compose, and starts others now and then. CPU time includes the engine's and that of these requests.
-
-    python -m bench.jobs --other ../before --rounds 5
+Each round starts the roles, one after the other and in changing order, so that other load of the machine
+affects all of them. Connections send artifacts as fast as the role takes them, while a client asks for the
+status of a compose, and starts others now and then. CPU time includes that of the engine and these requests.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import contextlib
 import json
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,10 +27,12 @@ import attrs
 
 from bench.ports import free_port
 from bench.processes import cpu_seconds
-from bench.servers import CHECKOUT
+from bench.study import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from bench.stage import Stage
 
 MIB = 1 << 20
 _COMPOSER, _WORKER = "/api/image-builder-composer/v2", "/api/worker/v1"
@@ -117,32 +115,28 @@ class Role:
             raise RuntimeError(answer.decode())
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--other", type=Path, metavar="CHECKOUT", help="to compare with; this one by default")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mib", type=int, default=512, help="of an artifact")
-    parser.add_argument("--artifacts", type=int, default=4, help="at the same time")
-    options = parser.parse_args()
-    checkouts = {"other": (options.other or CHECKOUT).resolve(), "this": CHECKOUT}
-    measured: dict[str, list[Measurement]] = {name: [] for name in checkouts}
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+def study_artifacts(stage: Stage, *, mib: int, artifacts: int) -> Iterator[Figure]:
+    """Send so many artifacts of so many MiB at the same time."""
+    measured: dict[str, list[Measurement]] = {name: [] for name in stage.checkouts}
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as directory:
         file = Path(directory, "artifact")
-        file.write_bytes(os.urandom(MIB) * options.mib)
-        for number in range(options.rounds):
-            for name in sorted(checkouts, reverse=bool(number % 2)):
-                with running_role(checkouts[name]) as role:
-                    measured[name].append(measure(role, file, options.artifacts))
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
-    print("| | CPU time for a GiB | rate | status, median and p95 | start, median and p95 |")
-    print("|---|---|---|---|---|")
-    for name, measurements in measured.items():
-        print(_row(name, measurements))
+        file.write_bytes(os.urandom(MIB) * mib)
+        for number in range(stage.effort.rounds):
+            for name in sorted(stage.checkouts, reverse=bool(number % 2)):
+                with running_role(stage.checkouts[name]) as role:
+                    measured[name].append(_measure(role, file, artifacts))
+    for name, each in measured.items():
+        yield Figure(name, "CPU time for a GiB", "s", [one.cpu for one in each])
+        yield Figure(name, "rate of all artifacts", "MiB/s", [one.rate for one in each])
+        for what, seconds in (
+            ("status", [one.status for one in each]),
+            ("start", [one.start for one in each]),
+        ):
+            slow = [1000 * _quantile(values, 95) for values in seconds]
+            yield Figure(name, f"{what} of a compose meanwhile, 95th percentile", "ms", slow)
 
 
-def measure(role: Role, file: Path, artifacts: int) -> Measurement:
-    """Measure one role."""
+def _measure(role: Role, file: Path, artifacts: int) -> Measurement:
     compose, *_ = [role.start_compose() for _ in range(artifacts)]
     locations = [role.take_job() for _ in range(artifacts)]
     status: list[float] = []
@@ -209,21 +203,5 @@ def _timed(seconds: list[float]) -> Iterator[None]:
     time.sleep(_PAUSE_SECONDS)
 
 
-def _row(name: str, measurements: Sequence[Measurement]) -> str:
-    cpu = statistics.median(each.cpu for each in measurements)
-    rate = statistics.median(each.rate for each in measurements)
-    latencies = (
-        [seconds for each in measurements for seconds in each.status],
-        [seconds for each in measurements for seconds in each.start],
-    )
-    shown = [f"{1000 * _quantile(each, 50):.0f}, {1000 * _quantile(each, 95):.0f} ms" for each in latencies]
-    return f"| {name} | {cpu:.2f} s | {rate:.0f} MiB/s | {shown[0]} | {shown[1]} |"
-
-
 def _quantile(seconds: Sequence[float], percent: int) -> float:
     return sorted(seconds)[len(seconds) * percent // 100]
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main()

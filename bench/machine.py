@@ -7,14 +7,13 @@ import platform
 import re
 import socket
 import subprocess
-import timeit
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.backends.openssl import backend
 
-from bench.servers import program
+from bench.servers import CHECKOUT, LeftOut, program
 from image_service.common.http.tls import client_context
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from bench.servers import Server
 
+_CODE = ("image_service", "bench", ":!bench/results", ":!bench/performance.template")
 _CPU_MODEL = re.compile(r"^model name\s*: (.*)$", re.MULTILINE)
 
 
@@ -31,19 +31,19 @@ def describe(directory: Path) -> dict[str, str]:
     return {
         "CPU": f"{cpu[1] if cpu else platform.machine()}, {os.cpu_count()} cores",
         "kernel": f"{platform.system()} {platform.release()}",
-        "Python": f"{platform.python_version()}, {_loop_ms():.0f} ms for a loop of a million iterations",
+        "Python": platform.python_version(),
         "OpenSSL": f"{backend.openssl_version_text()} (image-service)",
         "nginx": _version("nginx", "-V", r"nginx/(\S+)[^$]*?with (OpenSSL \S+)"),
         "wrk": _version("wrk", "-v", r"^wrk (\S+)"),
         "TCP congestion control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "file system of the data": file_system(directory),
-        "load average at the start": " ".join(f"{load:.2f}" for load in os.getloadavg()),
     }
 
 
-def _loop_ms() -> float:
-    """Return the current speed of this Python: builds differ by half, and a busy host by as much again."""
-    return min(timeit.repeat("for _ in range(1_000_000): pass", number=1, repeat=5)) * 1000
+def code_commit() -> str:
+    """Return the last commit that changed the measured code, with "+" if it has changes since."""
+    commit, changes = _git("log", "-1", "--format=%h"), _git("status", "--porcelain")
+    return f"{commit}+" if changes else commit
 
 
 def file_system(path: Path) -> str:
@@ -73,7 +73,13 @@ def _version(name: str, option: str, pattern: str) -> str:
     """Return the version of a program, from standard output or error, with any status."""
     try:
         result = subprocess.run([program(name), option], capture_output=True, text=True, check=False)
-    except SystemExit:
+    except LeftOut:
         return "not installed"
     found = re.search(pattern, result.stdout + result.stderr)
     return ", ".join(found.groups()) if found else "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ("git", "-C", str(CHECKOUT), *arguments, "--", *_CODE)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else "unknown"

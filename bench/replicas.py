@@ -15,7 +15,7 @@ from bench.cores import bounding_group, confine
 from bench.postgres import find_programs, running_postgres
 from bench.replay import replay_at
 from bench.results import Target
-from bench.servers import SERVICE
+from bench.servers import SERVICE, LeftOut
 from bench.study import Figure
 from bench.workers import range_scripts
 
@@ -55,7 +55,7 @@ def study_replicas(stage: Stage) -> Iterator[Figure]:
 def _start(stack: ExitStack, stage: Stage, share: float) -> Sequence[Server]:
     programs = find_programs()
     if programs is None:
-        raise SystemExit("PostgreSQL is not installed; run `make deps`")
+        raise LeftOut("PostgreSQL is not installed; run `make deps`")
     postgres = stack.enter_context(running_postgres(programs))
     secret = stage.directory / "instance-secret"
     secret.write_text(f"{secrets.token_hex(32)}\n")

@@ -1,96 +1,143 @@
-"""Tables of the results that ``--json FILE`` wrote: ``python -m bench.report FILE…``."""
+"""Tables of results, and docs/performance.md: ``python -m bench.report >docs/performance.md``.
+
+The page is bench/performance.template with the tables of bench/results. In the template, ``{{tables}}`` are
+the tables, ``{{machines}}`` what the figures depend on, ``{{SCENARIO | FIGURE}}`` a median (of a comparison:
+throughput or CPU, divided by nginx's), and ``{{SCENARIO}}`` the commit and date of a measurement.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.results import Document, meets
+from bench.results import RESULTS, load, meets
+from bench.scenarios import SCENARIOS
+from bench.servers import NGINX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from bench.results import ComparisonResult, Cost, Finding, Ratio, Spread, Target
+    from bench.results import ComparisonResult, Cost, Finding, Ratio, Result, Spread, Target
 
 _NOTHING = "–"  # noqa: RUF001 - an empty cell
+_TEMPLATE = Path(__file__).with_name("performance.template")
+_SMALL = (
+    "**Small numbers: they show that the scenarios run, and are not figures. `make bench-full` has those.**"
+)
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    files = parser.parse_args().files
-    try:
-        documents = [json.loads(file.read_text()) for file in files]
-    except (OSError, ValueError) as error:
-        parser.error(f"not a file that --json wrote: {error}")
-    for line in lines(merged(documents)):
-        print(line)
+def render_page() -> str:
+    """Return docs/performance.md."""
+    found = [result for scenario in SCENARIOS if (result := load(RESULTS, scenario.name))]
+    by_name = {result["scenario"]: result for result in found}
+
+    def replacement(placeholder: re.Match[str]) -> str:
+        scenario, _, figure = placeholder[1].partition(" | ")
+        if scenario == "tables":
+            return "\n".join(_tables(found))
+        if scenario == "machines":
+            return "\n".join(_machines(found))
+        result = by_name[scenario]
+        return _number(_median(result, figure)) if figure else _measured(result)
+
+    return re.sub(r"\{\{([^{}]+)\}\}", replacement, _TEMPLATE.read_text())
 
 
-def merged(documents: Sequence[Document]) -> Document:
-    """Return runs of several scenarios as one, with the machine of the first."""
-    return Document(
-        machine=documents[0]["machine"],
-        comparisons=[each for document in documents for each in document["comparisons"]],
-        findings=[finding for document in documents for finding in document["findings"]],
+def lines(results: Sequence[Result]) -> Iterator[str]:
+    """Render a run as Markdown."""
+    if not all(result["effort"].get("full", True) for result in results):
+        yield from (_SMALL, "")
+    yield from (*_machines(results), "", *_tables(results))
+
+
+def _machines(results: Sequence[Result]) -> Iterator[str]:
+    """Render a line for each machine, with the measurements on it."""
+    measurements: dict[str, dict[str, None]] = {}
+    for result in results:
+        known = {name: value for name, value in result["machine"].items() if name != "TLS"}
+        text = "; ".join(f"{name}: {value}" for name, value in known.items())
+        measurements.setdefault(text, {})[f"{result['commit']}, {result['date']}"] = None
+    yield from (f"- {' and '.join(labels)}: {text}" for text, labels in measurements.items() if text)
+    yield from (
+        f"- TLS: {text}"
+        for text in {each["machine"]["TLS"]: None for each in results if "TLS" in each["machine"]}
     )
 
 
-def show(document: Document, path: Path | None) -> None:
-    """Print a run, and write it to a file, if there is one."""
-    print("\n".join(lines(document)))
-    if path:
-        path.write_text(json.dumps(document))
+def _tables(results: Sequence[Result]) -> Iterator[str]:
+    comparisons = [result for result in results if "comparison" in result]
+    studies = [result for result in results if "findings" in result]
+    if comparisons:
+        yield from _comparison_table(comparisons)
+    if comparisons and studies:
+        yield ""
+    if studies:
+        yield from _finding_table(studies)
 
 
-def lines(document: Document) -> Iterator[str]:
-    """Render a run as Markdown."""
-    yield from (f"- {name}: {value}" for name, value in document["machine"].items())
-    if document["comparisons"]:
-        yield from ("", *comparison_table(document["comparisons"]))
-    if document["findings"]:
-        yield from ("", *finding_table(document["findings"]))
-
-
-def comparison_table(comparisons: Sequence[ComparisonResult]) -> Iterator[str]:
+def _comparison_table(results: Sequence[Result]) -> Iterator[str]:
     """Render a line for each comparison, with two columns for each pair of servers."""
+    comparisons = [result["comparison"] for result in results]
     servers = list(dict.fromkeys(name for each in comparisons for name in each["servers"]))
     pairs = list(dict.fromkeys(_pair(ratio) for each in comparisons for ratio in each["ratios"]))
     heads = [f"{name} ÷ {base}: {what}" for name, base in pairs for what in ("throughput", "CPU")]
-    yield _row(["Scenario", *servers, *heads, "Target"])
-    yield "|---" * (len(servers) + len(heads) + 2) + "|"
-    for each in comparisons:
+    yield from _head(["Scenario", *servers, *heads, "Target", "Measured at"])
+    for result, each in zip(results, comparisons, strict=True):
         ratios = {_pair(ratio): ratio for ratio in each["ratios"]}
         cells = [_cost(each, each["servers"].get(name)) for name in servers]
         cells += [cell for pair in pairs for cell in _ratio(ratios.get(pair))]
-        yield _row([each["scenario"], *cells, "; ".join(filter(None, map(_ratio_target, each["ratios"])))])
+        targets = "; ".join(filter(None, map(_ratio_target, each["ratios"])))
+        yield _row([result["scenario"], *cells, targets, _measured(result)])
 
 
-def finding_table(findings: Sequence[Finding]) -> Iterator[str]:
-    """Render a line for each figure."""
-    yield _row(["Scenario", "Server", "Figure", "Measured", "Target"])
-    yield "|---" * 5 + "|"
-    for finding in findings:
-        measured = f"{_spread(finding['value'])} {finding['unit']}".rstrip()
-        target = _target(finding["target"], finding["value"])
-        yield _row([finding["scenario"], finding["server"], finding["figure"], measured, target])
+def _finding_table(results: Sequence[Result]) -> Iterator[str]:
+    """Render a line for each figure, with the values of all servers that have it.
+
+    The server of a scenario's first figure is not named.
+    """
+    yield from _head(["Scenario", "Figure", "Value", "Target", "Measured at"])
+    for result in results:
+        figures: dict[str, list[Finding]] = {}
+        for finding in result["findings"]:
+            figures.setdefault(finding["figure"], []).append(finding)
+        labels, own = [result["scenario"], _measured(result)], result["findings"][0]["server"]
+        for figure, findings in figures.items():
+            values = "; ".join(_value(finding, own) for finding in findings)
+            targets = [_target(finding["target"], finding["value"]) for finding in findings]
+            yield _row([labels[0], figure, values, "; ".join(filter(None, targets)), labels[1]])
+            labels = ["", ""]
+
+
+def _value(finding: Finding, own: str) -> str:
+    name = "" if finding["server"] == own else f"{finding['server']} "
+    return f"{name}{_spread(finding['value'])} {finding['unit']}".rstrip()
+
+
+def _median(result: Result, figure: str) -> float:
+    """Return the first value of a figure; raises LookupError if there is none."""
+    values = [each["value"] for each in result.get("findings", ()) if each["figure"] == figure]
+    if "comparison" in result:
+        ratios = {ratio["base"]: ratio for ratio in result["comparison"]["ratios"]}
+        known = {"throughput": ratios[NGINX]["throughput"], "CPU": ratios[NGINX]["cpu"]}[figure]
+        values = [known] if known else []
+    return values[0]["median"]
+
+
+def _measured(result: Result) -> str:
+    load_average = f", load {result['load_average']:g}" if "load_average" in result else ""
+    return f"{result['commit']}, {result['date']}{load_average}"
 
 
 def _cost(comparison: ComparisonResult, cost: Cost | None) -> str:
     if cost is None:
         return _NOTHING
-    per_gigabyte = _cpu(cost["cpu_seconds_per_gigabyte"], "GB")
-    if comparison["counts_bytes"]:
-        return f"{cost['gigabytes_per_second']['median']:.2f} GB/s{per_gigabyte}"
-    per_1000 = _cpu(cost["cpu_seconds_per_1000_requests"], "1,000")
-    return f"{cost['requests_per_second']['median']:,.0f}/s{per_1000}{per_gigabyte}"
-
-
-def _cpu(value: Spread | None, unit: str) -> str:
-    return "" if value is None else f" · {_number(value['median'])} s/{unit}"
+    throughput = cost["throughput"]["median"]
+    rate, unit = (
+        (f"{throughput:.2f} GB", "GB") if comparison["counts_bytes"] else (f"{throughput:,.0f}", "1,000")
+    )
+    cpu = "" if cost["cpu"] is None else f" · {_number(cost['cpu']['median'])} s/{unit}"
+    return f"{rate}/s{cpu}"
 
 
 def _ratio(ratio: Ratio | None) -> tuple[str, str]:
@@ -119,12 +166,22 @@ def _target(target: Target, value: Spread | None, prefix: str = "") -> str:
 
 
 def _spread(value: Spread) -> str:
-    return f"{_number(value['median'])} ({_number(value['least'])} to {_number(value['greatest'])})"
+    median = _number(value["median"])
+    if "least" not in value or value["least"] == value["greatest"]:
+        return median
+    return f"{median} ({_number(value['least'])} to {_number(value['greatest'])})"
 
 
 def _number(value: float) -> str:
     """Format with three significant digits, or all before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")  # noqa: PLR2004
+    if value == 0 or abs(value) >= 100:  # noqa: PLR2004 - it has three digits
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".")
+
+
+def _head(names: Sequence[str]) -> Iterator[str]:
+    yield _row(names)
+    yield "|---" * len(names) + "|"
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -132,4 +189,4 @@ def _row(cells: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    print(render_page(), end="")

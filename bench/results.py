@@ -1,20 +1,26 @@
-"""The results of a run, as ``--json`` writes them and tables show them."""
+"""The results of a run: one JSON file for each scenario, dated by the commit of the measured code."""
 
 from __future__ import annotations
 
+import json
+import re
 import statistics
-from typing import TYPE_CHECKING, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+RESULTS = Path(__file__).with_name("results")
+"""The results of docs/performance.md."""
+
 
 class Spread(TypedDict):
-    """The spread of a figure over the rounds of a run."""
+    """The spread of a figure over the rounds of a run; of old figures the median alone may be known."""
 
     median: float
-    least: float
-    greatest: float
+    least: NotRequired[float]
+    greatest: NotRequired[float]
 
 
 class Target(TypedDict, total=False):
@@ -25,12 +31,15 @@ class Target(TypedDict, total=False):
 
 
 class Cost(TypedDict):
-    """The figures of one server; without CPU time if its process is unknown."""
+    """The figures of one server.
 
-    requests_per_second: Spread
-    gigabytes_per_second: Spread
-    cpu_seconds_per_1000_requests: Spread | None
-    cpu_seconds_per_gigabyte: Spread | None
+    Attributes:
+        throughput: GB or requests per second.
+        cpu: seconds for a GB or for 1,000 requests; None: its process is unknown.
+    """
+
+    throughput: Spread
+    cpu: Spread | None
 
 
 class Ratio(TypedDict):
@@ -47,7 +56,6 @@ class Ratio(TypedDict):
 class ComparisonResult(TypedDict):
     """Servers that did the same in turn; throughput is in bytes or in requests."""
 
-    scenario: str
     counts_bytes: bool
     servers: dict[str, Cost]
     ratios: list[Ratio]
@@ -56,7 +64,6 @@ class ComparisonResult(TypedDict):
 class Finding(TypedDict):
     """One figure of one server."""
 
-    scenario: str
     server: str
     figure: str
     unit: str
@@ -64,12 +71,26 @@ class Finding(TypedDict):
     target: Target
 
 
-class Document(TypedDict):
-    """A run."""
+class Result(TypedDict):
+    """The result of one scenario.
 
+    Attributes:
+        commit: the last that changed the measured code; with "+", it had changes without a commit.
+        effort: see `Effort`.
+        load_average: before.
+        machine: what figures depend on, by name.
+        comparison: of a `Comparison`.
+        findings: of a `Study`.
+    """
+
+    scenario: str
+    commit: str
+    date: str
+    effort: dict[str, int]
+    load_average: NotRequired[float]
     machine: dict[str, str]
-    comparisons: list[ComparisonResult]
-    findings: list[Finding]
+    comparison: NotRequired[ComparisonResult]
+    findings: NotRequired[list[Finding]]
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -82,3 +103,23 @@ def meets(value: Spread, target: Target) -> bool:
     return (
         target.get("at_least", value["median"]) <= value["median"] <= target.get("at_most", value["median"])
     )
+
+
+def load(directory: Path, scenario: str) -> Result | None:
+    """Return the result of a scenario; None: it has not been measured."""
+    try:
+        result: Result = json.loads(_file(directory, scenario).read_text())
+    except FileNotFoundError:
+        return None
+    return result
+
+
+def save(directory: Path, result: Result) -> None:
+    """Write a result in place of an older one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    _file(directory, result["scenario"]).write_text(f"{text}\n")
+
+
+def _file(directory: Path, scenario: str) -> Path:
+    return directory / f"{re.sub('[^a-z0-9]+', '-', scenario.lower()).strip('-')}.json"

@@ -46,6 +46,10 @@ _STOP_SECONDS = 20
 _LOG_TAIL = 2000
 
 
+class LeftOut(SystemExit):
+    """A scenario cannot be measured on this machine; the message says why."""
+
+
 @attrs.frozen
 class Server:
     """A running server.
@@ -225,10 +229,10 @@ def os_image(image: Path) -> dict[str, object]:
 
 
 def program(name: str) -> str:
-    """Return the path of a program, root's included; raises SystemExit if it is missing."""
+    """Return the path of a program, root's included; raises LeftOut if it is missing."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if found is None:
-        raise SystemExit(f"{name} is not installed; run `make deps`")
+        raise LeftOut(f"{name} is not installed; run `make deps`")
     return found
 
 

@@ -45,15 +45,14 @@ _KIB = 1024
 _MIB = _KIB * _KIB
 
 
-def study_slow_readers(scheme: str, index: int, stage: Stage) -> Iterator[Figure]:
-    """Connect readers to each server in turn; `index` selects one of the effort's numbers of readers."""
-    count = stage.effort.readers[index]
+def study_slow_readers(stage: Stage, *, scheme: str, count: int, seconds: int) -> Iterator[Figure]:
+    """Connect so many readers to each server in turn, for some seconds."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, OPEN_FILES), hard))
     with ExitStack() as stack:
         for server in stage.start_servers(stack, "slow-readers"):
             if scheme in server.urls:
-                yield from _study(server, scheme, count, stage.effort.reader_seconds)
+                yield from _study(server, scheme, count, seconds)
 
 
 @attrs.define
@@ -99,8 +98,8 @@ def _study(server: Server, scheme: str, count: int, seconds: int) -> Iterator[Fi
         (reader.received - received) / seconds / _KIB
         for reader, received in zip(readers, before, strict=True)
     ]
-    yield Figure(server.name, "refused or broken", "", [broken], _at_most(0, applies=judged))
-    yield Figure(server.name, "without progress", "", [stuck], _at_most(0, applies=judged))
+    yield Figure(server.name, f"refused or broken, of {count:,}", "", [broken], _at_most(0, applies=judged))
+    yield Figure(server.name, f"without progress, of {count:,}", "", [stuck], _at_most(0, applies=judged))
     yield Figure(server.name, "read by each reader", "KiB/s", rates)
     if memory is not None and idle is not None:
         target = _at_most(_MEMORY_TARGETS_MIB[scheme], applies=strict)

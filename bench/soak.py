@@ -1,4 +1,4 @@
-"""Memory growth over many requests: ``python -m bench.soak``.
+"""Memory growth over many requests.
 
 Random ranges and new infra-envs in equal parts; after each part the memory of the process is measured.
 Before, caches are filled with more infra-envs than they hold, and more bytes than ``SNAPSHOT_CACHE_BYTES``
@@ -7,34 +7,30 @@ allows. The verdict is the slope of a line through the measurements.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
-import tempfile
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from bench import machine
 from bench.first_requests import connect, request_new_infra_env, start_upstream, upstream_environment
 from bench.replay import pipelined, prepare, replay, request
-from bench.report import lines
-from bench.results import Document, Target
-from bench.servers import SERVICE, stop_on_sigterm
-from bench.stage import Effort, Stage
+from bench.results import Target
+from bench.servers import SERVICE
 from bench.study import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from bench.replay import Exchange
     from bench.servers import Server
+    from bench.stage import Stage
 
 _MIB = 1024 * 1024
 _RANGE_BYTES = 64 * 1024
 _CONNECTIONS = 16
 _CACHE_BYTES = 32 * _MIB
+_CONFIG_KIB = 4
 
 
 class MemoryReading(TypedDict):
@@ -45,37 +41,23 @@ class MemoryReading(TypedDict):
     memory_mib: float
 
 
-def main() -> None:
-    """Measure, and print the readings and the verdict."""
-    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
-    add = parser.add_argument
-    add("--ranges", type=int, default=1_000_000, help="of 64 KiB (%(default)s)")
-    add("--infra-envs", type=int, default=20_000, help="(%(default)s)")
-    add("--warm-up", type=int, default=17_000, help="infra-envs before that (%(default)s)")
-    add("--config-kib", type=int, default=4, help="Ignition config of each, in KiB (%(default)s)")
-    add("--parts", type=int, default=50, help="after each of which memory is read (%(default)s)")
-    add("--megabytes", type=int, default=970, help="size of the base image, in MiB (%(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write everything that was read")
-    options = parser.parse_args()
-    stop_on_sigterm()
+def study_memory(stage: Stage, *, ranges: int, infra_envs: int, warm_up: int, parts: int) -> Iterator[Figure]:
+    """Measure memory while caches are full.
+
+    Args:
+        stage: of the run.
+        ranges: of 64 KiB.
+        infra_envs: new ones.
+        warm_up: infra-envs before that.
+        parts: after each of which memory is read.
+    """
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-soak-")))
-        stage = Stage(Effort(megabytes=options.megabytes), directory, stack)
-        described = machine.describe(directory)
-        readings = []
-        upstream = start_upstream(stack, stage, options.config_kib)
+        upstream = start_upstream(stack, stage, _CONFIG_KIB)
         environment = {**upstream_environment(upstream), "SNAPSHOT_CACHE_BYTES": str(_CACHE_BYTES)}
         service = stage.start_service(stack, environment)
-        request_new_infra_envs(service, stage.image, options.warm_up)
-        for reading in soak(service, stage.image, options.ranges, options.infra_envs, options.parts):
-            print(json.dumps(reading), flush=True)
-            readings.append(reading)
-    findings = [figure.of("soak") for figure in verdict(readings)]
-    print("\n".join(lines(Document(machine=described, comparisons=[], findings=findings))))
-    if options.json:
-        options.json.write_text(
-            json.dumps({"machine": described, "readings": readings, "findings": findings})
-        )
+        request_new_infra_envs(service, stage.image, warm_up)
+        readings = list(soak(service, stage.image, ranges, infra_envs, parts))
+    yield from verdict(readings)
 
 
 def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int) -> Iterator[MemoryReading]:
@@ -92,12 +74,12 @@ def soak(service: Server, image: Path, ranges: int, infra_envs: int, parts: int)
 
 
 def verdict(readings: Sequence[MemoryReading]) -> Iterator[Figure]:
-    """Return memory, its growth from the first to the last reading, and the slope of a line through them."""
+    """Return memory at the first and the last reading, and the slope of a line through all of them."""
     memory = [reading["memory_mib"] for reading in readings]
     hundredth = [reading["ranges"] / 100_000 for reading in readings]
     slope = statistics.linear_regression(hundredth, memory).slope
-    yield Figure(SERVICE, "memory (PSS), caches full", "MiB", memory)
-    yield Figure(SERVICE, "from first to last of that", "MiB", [memory[-1] - memory[0]])
+    yield Figure(SERVICE, "memory (PSS), caches full, at first", "MiB", [memory[0]])
+    yield Figure(SERVICE, "the same, at last", "MiB", [memory[-1]])
     yield Figure(
         SERVICE, "slope, for 100,000 ranges and their share of infra-envs", "MiB", [slope], Target(at_most=1)
     )
@@ -118,7 +100,3 @@ def request_new_infra_envs(service: Server, image: Path, count: int) -> int:
         for _ in range(count):
             request_new_infra_env(client, image)
     return count
-
-
-if __name__ == "__main__":
-    main()

@@ -26,34 +26,20 @@ class Effort:
     """The effort of a run.
 
     Args:
+        full: False: small numbers, which only show that everything runs.
         rounds: of each comparison.
         seconds: of a round and server.
         megabytes: MiB of the base image.
-        infra_envs: number of first requests.
-        readers: two numbers of slow readers.
-        reader_seconds: how long these read.
-        sparse_gibibytes: of two base images that are holes.
     """
 
-    rounds: int = 5
-    seconds: int = 4
-    megabytes: int = 970
-    infra_envs: int = 200
-    readers: tuple[int, int] = (1_000, 10_000)
-    reader_seconds: int = 16
-    sparse_gibibytes: tuple[int, int] = (1, 60)
+    full: bool
+    rounds: int
+    seconds: int
+    megabytes: int
 
 
-QUICK = Effort(
-    rounds=1,
-    seconds=1,
-    megabytes=16,
-    infra_envs=5,
-    readers=(10, 50),
-    reader_seconds=2,
-    sparse_gibibytes=(1, 2),
-)
-"""Shows that everything runs; the figures mean nothing."""
+FULL = Effort(full=True, rounds=5, seconds=4, megabytes=970)
+SMALL = Effort(full=False, rounds=1, seconds=1, megabytes=16)
 
 
 @attrs.frozen
@@ -112,6 +98,12 @@ class Stage:
         """The servers to compare, started once for all comparisons."""
         return self.start_servers(self._stack)
 
+    @property
+    def checkouts(self) -> Mapping[str, Path]:
+        """Those of this service that are measured, by name."""
+        known = {SERVICE: CHECKOUT, **self._selection.checkouts}
+        return {name: checkout for name, checkout in known.items() if self._selection.includes(name)}
+
     def start_servers(self, stack: ExitStack, purpose: str = "compared") -> tuple[Server, ...]:
         """Start nginx and what `start_services` starts; return them and the peers that run already."""
         started = self.start_services(stack, purpose=purpose)
@@ -129,7 +121,6 @@ class Stage:
             environment: more variables.
             purpose: name of the directory for their data.
         """
-        checkouts = {SERVICE: CHECKOUT, **self._selection.checkouts}
         return [
             start_service(
                 stack,
@@ -140,8 +131,7 @@ class Stage:
                 name=name,
                 checkout=checkout,
             )
-            for name, checkout in checkouts.items()
-            if self._selection.includes(name)
+            for name, checkout in self.checkouts.items()
         ]
 
     def start_service(

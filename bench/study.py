@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -13,13 +13,27 @@ if TYPE_CHECKING:
 
     from bench.stage import Effort, Stage
 
+    Run: TypeAlias = Callable[[Stage], Iterator["Figure"]]
+
 
 @attrs.frozen
 class Study:
-    """A scenario that yields figures."""
+    """A scenario that yields figures.
+
+    Args:
+        name: of the scenario.
+        run: measures.
+        run_small: does the same with small numbers; None: `run` has no numbers beside the stage's effort.
+    """
 
     name: str
-    run: Callable[[Stage], Iterator[Figure]]
+    run: Run
+    run_small: Run | None = None
+
+    def measure(self, stage: Stage) -> list[Finding]:
+        """Measure with the numbers of the stage's effort."""
+        run = self.run if stage.effort.full or self.run_small is None else self.run_small
+        return [figure.to_finding() for figure in run(stage)]
 
 
 @attrs.frozen
@@ -40,10 +54,9 @@ class Figure:
     values: Sequence[float]
     target: Target = attrs.field(factory=Target)
 
-    def of(self, scenario: str) -> Finding:
-        """Return it as a finding of a scenario."""
+    def to_finding(self) -> Finding:
+        """Return what a result says of it."""
         return Finding(
-            scenario=scenario,
             server=self.server,
             figure=self.what,
             unit=self.unit,

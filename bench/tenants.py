@@ -1,4 +1,4 @@
-"""A quiet tenant of the jobs role beside four at full speed: ``python -m bench.tenants``.
+"""A quiet tenant of the jobs role beside four at full speed.
 
 Four tenants send valid and invalid orders, uploads, cancellations, lists and slow connections, from a process
 that gets half of the cores. A fifth orders one image after another, waits for it and downloads it: first
@@ -9,7 +9,6 @@ the cores of those who make it.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import tempfile
@@ -24,11 +23,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from bench import machine
 from bench.cores import bounding_group, confine
-from bench.report import show
-from bench.results import Document, Target
-from bench.servers import stop_on_sigterm
+from bench.results import Target
 from bench.study import Figure
 from tests.jobs.noisy_tenants import (
     MOST_BYTES,
@@ -46,6 +42,7 @@ from tests.jobs.tenant_clients import running_with_tenants
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from bench.stage import Stage
     from tests.jobs.running_role import RunningRole
 
 _ROLE = "jobs role"
@@ -74,22 +71,14 @@ class Measurement:
     share: float | None
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.tenants", description=__doc__)
-    add = parser.add_argument
-    add("--seconds", type=float, default=120, help="of noise (%(default)s)")
-    add("--images", type=int, default=5, help="without noise (%(default)s)")
-    add("--clients", type=int, default=3, help="of each noisy tenant (%(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures")
-    options = parser.parse_args()
-    stop_on_sigterm()
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        described = machine.describe(Path(directory))
-        with running_with_tenants(Path(directory), FRESH_JOBS, **VARIABLES) as role:
-            measured = measure(role, options.images, options.seconds, options.clients)
-    findings = [figure.of("a quiet tenant beside four noisy ones") for figure in figures(measured)]
-    show(Document(machine=described, comparisons=[], findings=findings), options.json)
+def study_tenants(stage: Stage, *, images: int, seconds: float, clients: int) -> Iterator[Figure]:
+    """Measure a role; the numbers are those of `measure`."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as directory,
+        running_with_tenants(Path(directory), FRESH_JOBS, **VARIABLES) as role,
+    ):
+        measured = measure(role, images, seconds, clients)
+    yield from figures(measured)
 
 
 def measure(role: RunningRole, images: int, seconds: float, clients: int) -> Measurement:
@@ -208,7 +197,3 @@ def _make_noise(role: RunningRole, number: int, ended: Event) -> None:
             each.result()
     if faults := [fault for client in clients for fault in client.faults]:
         raise SystemExit("\n".join(faults))
-
-
-if __name__ == "__main__":
-    main()

@@ -82,10 +82,10 @@ def _figures(one: Sequence[_WorkerSample], two: Sequence[_WorkerSample]) -> Iter
     costs = [second.server / first.server for first, second in both]
     yield Figure(SERVICE, "WORKERS=2 ÷ WORKERS=1, CPU time of a request", "", costs)
     samples = [*one, *two]
-    yield Figure(
-        "load generator", "its own CPU time", "us per request", [sample.generator for sample in samples]
-    )
-    yield Figure("everything else", "cores used", "", [sample.others for sample in samples])
+    generator = [sample.generator for sample in samples]
+    yield Figure(SERVICE, "CPU time of the load generator", "us per request", generator)
+    others = [sample.others for sample in samples]
+    yield Figure(SERVICE, "cores used by everything else", "", others)
 
 
 def _service(stack: ExitStack, stage: Stage, count: int, share: float) -> Server:

@@ -7,21 +7,24 @@ import re
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 
-from bench import report, soak, tenants
-from bench.__main__ import Peer, effort, parse
-from bench.results import Document, Finding, Target, meets, spread
-from bench.scenarios import scenarios
-from bench.servers import NGINX, SERVICE
-from bench.stage import QUICK, Stage
+from bench import machine, report, soak, tenants
+from bench.__main__ import Peer, effort, measure, parse
+from bench.results import RESULTS, Finding, Result, Target, load, meets, spread
+from bench.scenarios import SCENARIOS
+from bench.servers import NGINX, SERVICE, LeftOut
+from bench.stage import SMALL, Stage
+from bench.study import Figure, Study
 from tests.acceptance.clients import needs_client
 from tests.acceptance.service import CHECKOUT
 from tests.variants import soaked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
@@ -39,10 +42,11 @@ def run(*arguments: str | Path) -> str:
     return result.stdout
 
 
-def rows(output: str) -> dict[str, list[str]]:
-    """The cells of each line of the tables, by the first of them."""
-    cells = [line[2:-2].split(" | ") for line in output.splitlines() if line.startswith("| ")]
-    return {first: rest for first, *rest in cells}
+def run_scenarios(pattern: str, directory: Path, *options: str) -> tuple[list[Result], str]:
+    """Return the results of scenarios with small numbers, and what the command printed."""
+    results = directory / "results" / re.sub("[^a-z]", "", pattern)
+    output = run("bench", "--directory", directory, "--scenario", pattern, "--results", results, *options)
+    return [json.loads(file.read_text()) for file in sorted(results.iterdir())], output
 
 
 @pytest.fixture(scope="module")
@@ -66,35 +70,34 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_comparison_has_service_and_nginx(directory: Path, pattern: str) -> None:
     needs_client("wrk")
     needs_client("nginx")
-    written = directory / "comparison.json"
-    output = run("bench", "--quick", "--directory", directory, "--scenario", pattern, "--json", written)
-    document = cast("Document", json.loads(written.read_text()))
-    assert document["comparisons"]
-    assert document["machine"]["CPU"]
-    for result in document["comparisons"]:
-        assert set(result["servers"]) == {SERVICE, NGINX}
-        assert result["servers"][SERVICE]["gigabytes_per_second"]["least"] > 0
-        assert [(ratio["server"], ratio["base"]) for ratio in result["ratios"]] == [(SERVICE, NGINX)]
-        assert result["ratios"][0]["throughput"]["median"] > 0
-        assert result["ratios"][0]["cpu"]
-        assert len(rows(output)[result["scenario"]]) == 5
-    assert run("bench.report", written) == output
+    results, output = run_scenarios(pattern, directory)
+    assert "Small numbers" in output
+    for result in results:
+        assert result["machine"]["CPU"]
+        comparison = result["comparison"]
+        assert set(comparison["servers"]) == {SERVICE, NGINX}
+        assert comparison["servers"][SERVICE]["throughput"]["median"] > 0
+        assert [(ratio["server"], ratio["base"]) for ratio in comparison["ratios"]] == [(SERVICE, NGINX)]
+        assert comparison["ratios"][0]["throughput"]["median"] > 0
+        assert comparison["ratios"][0]["cpu"]
+        assert f"| {result['scenario']} | " in output
 
 
 @pytest.mark.soak
 @pytest.mark.acceptance
 def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
     needs_client("wrk")
-    written = directory / "peer.json"
-    scenarios = ("--scenario", "*HEAD*", "--scenario", "first request*")
-    servers = ("--peer", f"before={CHECKOUT}", "--server", SERVICE, "--server", "before")
-    output = run("bench", "--quick", "--directory", directory, *scenarios, *servers, "--json", written)
-    document = cast("Document", json.loads(written.read_text()))
-    (heads,) = document["comparisons"]
-    assert set(heads["servers"]) == {SERVICE, "before"}
-    assert [(ratio["server"], ratio["base"]) for ratio in heads["ratios"]] == [(SERVICE, "before")]
-    assert "÷ before at least 0.95" in rows(output)[heads["scenario"]][-1]
-    assert "time of it ÷ before" in {finding["figure"] for finding in document["findings"]}
+    servers = (f"--peer=before={CHECKOUT}", f"--server={SERVICE}", "--server=before")
+    (heads, first), output = run_scenarios(
+        "*HEAD*", directory / "peer", *servers, "--scenario=first request*"
+    )
+    if "comparison" in first:
+        heads, first = first, heads
+    assert set(heads["comparison"]["servers"]) == {SERVICE, "before"}
+    ratios = heads["comparison"]["ratios"]
+    assert [(ratio["server"], ratio["base"]) for ratio in ratios] == [(SERVICE, "before")]
+    assert "÷ before at least 0.95" in output
+    assert "time of it ÷ before" in {finding["figure"] for finding in first["findings"]}
 
 
 @pytest.mark.acceptance
@@ -102,37 +105,96 @@ def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
     ("pattern", "figures"),
     [
         ("first request*", {"CPU time of the server for it", "time of it beyond upstream's own"}),
-        soaked("*, 50 readers*", {"refused or broken", "without progress", "memory above idle (PSS)"}),
-        soaked("16 MiB of*", {"CPU of a 64 KiB range, moved ÷ in place", "others' ranges meanwhile, p99"}),
+        soaked("*slow readers*", {"refused or broken, of 50", "memory above idle (PSS)"}),
+        soaked(
+            "16 MiB of*",
+            {"CPU of a 64 KiB range, moved ÷ in place", "others' ranges meanwhile, one file, p99"},
+        ),
         soaked("*more connections", {"CPU of a request, 256 ÷ 16"}),
         soaked("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
         soaked("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
         soaked("*more replicas", {"3 replicas ÷ 1", "3 replicas"}),
+        ("memory growth", {"memory (PSS), caches full, at first", "the same, at last"}),
+        soaked("verification*", {"statement and base digest: throughput ÷ sha256sum"}),
+        soaked("convert raw to qcow2", {"throughput ÷ qemu-img", "CPU time ÷ qemu-img"}),
+        soaked("composes*", {"ISO: order to end, alone", "disk: 2 at once, in a minute"}),
+        soaked("artifacts*", {"CPU time for a GiB", "status of a compose meanwhile, 95th percentile"}),
+        soaked("a quiet tenant*", {"order to download, alone", "beside the noise ÷ alone"}),
     ],
 )
 def test_study_measures_its_figures(directory: Path, pattern: str, figures: set[str]) -> None:
     needs_client("wrk")
     needs_client("nginx")
-    written = directory / "study.json"
-    run("bench", "--quick", "--directory", directory, "--scenario", pattern, "--json", written)
-    findings = [each for each in json.loads(written.read_text())["findings"] if each["server"] == SERVICE]
-    assert figures <= {finding["figure"] for finding in findings}
-    for finding in findings:
-        assert finding["value"]["least"] <= finding["value"]["median"] <= finding["value"]["greatest"]
-        if finding["figure"] in {"refused or broken", "without progress"}:
-            assert finding["value"]["greatest"] == 0
+    for result in run_scenarios(pattern, directory)[0]:
+        findings = result["findings"]
+        assert figures <= {finding["figure"] for finding in findings}
+        for finding in findings:
+            assert finding["value"]["least"] <= finding["value"]["median"] <= finding["value"]["greatest"]
+            if finding["server"] == SERVICE and finding["figure"].startswith(("refused", "without progress")):
+                assert finding["value"]["greatest"] == 0
 
 
-@pytest.mark.acceptance
-def test_soak_measures_memory_and_its_slope(tmp_path: Path) -> None:
-    written = tmp_path / "soak.json"
-    few = ("--ranges", "2000", "--infra-envs", "20", "--warm-up", "2", "--parts", "4", "--megabytes", "16")
-    run("bench.soak", *few, "--json", written)
-    document = json.loads(written.read_text())
-    assert [reading["infra_envs"] for reading in document["readings"]] == [5, 10, 15, 20]
-    assert document["readings"][-1]["ranges"] >= 2000
-    assert all(reading["memory_mib"] > 0 for reading in document["readings"])
-    assert {finding["unit"] for finding in document["findings"]} == {"MiB"}
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(SMALL, tmp_path, stack)
+
+
+def study(name: str, run: Callable[[Stage], Iterator[Figure]]) -> Study:
+    return Study(name, lambda _: iter(()), run)
+
+
+def test_scenario_is_measured_again_after_a_change_of_code_or_numbers(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+
+    def run(stage: Stage) -> Iterator[Figure]:
+        measured.append(stage.effort.rounds)
+        yield Figure(SERVICE, "figure", "", [len(measured)])
+
+    def median(stage: Stage) -> float:
+        (result,) = measure(stage, [study("one", run)], tmp_path / "results")
+        return result["findings"][0]["value"]["median"]
+
+    for commit, expected in (("abc", 1), ("abc", 1), ("def", 2), ("def+", 3), ("def+", 4), ("def", 5)):
+        monkeypatch.setattr(machine, "code_commit", lambda commit=commit: commit)
+        assert median(stage) == expected
+    stage.effort = attrs.evolve(SMALL, rounds=21)
+    assert [median(stage), median(stage)] == [6, 6]
+    assert measured == [1] * 5 + [21]
+
+
+def test_scenario_that_cannot_be_measured_keeps_its_result_and_the_others_run(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: Stage) -> Iterator[Figure]:
+        yield Figure(SERVICE, "figure", "", [1])
+
+    def leave_out(_: Stage) -> Iterator[Figure]:
+        raise LeftOut("there is no such client")
+
+    monkeypatch.setattr(machine, "code_commit", lambda: "abc+")
+    list(measure(stage, [study("one", run)], tmp_path))
+    results = list(measure(stage, [study("one", leave_out), study("two", run)], tmp_path))
+    assert [result["scenario"] for result in results] == ["two"]
+    assert load(tmp_path, "one")
+    assert "one\n  left out: there is no such client\ntwo\n" in capsys.readouterr().err
+
+
+def test_commit_is_that_of_the_measured_code() -> None:
+    assert re.fullmatch("[0-9a-f]{7,}[+]?|unknown", machine.code_commit())
+
+
+def test_page_is_that_of_the_results() -> None:
+    page = (CHECKOUT / "docs" / "performance.md").read_text()
+    assert page == report.render_page(), "generate it with: make docs"
+
+
+def test_each_file_of_results_is_a_scenario_with_full_numbers() -> None:
+    found = [result for scenario in SCENARIOS if (result := load(RESULTS, scenario.name))]
+    assert len(found) == len(list(RESULTS.iterdir()))
+    assert all(result["effort"].get("full", True) for result in found)
 
 
 def test_memory_growth_is_reported_as_a_slope() -> None:
@@ -142,7 +204,7 @@ def test_memory_growth_is_reported_as_a_slope() -> None:
         for number, value in enumerate(memory, 1)
     ]
     figures = list(soak.verdict(readings))
-    assert [list(figure.values) for figure in figures] == [[100.0, 102.0, 104.0, 106.0], [6.0], [2.0]]
+    assert [list(figure.values) for figure in figures] == [[100.0], [106.0], [2.0]]
     assert not meets(spread(figures[-1].values), figures[-1].target)
 
 
@@ -153,20 +215,27 @@ def test_target_is_met_or_missed() -> None:
     assert not meets(spread([1.0, 2.0, 9.0]), Target(at_most=1.9))
 
 
-def test_findings_of_several_runs_are_one_table() -> None:
-    finding = Finding(
-        scenario="a", server="b", figure="c", unit="ms", value=spread([1, 2, 30]), target=Target(at_most=1)
+def test_figure_of_several_servers_is_one_row() -> None:
+    def finding(server: str, value: list[float], target: Target) -> Finding:
+        return Finding(server=server, figure="c", unit="ms", value=spread(value), target=target)
+
+    result = Result(
+        scenario="a",
+        commit="abc",
+        date="2026-11-27",
+        effort={},
+        load_average=3.25,
+        machine={"CPU": "x"},
+        findings=[finding("b", [1, 2, 30], Target(at_most=1)), finding("other", [0, 0, 0], Target())],
     )
-    documents = [Document(machine={"CPU": "x"}, comparisons=[], findings=[finding]) for _ in range(2)]
-    lines = list(report.lines(report.merged(documents)))
-    assert lines[0] == "- CPU: x"
-    assert lines[-2:] == ["| a | b | c | 2.00 (1.00 to 30.0) ms | at most 1: missed |"] * 2
+    lines = list(report.lines([result, result]))
+    assert lines[0] == "- abc, 2026-11-27: CPU: x"
+    row = "| a | c | 2.00 (1.00 to 30.0) ms; other 0 ms | at most 1: missed | abc, 2026-11-27, load 3.25 |"
+    assert lines[-2:] == [row] * 2
 
 
-def test_scenario_names_are_unique(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        names = [scenario.name for scenario in scenarios(Stage(QUICK, tmp_path, stack))]
-    assert len(set(names)) == len(names)
+def test_scenario_names_are_unique() -> None:
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
 
 
 @pytest.mark.parametrize(
@@ -188,20 +257,6 @@ def test_effort_below_one_is_refused(effort: str, capsys: pytest.CaptureFixture[
     assert "at least 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [None, "no JSON"])
-def test_invalid_result_file_is_reported(
-    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "run.json"
-    if content is not None:
-        file.write_text(content)
-    monkeypatch.setattr(sys, "argv", ["report", str(file)])
-    with pytest.raises(SystemExit) as caught:
-        report.main()
-    assert caught.value.code == 2
-    assert "not a file that --json wrote" in capsys.readouterr().err
-
-
 def test_peer_is_a_checkout_or_a_running_server(capsys: pytest.CaptureFixture[str]) -> None:
     options = parse(
         [f"--peer={CHECKOUT}", f"--peer=old={CHECKOUT}", "--peer=other=http://h/x", "--server=old"]
@@ -211,7 +266,8 @@ def test_peer_is_a_checkout_or_a_running_server(capsys: pytest.CaptureFixture[st
         Peer("old", None, CHECKOUT),
         Peer("other", "http://h/x", None),
     ]
-    assert effort(options).rounds == 9
+    assert effort(options) == SMALL
+    assert effort(parse([f"--peer={CHECKOUT}", "--full", "--seconds=3"])).rounds == 9
     with pytest.raises(SystemExit):
         parse(["--peer=/nowhere"])
     assert "neither a URL nor a checkout" in capsys.readouterr().err
@@ -241,17 +297,3 @@ def test_quiet_tenant_is_compared_with_itself_alone() -> None:
     assert values["requests, 99th percentile"][0]["median"] == 8
     assert values["memory"] == (spread([200]), True)
     assert not values["memory with the engine"][1]
-
-
-@pytest.mark.soak
-def test_quiet_tenant_is_measured_beside_noisy_ones() -> None:
-    output = run("bench.tenants", "--seconds", "5", "--images", "1", "--clients", "1")
-    assert "order to download, alone" in output
-    assert "beside the noise ÷ alone" in output
-
-
-@pytest.mark.soak
-def test_composes_of_one_worker_are_counted() -> None:
-    output = run("bench.composes", "--alone", "1", "--at-once", "2")
-    assert "ISO: order to end, alone" in output
-    assert "disk: 2 at once, in a minute" in output

@@ -11,7 +11,7 @@ import pytest
 
 from bench import servers, wrk
 from bench.ports import free_port
-from bench.stage import QUICK, Stage
+from bench.stage import SMALL, Stage
 from tests.acceptance.clients import needs_client
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_occupied_port_of_nginx_is_reported(tmp_path: Path, monkeypatch: pytest.
         taken = other.getsockname()[1]
         ports = iter([taken, free_port(), free_port()])
         monkeypatch.setattr(servers, "free_port", lambda: next(ports))
-        certificate = Stage(QUICK, tmp_path, stack).certificate
+        certificate = Stage(SMALL, tmp_path, stack).certificate
         with pytest.raises(SystemExit, match=rf"bind\(\) to 127.0.0.1:{taken} failed"):
             servers.start_nginx(stack, tmp_path, tmp_path / "a.iso", certificate)
 

@@ -10,7 +10,7 @@ values. A command takes precedence over a function of its name, so the module ``
 from the loader's own memory disk, where no list of commands would load it before.
 
 ``python -m tests.toolkit.coreos_disk DIRECTORY`` builds a disk of 10 GiB, with an initramfs of 40 MiB and
-1 GiB of data, to be measured with: ``python -m bench.imaging --coreos-disk FILE``.
+1 GiB of data.
 """
 
 from __future__ import annotations
