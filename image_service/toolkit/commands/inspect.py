@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from image_service.common.programs.dependencies import require
 from image_service.core.errors import UnsafeImage
 from image_service.toolkit.commands.arguments import add_common_arguments, open_workspace
-from image_service.toolkit.inspection.inspect import inspect_image
+from image_service.toolkit.inspection.inspect import HASHED_BYTES, inspect_image
 from image_service.toolkit.inspection.rendering import to_json, to_text
 from image_service.toolkit.workspace.dependencies import DEPENDENCIES_OF_VERBS
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 _MEMBERS = """\
 members of --json; sizes and offsets are bytes:
-  input               format, size, sha256 (null with --no-digest, and if the image is not safe)
+  input               format, size, sha256 (null with --no-digest, if the image is not safe, or if it is
+                      left out)
   safe, reasons       whether programs may open the image; why not
   warnings            in what the OVF of an OVA differs from its files and its disk, whose headers count
+  left_out[]          what was not done, because nobody asked for it and it takes long
   image               format, subformat, size, actual_size (allocated), virtual_size (null: unreadable)
   partition_table     null, or scheme, sector_size, uuid, hybrid, faults (the table is known all the same),
                       damage (null, or why it is not)
@@ -53,7 +55,10 @@ def add(add_parser: AddParser) -> None:
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="the image")
     parser.add_argument(
-        "--no-digest", dest="digest", action="store_false", help="do not compute the SHA-256 of FILE"
+        "--digest",
+        action=argparse.BooleanOptionalAction,
+        help="compute the SHA-256 of FILE, and compare an OVA with its manifest (default: if FILE has at most"
+        f" {HASHED_BYTES >> 30} GiB)",
     )
     add_common_arguments(parser)
     parser.set_defaults(run=run)

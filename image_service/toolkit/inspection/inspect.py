@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from image_service.toolkit.inspection.operating_system import OperatingSystems
     from image_service.toolkit.workspace.workspace import Workspace
 
+HASHED_BYTES = 16 * 1024**3
+"""The largest file whose SHA-256 is computed without a request."""
+_LEFT_OUT = f"SHA-256, and a comparison with the manifest of an OVA: more than {HASHED_BYTES >> 30} GiB"
+
 _MAX_READ_BYTES = 16 * 1024 * 1024  # a Windows takes two million, for the directory System32
 
 
@@ -35,9 +39,10 @@ class ImageDescription:
         size: bytes of the file.
         actual_size: bytes of the file that are allocated.
         virtual_size: bytes of the disk; None: it cannot be read.
-        sha256: of the file; None: it was not wanted, or the file is not safe.
+        sha256: of the file; None: it was not computed.
         reasons: why it is not safe; none: it is.
         warnings: in what the descriptor of an OVA differs from the rest of it.
+        left_out: what was not done, because nobody asked for it and it takes long.
         content: None: the image is not safe.
         systems: None: likewise.
     """
@@ -50,6 +55,7 @@ class ImageDescription:
     sha256: str | None
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
+    left_out: tuple[str, ...]
     content: DiskContent | None
     systems: OperatingSystems | None
 
@@ -72,13 +78,14 @@ class _BoundedReader:
         return self._read_at(offset, length)
 
 
-def inspect_image(path: Path, workspace: Workspace, *, digest: bool = True) -> ImageDescription:
+def inspect_image(path: Path, workspace: Workspace, *, digest: bool | None = None) -> ImageDescription:
     """Describe a disk image; neither damage nor an unsafe image is an error.
 
     Args:
         path: of a file or block device.
         workspace: its limits are kept; nothing is written.
-        digest: compute the SHA-256 of the file, and compare an OVA with its manifest.
+        digest: compute the SHA-256 of the file, and compare an OVA with its manifest; None: unless the file
+            has more than `HASHED_BYTES`.
 
     Raises:
         OSError: the file cannot be read.
@@ -95,7 +102,9 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool = True) -> I
                 systems = find_operating_systems(content)
             except FormatError as error:  # of the image: content of the disk is described, not raised
                 reasons = (error.detail,)
-        hashes = digest and assessment.size and not assessment.reasons  # an unsafe file may be 8 EiB of holes
+        is_hashable = assessment.size and not assessment.reasons  # an unsafe file may be 8 EiB of holes
+        leaves_out = is_hashable and digest is None and assessment.size > HASHED_BYTES
+        hashes = is_hashable and digest is not False and not leaves_out
         if hashes and (damage := check_manifest(descriptor, assessment, workspace.pace)):
             reasons = (*reasons, damage)
         return ImageDescription(
@@ -107,6 +116,7 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool = True) -> I
             sha256=sha256_of(descriptor, workspace.pace) if hashes else None,
             reasons=reasons,
             warnings=assessment.warnings,
+            left_out=(_LEFT_OUT,) if leaves_out else (),
             content=content,
             systems=systems,
         )

@@ -26,6 +26,7 @@ def to_json(description: ImageDescription) -> dict[str, Any]:
         "safe": not description.reasons,
         "reasons": list(description.reasons),
         "warnings": list(description.warnings),
+        "left_out": list(description.left_out),
         "image": {
             "format": description.format,
             "subformat": description.subformat,
@@ -104,6 +105,7 @@ def _lines(description: ImageDescription) -> Iterator[tuple[str, str]]:
     yield "file size", f"{_bytes(description.size)}, allocated: {_bytes(description.actual_size)}"
     if description.sha256:
         yield "SHA-256", description.sha256
+    yield from (("left out", f"{what}; --digest reads all of the file") for what in description.left_out)
     yield "safe", "no" if description.reasons else "yes"
     yield from (("", reason) for reason in description.reasons)
     yield from (("warning", warning) for warning in description.warnings)

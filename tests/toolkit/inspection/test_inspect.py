@@ -18,6 +18,7 @@ from tests.core.formats.filesystems.iso_builder import build_iso
 from tests.toolkit.coreos_disk import BOOT_OFFSET, build_disk
 from tests.toolkit.inspection.raw_disks import alter
 
+HASHED_BYTES = "image_service.toolkit.inspection.inspect.HASHED_BYTES"
 SECRET = b'{"ignition":{"version":"3.4.0"},"secret":"xyzzy"}'
 FORMATS = {
     "qcow2": ("qcow2", "-O qcow2"),
@@ -80,7 +81,38 @@ def test_sizes_are_those_of_the_file(disk: Path, inspect: Any) -> None:
 
 
 def test_digest_is_left_out_on_request(disk: Path, inspect: Any) -> None:
-    assert inspect(disk, "--no-digest")[1]["input"]["sha256"] is None
+    _, report = inspect(disk, "--no-digest")
+
+    assert (report["input"]["sha256"], report["left_out"]) == (None, [])
+
+
+def test_digest_of_a_large_file_is_left_out_and_said_unless_it_is_wanted(
+    disk: Path, inspect: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = hashlib.sha256(disk.read_bytes()).hexdigest()
+    monkeypatch.setattr(HASHED_BYTES, disk.stat().st_size)
+    assert inspect(disk)[1]["input"]["sha256"] == digest
+    monkeypatch.setattr(HASHED_BYTES, disk.stat().st_size - 1)
+    _, report = inspect(disk)
+    _, wanted = inspect(disk, "--digest")
+
+    assert report["input"]["sha256"] is None
+    assert report["left_out"] == ["SHA-256, and a comparison with the manifest of an OVA: more than 16 GiB"]
+    assert (wanted["input"]["sha256"], wanted["left_out"]) == (digest, [])
+    assert main(["inspect", str(disk)]) == 0
+    assert f"left out          {report['left_out'][0]}; --digest" in capsys.readouterr().out
+
+
+def test_sparse_disk_of_8_tib_is_described_by_few_reads(tmp_path: Path, inspect: Any) -> None:
+    sparse = tmp_path / "sparse.raw"
+    with sparse.open("wb") as file:
+        file.truncate(8 << 40)
+    before = _bytes_read()
+    status, report = inspect(sparse)
+
+    assert _bytes_read() - before < 16 << 20
+    assert (status, report["image"]["virtual_size"]) == (0, 8 << 40)
+    assert report["left_out"]
 
 
 def test_ignition_is_told_and_never_shown(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,3 +264,9 @@ def repeat_partition(image: bytearray, count: int) -> None:
     struct.pack_into("<I", image, 512 + 88, zlib.crc32(image[1024 : 1024 + 128 * 128]))
     struct.pack_into("<I", image, 512 + 16, 0)
     struct.pack_into("<I", image, 512 + 16, zlib.crc32(image[512 : 512 + 92]))
+
+
+def _bytes_read() -> int:
+    """Return how many bytes this process has read so far, from the page cache too."""
+    (line,) = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar")]
+    return int(line.split()[1])
