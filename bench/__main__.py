@@ -159,18 +159,20 @@ def running_peers(peers: list[Peer], pids: list[tuple[str, str]]) -> tuple[Serve
 
 
 def measure(stage: Stage, selected: Sequence[Comparison | Study], directory: Path | None) -> Iterator[Result]:
-    """Measure scenarios, and say on standard error which, and which cannot be measured here.
+    """Measure scenarios, and say on standard error which.
 
     Args:
         stage: of the run.
         selected: scenarios.
-        directory: of results; one that it has of the same code and effort is not measured again.
+        directory: of results; one that it has of the same code and effort is not measured again, and none
+            is replaced by one that is left out.
     """
     commit, wanted = machine.code_commit(), attrs.asdict(stage.effort)
     for scenario in selected:
         known = load(directory, scenario.name) if directory else None
-        if known and known["commit"] == commit and known["effort"] == wanted and commit.isalnum():
-            yield known
+        measured = known if known and "left_out" not in known else None
+        if measured and (measured["commit"], measured["effort"]) == (commit, wanted) and commit.isalnum():
+            yield measured
             continue
         print(scenario.name, file=sys.stderr, flush=True)
         result = Result(
@@ -188,9 +190,8 @@ def measure(stage: Stage, selected: Sequence[Comparison | Study], directory: Pat
             else:
                 result["findings"] = scenario.measure(stage)
         except LeftOut as reason:
-            print(f"  left out: {reason}", file=sys.stderr, flush=True)
-            continue
-        if directory:
+            result["left_out"] = str(reason)
+        if directory and not ("left_out" in result and measured):
             save(directory, result)
         yield result
 

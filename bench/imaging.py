@@ -1,31 +1,39 @@
 """The imaging toolkit beside the programs that a user would take instead, each by its command.
 
-All write in the same directory; the files of both end with fsync.
+All write in the same directory; the files of both end with fsync. `coreos-installer install` has no row: it
+writes whole images to block devices, while the toolkit changes some blocks of a file.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import socket
 import sys
 import tempfile
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
+
+from bench.base_images import dense_image
 from bench.pairs import Way, compare, run
-from bench.servers import program
+from bench.ports import free_port
+from bench.servers import program, start
 from image_service.toolkit.conversion.qemu_img import qemu_options
 from image_service.toolkit.conversion.target import find_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from bench.stage import Stage
     from bench.study import Figure
 
 _MIB = 1 << 20
 _PIECE = 16 * _MIB  # of data, after which come holes
+_CONFIG = '{"ignition": {"version": "3.4.0"}}'
 _TOOLKIT = "image-toolkit"
 _COMMAND = (sys.executable, "-m", "image_service.toolkit")
 
@@ -64,6 +72,108 @@ def study_conversion(
         own = Way(_TOOLKIT, partial(run, *convert, *(() if digests else ("--no-digest",))), remove)
         peer = Way("qemu-img and sha256sum" if digests else "qemu-img", convert_by_qemu_img, remove)
         yield from compare(stage.effort.rounds, own, peer)
+
+
+def study_iso_customization(stage: Stage) -> Iterator[Figure]:
+    """Put an Ignition config into a copy of the base image, beside coreos-installer."""
+    coreos_installer = program("coreos-installer")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as name:
+        config, out = Path(name, "config.ign"), Path(name, "out.iso")
+        config.write_text(_CONFIG)
+        remove = partial(out.unlink, missing_ok=True)
+
+        def customize_by_coreos_installer() -> None:
+            run(coreos_installer, "iso", "ignition", "embed", "-i", config, "-o", out, stage.image)
+            _sync(out)
+
+        customize = (sys.executable, "-m", "image_service.cli", "customize", stage.image)
+        own = Way("image-service", partial(run, *customize, "--ignition", config, "-o", out), remove)
+        peer = Way("coreos-installer", customize_by_coreos_installer, remove)
+        yield from compare(stage.effort.rounds, own, peer)
+
+
+def study_disk_customization(stage: Stage) -> Iterator[Figure]:
+    """Put an Ignition config into a raw CoreOS disk of 10 GiB in place, beside guestfish."""
+    guestfish = program("guestfish")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as name:
+        directory = Path(name)
+        run(sys.executable, "-m", "tests.toolkit.coreos_disk", directory)
+        (source,) = directory.glob("*.raw")
+        disk, config = directory / "customized", directory / "config.ign"
+        config.write_text(_CONFIG)
+
+        def copy() -> None:
+            run("cp", "--sparse=always", source, disk)
+            _sync(disk)
+
+        customize = (*_COMMAND, "customize", disk, "--in-place", "--ignition", config, "--no-digest")
+        own = Way(_TOOLKIT, partial(run, *customize, "--scratch", directory), copy)
+        upload = ("mkdir-p", "/ignition", ":", "upload", config, "/ignition/config.ign")
+        by_guestfish = (guestfish, "--format=raw", "-a", disk, "-m", "/dev/sda3", *upload)
+        yield from compare(stage.effort.rounds, own, Way("guestfish", partial(run, *by_guestfish), copy))
+
+
+def study_transfers(stage: Stage, *, mebibytes: int) -> Iterator[Figure]:
+    """Publish and fetch an image beside the AWS command line, with an S3 server on loopback."""
+    aws = program("aws")
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as name,
+        _s3_server(name) as variables,
+    ):
+        run_with = partial(run, environment=variables)
+        source, out, manifest = (
+            dense_image(stage.directory, mebibytes),
+            Path(name, "out"),
+            Path(name, "manifest"),
+        )
+        publish = (*_COMMAND, "publish", source, "--no-digest", "--scratch", name)
+        own = Way(_TOOLKIT, partial(run_with, *publish, "s3://images/own", "--single", "--force"))
+        peer = Way("aws s3 cp", partial(run_with, aws, "s3", "cp", "--quiet", source, "s3://images/peer"))
+        for figure in compare(stage.effort.rounds, own, peer):
+            yield attrs.evolve(figure, what=f"publish: {figure.what}")
+
+        def fetch_by_aws() -> None:
+            run_with(aws, "s3", "cp", "--quiet", "s3://images/peer", out)
+            _sync(out)
+
+        run_with(*publish, "s3://images/parts", "--manifest-file", manifest)
+        fetch = (
+            *_COMMAND,
+            "fetch",
+            manifest,
+            out,
+            "--allow-host",
+            variables["AWS_ENDPOINT_URL"],
+            "--no-digest",
+        )
+        remove = partial(out.unlink, missing_ok=True)
+        own = Way(_TOOLKIT, partial(run_with, *fetch, "--scratch", name), remove)
+        for figure in compare(stage.effort.rounds, own, Way("aws s3 cp", fetch_by_aws, remove)):
+            yield attrs.evolve(figure, what=f"fetch: {figure.what}")
+
+
+@contextmanager
+def _s3_server(directory: str) -> Iterator[Mapping[str, str]]:
+    """Run an S3 server with a bucket; yield the variables with which clients find it."""
+    (Path(directory, "objects") / "images").mkdir(parents=True)
+    port, key, secret = free_port(), "AKIAOFTHEBENCHMARK", "secret-key-of-the-benchmark"
+
+    def probe() -> None:
+        with socket.create_connection(("127.0.0.1", port)):
+            pass
+
+    command = (program("versitygw"), "--port", f"127.0.0.1:{port}", "--keep-alive", "--quiet")
+    keys = {"ROOT_ACCESS_KEY": key, "ROOT_SECRET_KEY": secret}
+    with ExitStack() as stack:
+        objects, log = str(Path(directory, "objects")), Path(directory, "s3.log")
+        start(stack, (*command, "posix", objects), log, probe, environment=keys)
+        yield {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
 
 
 def _write_disk(path: Path, size: int) -> None:

@@ -30,7 +30,7 @@ def describe(directory: Path) -> dict[str, str]:
     cpu = _CPU_MODEL.search(Path("/proc/cpuinfo").read_text())
     return {
         "CPU": f"{cpu[1] if cpu else platform.machine()}, {os.cpu_count()} cores",
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
         "Python": platform.python_version(),
         "OpenSSL": f"{backend.openssl_version_text()} (image-service)",
         "nginx": _version("nginx", "-V", r"nginx/(\S+)[^$]*?with (OpenSSL \S+)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import time
@@ -13,7 +14,7 @@ from bench.results import Target
 from bench.study import Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -64,9 +65,9 @@ def compare(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
     yield Figure(own.name, f"CPU time ÷ {peer.name}", "", cpu, Target(at_most=1.1))
 
 
-def run(*command: str | Path) -> None:
-    """Run a command, whose output is dropped; raises CalledProcessError if it fails."""
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run a command with more variables, and drop its output; raises CalledProcessError if it fails."""
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
 
 
 def _cpu_seconds() -> float:

@@ -55,7 +55,7 @@ def study_replicas(stage: Stage) -> Iterator[Figure]:
 def _start(stack: ExitStack, stage: Stage, share: float) -> Sequence[Server]:
     programs = find_programs()
     if programs is None:
-        raise LeftOut("PostgreSQL is not installed; run `make deps`")
+        raise LeftOut("PostgreSQL is not installed")
     postgres = stack.enter_context(running_postgres(programs))
     secret = stage.directory / "instance-secret"
     secret.write_text(f"{secrets.token_hex(32)}\n")

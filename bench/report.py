@@ -67,7 +67,7 @@ def _machines(results: Sequence[Result]) -> Iterator[str]:
 
 def _tables(results: Sequence[Result]) -> Iterator[str]:
     comparisons = [result for result in results if "comparison" in result]
-    studies = [result for result in results if "findings" in result]
+    studies = [result for result in results if "comparison" not in result]
     if comparisons:
         yield from _comparison_table(comparisons)
     if comparisons and studies:
@@ -98,6 +98,9 @@ def _finding_table(results: Sequence[Result]) -> Iterator[str]:
     """
     yield from _head(["Scenario", "Figure", "Value", "Target", "Measured at"])
     for result in results:
+        if "left_out" in result:
+            yield _row([result["scenario"], f"left out: {result['left_out']}", "", "", _measured(result)])
+            continue
         figures: dict[str, list[Finding]] = {}
         for finding in result["findings"]:
             figures.setdefault(finding["figure"], []).append(finding)

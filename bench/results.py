@@ -81,6 +81,7 @@ class Result(TypedDict):
         machine: what figures depend on, by name.
         comparison: of a `Comparison`.
         findings: of a `Study`.
+        left_out: why nothing was measured.
     """
 
     scenario: str
@@ -91,6 +92,7 @@ class Result(TypedDict):
     machine: dict[str, str]
     comparison: NotRequired[ComparisonResult]
     findings: NotRequired[list[Finding]]
+    left_out: NotRequired[str]
 
 
 def spread(values: Sequence[float]) -> Spread:

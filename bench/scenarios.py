@@ -16,7 +16,12 @@ from bench.composes import study_composes
 from bench.edits import study_edits
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
-from bench.imaging import study_conversion
+from bench.imaging import (
+    study_conversion,
+    study_disk_customization,
+    study_iso_customization,
+    study_transfers,
+)
 from bench.jobs import study_artifacts
 from bench.mounts import study_mounts
 from bench.moved_configs import study_moved_configs
@@ -115,7 +120,7 @@ def _conversion(source: str, target: str, *, digests: bool = False) -> Study:
     run = partial(study_conversion, source_format=source, target_format=target, digests=digests)
     return Study(
         f"convert {source} to {target}{', with digests' if digests else ''}",
-        partial(run, mebibytes=16 * _KIB),
+        partial(run, mebibytes=4 * _KIB),
         partial(run, mebibytes=64),
     )
 
@@ -171,6 +176,13 @@ SCENARIOS: Sequence[Comparison | Study] = (
     Study("verification of a customized image", study_verification),
     *(_conversion("raw", "qcow2"), _conversion("qcow2", "raw"), _conversion("qcow2", "raw", digests=True)),
     *(_conversion("qcow2", target) for target in ("vhd", "vhdx", "vmdk")),
+    Study("customize a CoreOS ISO", study_iso_customization),
+    Study("customize a CoreOS disk in place", study_disk_customization),
+    Study(
+        "publish and fetch an image",
+        partial(study_transfers, mebibytes=_KIB),
+        partial(study_transfers, mebibytes=64),
+    ),
     Study(
         "composes by one worker",
         partial(study_composes, alone=5, at_once=30),
