@@ -121,7 +121,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--seconds", type=_positive, help="of a round and server (1; full 4, with the checkout of a peer 2)")
     add("--megabytes", type=_positive, help="size of the base image, in MiB (16; full 970)")
     add("--directory", type=Path, metavar="DIR", help="keep images and data there")
-    add("--results", type=Path, metavar="DIR", help="of one JSON file for each scenario; see above")
+    add(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help="of one JSON file for each scenario, and of the same servers",
+    )
     options = parser.parse_args(arguments)
     unknown = set(options.server) - {SERVICE, NGINX, *(peer.name for peer in options.peer)}
     if unknown:
@@ -168,10 +173,11 @@ def measure(stage: Stage, selected: Sequence[Comparison | Study], directory: Pat
             is replaced by one that is left out.
     """
     commit, wanted = machine.code_commit(), attrs.asdict(stage.effort)
+    is_committed = commit.isalnum()
     for scenario in selected:
         known = load(directory, scenario.name) if directory else None
         measured = known if known and "left_out" not in known else None
-        if measured and (measured["commit"], measured["effort"]) == (commit, wanted) and commit.isalnum():
+        if measured and is_committed and (measured["commit"], measured["effort"]) == (commit, wanted):
             yield measured
             continue
         print(scenario.name, file=sys.stderr, flush=True)

@@ -43,7 +43,7 @@ def describe(directory: Path) -> dict[str, str]:
 def code_commit() -> str:
     """Return the last commit that changed the measured code, with "+" if it has changes since."""
     commit, changes = _git("log", "-1", "--format=%h"), _git("status", "--porcelain")
-    return f"{commit}+" if changes else commit
+    return f"{commit or 'no commit'}{'+' if changes else ''}"
 
 
 def file_system(path: Path) -> str:
@@ -82,4 +82,4 @@ def _version(name: str, option: str, pattern: str) -> str:
 def _git(*arguments: str) -> str:
     command = ("git", "-C", str(CHECKOUT), *arguments, "--", *_CODE)
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    return result.stdout.strip() if result.returncode == 0 else "unknown"
+    return result.stdout.strip()

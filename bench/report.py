@@ -104,7 +104,10 @@ def _finding_table(results: Sequence[Result]) -> Iterator[str]:
         figures: dict[str, list[Finding]] = {}
         for finding in result["findings"]:
             figures.setdefault(finding["figure"], []).append(finding)
-        labels, own = [result["scenario"], _measured(result)], result["findings"][0]["server"]
+        labels, own = (
+            [result["scenario"], _measured(result)],
+            [each["server"] for each in result["findings"][:1]],
+        )
         for figure, findings in figures.items():
             values = "; ".join(_value(finding, own) for finding in findings)
             targets = [_target(finding["target"], finding["value"]) for finding in findings]
@@ -112,8 +115,8 @@ def _finding_table(results: Sequence[Result]) -> Iterator[str]:
             labels = ["", ""]
 
 
-def _value(finding: Finding, own: str) -> str:
-    name = "" if finding["server"] == own else f"{finding['server']} "
+def _value(finding: Finding, own: Sequence[str]) -> str:
+    name = "" if finding["server"] in own else f"{finding['server']} "
     return f"{name}{_spread(finding['value'])} {finding['unit']}".rstrip()
 
 

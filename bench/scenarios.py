@@ -67,16 +67,6 @@ def _whole_image(scheme: str, clients: int) -> Comparison:
     )
 
 
-def _cold_image() -> Comparison:
-    return Comparison(
-        "HTTP, whole image, 1 client, cold page cache",
-        "http",
-        lambda url, _file_bytes, _seconds: download(url),
-        counts_bytes=True,
-        prepare=drop_from_page_cache,
-    )
-
-
 def _ranges(scheme: str, kibibytes: int, connections: int) -> Comparison:
     return Comparison(
         f"{scheme.upper()}, {kibibytes} KiB ranges, {_counted(connections, 'connection')}",
@@ -135,7 +125,13 @@ def _counted(count: int, noun: str) -> str:
 
 SCENARIOS: Sequence[Comparison | Study] = (
     *(_whole_image(scheme, clients) for clients in (1, 4, 64) for scheme in ("http", "https")),
-    _cold_image(),
+    Comparison(
+        "HTTP, whole image, 1 client, cold page cache",
+        "http",
+        lambda url, _file_bytes, _seconds: download(url),
+        counts_bytes=True,
+        prepare=drop_from_page_cache,
+    ),
     *(_ranges("http", size, connections) for size in (2, 64, 1024) for connections in (1, 16, 256)),
     _ranges("https", 64, 16),
     Comparison("HTTP, a BMC's mount", "http", _generate_mount, preferred_url=MOUNT),

@@ -191,7 +191,7 @@ def test_scenario_that_cannot_be_measured_keeps_its_result_and_the_others_run(
 
 
 def test_commit_is_that_of_the_measured_code() -> None:
-    assert re.fullmatch("[0-9a-f]{7,}[+]?|unknown", machine.code_commit())
+    assert re.fullmatch("([0-9a-f]{7,}|no commit)[+]?", machine.code_commit())
 
 
 def test_page_is_that_of_the_results() -> None:
