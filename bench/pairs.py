@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,7 +17,8 @@ from bench.study import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _do_nothing() -> None:
@@ -39,9 +42,13 @@ class Way:
     def measure(self) -> tuple[float, float]:
         """Return seconds and CPU seconds."""
         self.prepare()
-        cpu, started_at = _cpu_seconds(), time.monotonic()
+        _adopt_orphans()
+        children, cpu, started_at = _children(), _cpu_seconds(), time.monotonic()
         self.work()
-        return time.monotonic() - started_at, _cpu_seconds() - cpu
+        seconds = time.monotonic() - started_at
+        for orphan in _children() - children:
+            os.waitpid(orphan, 0)
+        return seconds, _cpu_seconds() - cpu
 
 
 def compare(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
@@ -68,6 +75,16 @@ def compare(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
 def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> None:
     """Run a command with more variables, and drop its output; raises CalledProcessError if it fails."""
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of those whose parent has exited: bwrap does not wait for its child, the program."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _children() -> set[int]:
+    threads = Path("/proc/self/task").iterdir()
+    return {int(child) for thread in threads for child in (thread / "children").read_text().split()}
 
 
 def _cpu_seconds() -> float:
