@@ -1,4 +1,4 @@
-"""The cost of a first request, with many infra-envs stored and many base images: ``python -m bench.growth``.
+"""The cost of a first request, with many infra-envs stored and many base images.
 
 Two services run beside each other, one with few of both and one with many, each with a SQLite file or a
 PostgreSQL server of its own. New infra-envs are requested from both in turns; the CPU time is that of the
@@ -7,10 +7,8 @@ service and of its PostgreSQL server.
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
-import tempfile
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -19,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import sqlalchemy as sa
 
-from bench import machine, processes
+from bench import processes
 from bench.first_requests import connect, request_new_infra_env, start_upstream, upstream_environment
 from bench.postgres import find_programs, running_postgres
-from bench.report import show
-from bench.results import Document, Target
-from bench.servers import SERVICE, stop_on_sigterm
-from bench.stage import Effort, Stage
+from bench.results import Target
+from bench.servers import SERVICE, LeftOut
 from bench.study import Figure
 from image_service.common.database.sqlite import SqliteDatabase
 from image_service.server.snapshots.replicas.database import open_replica_database
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from bench.servers import Server
+    from bench.stage import Stage
     from image_service.common.database.database import Database
 
 FEW, MANY = (100, 2), (100_000, 200)
@@ -108,7 +105,7 @@ def _start(
     else:
         programs = find_programs()
         if programs is None:
-            raise SystemExit("PostgreSQL is not installed; run `make deps`")
+            raise LeftOut("PostgreSQL is not installed")
         postgres = stack.enter_context(running_postgres(programs))
         url, secret = postgres.create_database(), directory / "instance-secret"
         secret.write_text(f"{secrets.token_hex(32)}\n")
@@ -158,27 +155,3 @@ def _rows(now: float) -> tuple[dict[str, Any], ...]:
     }
     mount = {**key, "reader": os.urandom(32), "base_sha256": "5f" * 32, "read_at": now}
     return snapshot, {**key, "sealed": os.urandom(_PAYLOAD_BYTES)}, mount
-
-
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
-    add = parser.add_argument
-    add("--infra-envs", type=int, default=MANY[0], help="that are stored (%(default)s)")
-    add("--base-images", type=int, default=MANY[1], help="that are served (%(default)s)")
-    add("--turns", type=int, default=20, help=f"of {_TURN} requests to each service (%(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures")
-    options = parser.parse_args()
-    stop_on_sigterm()
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory, ExitStack() as stack:
-        described = machine.describe(Path(directory))
-        stage = Stage(Effort(megabytes=1), Path(directory), stack)
-        many = (options.infra_envs, options.base_images)
-        findings = [
-            figure.of("growth of first requests") for figure in study_growth(stage, many, options.turns)
-        ]
-    show(Document(machine=described, comparisons=[], findings=findings), options.json)
-
-
-if __name__ == "__main__":
-    main()

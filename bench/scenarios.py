@@ -16,6 +16,7 @@ from bench.composes import study_composes
 from bench.edits import study_edits
 from bench.first_requests import CONFIG_KIB, study_first_requests
 from bench.flatness import study_base_size, study_connections
+from bench.growth import study_growth
 from bench.imaging import (
     study_conversion,
     study_disk_customization,
@@ -141,6 +142,7 @@ SCENARIOS: Sequence[Comparison | Study] = (
         partial(study_first_requests, infra_envs=200),
         partial(study_first_requests, infra_envs=5),
     ),
+    Study("growth of first requests", study_growth, partial(study_growth, many=(200, 4), turns=1)),
     *(
         Study(
             f"{scheme.upper()}, slow readers at 10 KiB/s",

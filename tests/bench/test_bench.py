@@ -14,6 +14,7 @@ import pytest
 
 from bench import machine, report, soak, tenants
 from bench.__main__ import Peer, effort, measure, parse
+from bench.growth import DATABASES
 from bench.results import RESULTS, Finding, Result, Target, load, meets, spread
 from bench.scenarios import SCENARIOS
 from bench.servers import NGINX, SERVICE, LeftOut
@@ -119,6 +120,9 @@ def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
         soaked("convert raw to qcow2", {"throughput ÷ qemu-img"}),
         soaked("customize a CoreOS ISO", {"throughput ÷ coreos-installer", "CPU time ÷ coreos-installer"}),
         soaked("publish*", {"publish: throughput ÷ aws s3 cp", "fetch: CPU time ÷ aws s3 cp"}),
+        soaked(
+            "growth of first requests", {f"CPU of a first request, {name}, many ÷ few" for name in DATABASES}
+        ),
         soaked("composes*", {"ISO: order to end, alone", "disk: 2 at once, in a minute"}),
         soaked("artifacts*", {"CPU time for a GiB", "status of a compose meanwhile, 95th percentile"}),
         soaked("a quiet tenant*", {"order to download, alone", "beside the noise ÷ alone"}),

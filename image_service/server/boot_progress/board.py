@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from image_service.server.boot_progress.recording import CollectedReads
 
 MAX_RECORDS = 16384
-"""That are kept, of 7 KB each, 1.4 of them for events; beyond it, those that were read longest ago go."""
+"""That are kept, of 7 KB each, 1.4 of them for events; beyond it, the longest quiet ones are forgotten."""
 KEEP_SECONDS = 3600.0
 RATE_SECONDS = 10.0
 """The rate is the mean of these seconds."""
