@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.defer import succeed
 
-from image_service.core.errors import Forbidden, UpstreamError
+from image_service.core.errors import Forbidden
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.serving.digests import TIMEOUT_SECONDS
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
@@ -99,8 +99,10 @@ def test_checksums_are_withheld_where_an_image_is(world: World) -> None:
 
 
 def test_a_file_that_cannot_be_served_now_is_not_left_out(service: Service) -> None:
-    service.world.assisted.failures["ignition"] = UpstreamError("garbage", retry_after_seconds=5)
-    assert service.get(ISO_CHECKSUMS).response.status == 502
+    directory = DIRECTORY.replace("x86_64", "aarch64")  # whose minimal ISO is being made
+    statuses = [service.get(directory + name).response.status for name in NAMES[DIRECTORY]]
+    assert statuses == [200, 503, 404, 200]
+    assert service.get(f"{directory}SHA256SUMS").response.status == 503
 
 
 def test_each_version_is_hashed_once(world: World) -> None:
