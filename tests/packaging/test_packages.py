@@ -33,6 +33,12 @@ STATE = "/var/lib/private/image-service"
 CONFIGURATION = "/etc/image-service/image-service.env"
 HEALTH = ("image-service", "health")
 SOCKET = "unix:/run/image-service-jobs/jobs.sock"
+RPM = "rpm --force-debian --nodeps"
+LIKE_RHEL = (
+    "apt-get update && apt-get install --yes --no-install-recommends rpm && rm -r /var/lib/apt/lists"
+    " && cp --recursive /srv/python/. /usr && ldconfig"
+    " && echo 'disable *' >/usr/lib/systemd/system-preset/99-default-disable.preset"
+)
 
 
 def build(wheels: Path, system: str, directory: Path, checkout: Path = CHECKOUT, **variables: str) -> Path:
@@ -255,26 +261,61 @@ def rpms(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(wheels, "el9", tmp_path_factory.mktemp("rpms"))
 
 
+@pytest.fixture
+def rhel(podman: Podman, rpms: Path, wheels: Path, tmp_path: Path) -> Iterator[Machine]:
+    """Run a Debian with rpm, and with RHEL's version of Python and presets; packages as those of Debian."""
+    if os.geteuid() != 0:
+        missing("root, without which systemd cannot be PID 1 of a container")
+    files, later = tmp_path / "files", tmp_path / "later"
+    later.mkdir()
+    shutil.copytree(rpms, files / "now")
+    shutil.copytree(build(wheels, "el9", later, REVISION="2"), files / "later")
+    copy_python("3.12", files / "python")
+    with running_machine(podman, "image-service-rpms-test", tmp_path, LIKE_RHEL) as found:
+        yield found
+
+
+def copy_python(version: str, directory: Path) -> None:
+    """Copy an interpreter of this machine, without its tests; skip the test if there is none."""
+    listed = subprocess.run([CHECKOUT / ".ci/interpreters"], check=True, capture_output=True, text=True)
+    interpreters = dict(line.split() for line in listed.stdout.splitlines())
+    if version not in interpreters:
+        pytest.skip(f"Python {version} is not here: .ci/interpreters")
+    command = (interpreters[version], "-c", "import sys; print(sys.base_prefix)")
+    prefix = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    for name in ("bin", "lib"):
+        (directory / name).mkdir(parents=True)
+    shutil.copy(prefix / "bin" / f"python{version}", directory / "bin")
+    for library in (prefix / "lib").glob(f"libpython{version}.so.*"):
+        shutil.copy(library, directory / "lib")
+    unused = shutil.ignore_patterns("test", "__pycache__", "site-packages")
+    modules = f"lib/python{version}"
+    shutil.copytree(prefix / modules, directory / modules, ignore=unused)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_rpms_install_upgrade_and_erase_files(rpms: Path, wheels: Path, tmp_path: Path) -> None:
-    """Without what they depend on, and without their scripts: this machine has no Python of RHEL."""
-    (tmp_path / "later").mkdir()
-    later = build(wheels, "el9", tmp_path / "later", REVISION="2")
-    root = tmp_path / "root"
-    rpm = (needs_client("rpm"), "--root", str(root))
-    alone = ("--nodeps", "--noscripts")
-    configuration = root / CONFIGURATION.removeprefix("/")
-    subprocess.run([*rpm, *alone, "--install", *map(str, rpms.iterdir())], check=True)
-    assert (root / "usr/bin/image-service").is_symlink()
-    configuration.write_text("edited")
-    subprocess.run([*rpm, *alone, "--upgrade", *map(str, later.iterdir())], check=True)
-    listed = subprocess.run([*rpm, "--query", "--all"], check=True, capture_output=True, text=True).stdout
-    assert sorted(listed.split()) == [f"{name}-{__version__}-2.el9.x86_64" for name in NAMES]
-    assert configuration.read_text() == "edited"
-    subprocess.run([*rpm, *alone, "--erase", *NAMES], check=True)
-    assert not (root / "usr/lib/image-service").exists()
-    assert configuration.with_name("image-service.env.rpmsave").read_text() == "edited"
+def test_rpms_run_the_service_and_leave_data_and_configuration(rhel: Machine) -> None:
+    """Without what they depend on, for which Debian's packages stand."""
+    rhel.run("sh", "-c", f"{RPM} --install /srv/now/*.rpm")
+    assert rhel.show("image-service", "ActiveState", "UnitFileState") == ["inactive", "disabled"]
+    rhel.run("systemctl", "enable", "--now", "image-service", "image-service-jobs")
+    wait_until_healthy(rhel)
+    rhel.wait_for("image-service-jobs", ActiveState="active")
+    rhel.run("image-toolkit", "--version")
+    rhel.run("sh", "-c", f"echo LOG_FORMAT=json >>{CONFIGURATION}")
+    rhel.write(f"{STATE}/kept", "data")
+    (before,) = rhel.show("image-service", "MainPID")
+    rhel.run("sh", "-c", f"{RPM} --upgrade /srv/later/*.rpm")
+    wait_until_healthy(rhel)
+    assert rhel.show("image-service", "MainPID") != [before]
+    listed = rhel.run("sh", "-c", "rpm --query --all").split()
+    assert sorted(listed) == [f"{name}-{__version__}-2.el9.x86_64" for name in NAMES]
+    rhel.run("sh", "-c", f"{RPM} --erase {' '.join(NAMES)}")
+    assert rhel.show("image-service", "ActiveState") == ["inactive"]
+    assert rhel.status("test", "-e", "/usr/lib/image-service") != 0
+    assert rhel.run("tail", "--lines=1", f"{CONFIGURATION}.rpmsave") == "LOG_FORMAT=json"
+    assert rhel.run("cat", f"{STATE}/kept") == "data"
 
 
 @pytest.mark.soak
