@@ -126,7 +126,11 @@ def test_search_in_files_has_the_answer_among_the_first_results(
     with running_browser(tmp_path) as browser:
         for words, name in SEARCHES.items():
             browser.open(f"{search}?q={quote(words)}")
-            browser.wait_for(lambda name=name: name in first_results(browser))
+            wait_for_result(browser, name)
+
+
+def wait_for_result(browser: Browser, name: str) -> None:
+    browser.wait_for(lambda: name in first_results(browser))
 
 
 def first_results(browser: Browser) -> list[str]:
