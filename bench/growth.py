@@ -11,7 +11,6 @@ import os
 import secrets
 import time
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -37,6 +36,7 @@ from image_service.server.standalone.sample import unpack_sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from bench.servers import Server
     from bench.stage import Stage
