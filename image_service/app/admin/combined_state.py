@@ -99,7 +99,7 @@ class CombinedState:
         return merge_statuses(statuses)
 
     async def set_log_level(self, level: str) -> None:
-        """See `ServingState`: of this process, and of all serving processes, those that start too."""
+        """See `ServingState`: set it here and in all serving processes, also in those that are starting."""
         set_level(level)
         for slot in self._slots:
             slot.send("log_level", level)

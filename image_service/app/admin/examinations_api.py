@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import attrs
-from twisted.internet.defer import DeferredLock
-from twisted.internet.threads import deferToThreadPool
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
+from image_service.common.concurrency.single_flight import shielded
 from image_service.common.openapi.document import TEXT, list_schema, object_schema
-from image_service.core.errors import InvalidArguments, InvalidParameter
+from image_service.core.errors import InvalidArguments, InvalidParameter, Unavailable
 from image_service.server.web_api.messages import json_response, parse_json_object
 from image_service.server.web_api.operations import ApiOperation
 from image_service.tools.doctor.examination import Examination
@@ -17,20 +21,23 @@ from image_service.tools.doctor.outcomes import CheckStatus, describe_checks, de
 from image_service.tools.doctor.target import ImageUrl
 
 if TYPE_CHECKING:
-    from twisted.internet.base import ReactorBase
+    from twisted.internet.interfaces import IReactorFromThreads
 
     from image_service.common.openapi.document import Schemas
     from image_service.server.admin.state import ServingState
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
+MOST_SECONDS = 60.0
+"""An examination that takes longer is ended before its next check."""
 
-@attrs.frozen
+
+@attrs.define
 class ExaminationsApi:
     """Checks one image at a time, in a thread. See `AdminApi`."""
 
     _state: ServingState
-    _reactor: ReactorBase
-    _lock: DeferredLock = attrs.field(factory=DeferredLock, init=False)
+    _reactor: IReactorFromThreads
+    _is_running: bool = attrs.field(default=False, init=False)
 
     @property
     def operations(self) -> tuple[ApiOperation, ...]:
@@ -61,21 +68,50 @@ class ExaminationsApi:
     async def _examine(self, request: ApiRequest) -> ApiResponse:
         base_url = (await self._state.describe_status())["base_url"]
         examination = Examination(url=_parse_url(request.body, base_url))
+        if self._is_running:
+            raise Unavailable("another image is being checked", retry_after_seconds=10)
+        self._is_running = True  # until the thread has ended, also if the client leaves before
+        return await shielded(self._start(examination))
 
-        def work() -> ApiResponse:
-            outcomes = list(examination.run())
-            return json_response({"verdict": describe_verdict(outcomes), "checks": describe_checks(outcomes)})
+    def _start(self, examination: Examination) -> Deferred[ApiResponse]:
+        checked: Deferred[ApiResponse] = Deferred()
 
-        pool = self._reactor.getThreadPool()
-        response: ApiResponse = await self._lock.run(lambda: deferToThreadPool(self._reactor, pool, work))
-        return response
+        def end(result: ApiResponse | Failure) -> None:
+            self._is_running = False
+            checked.callback(result)  # type: ignore[arg-type] # a failure, too
+
+        def work() -> None:
+            try:
+                result: ApiResponse | Failure = _run(examination)
+            except Exception:  # noqa: BLE001 - the request gets it
+                result = Failure()
+            self._reactor.callFromThread(end, result)
+
+        # Not in a pool: the end of the process would wait for the thread, which waits for this process.
+        threading.Thread(target=work, name="examination", daemon=True).start()
+        return checked
+
+
+def _run(examination: Examination) -> ApiResponse:
+    deadline = time.monotonic() + MOST_SECONDS
+    outcomes = []
+    for outcome in examination.run():
+        outcomes.append(outcome)
+        if time.monotonic() > deadline:
+            raise Unavailable(f"the checks took more than {MOST_SECONDS:.0f} s; run image-service doctor")
+    return json_response({"verdict": describe_verdict(outcomes), "checks": describe_checks(outcomes)})
 
 
 def _parse_url(body: bytes, base_url: str) -> ImageUrl:
     match parse_json_object(body):
-        case {"url": str(url), **others} if not others and url.startswith(f"{base_url}/"):
+        case {"url": str(url), **others} if not others and _is_below(base_url, url):
             try:
                 return ImageUrl.parse(url)
             except InvalidArguments as error:
                 raise InvalidParameter(error.detail) from None
     raise InvalidParameter(f"url must be the only member, a URL of this service: {base_url}/…")
+
+
+def _is_below(base_url: str, url: str) -> bool:
+    """Return True if a URL is this service's: a proxy may serve other paths of the host."""
+    return url.startswith(f"{base_url}/") and ".." not in unquote(url).split("/")

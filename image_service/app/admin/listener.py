@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from image_service.app.admin.examinations_api import ExaminationsApi
 from image_service.app.admin.replica_figures import EXCHANGE_SECONDS, ReplicaFigures
 from image_service.server.admin.activity import COLLECT_SECONDS, Activity
 from image_service.server.admin.image_retries_api import ImageRetriesApi
@@ -47,6 +46,9 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
     Raises:
         ConfigurationError: see `start_admin`.
     """
+    # Imported here because serving processes need none of the doctor's modules.
+    from image_service.app.admin.examinations_api import ExaminationsApi  # noqa: PLC0415
+
     webhook = start_webhook(parts, settings.webhook, settings.proxies)
     activity = Activity(
         settings.snapshots.mount_stall_seconds,

@@ -39,9 +39,9 @@ STATEMENT_SECONDS = 5
 ATTEMPTS = 3
 """Of a transaction that the server has ended for another one, or whose connection turns out to be closed."""
 ESTIMATE_SECONDS = 2.0
-"""How long the bytes that rows occupy are not counted again while this process has added little."""
+"""How long a count of the bytes that rows occupy is used, unless this process adds much meanwhile."""
 ROOM_SHARE = 8
-"""Little is this part of the room: so many replicas may add as much without knowing of each other."""
+"""Much is more than this part of the room that was left: so many processes may add it at the same time."""
 _MIGRATION_LOCK = 0x696D6167652D7376
 """Of ``pg_advisory_xact_lock``: any number that other programs in the database do not use."""
 CONNECT_ARGUMENTS = {

@@ -20,6 +20,7 @@ from image_service.server.http.routes import ImageDocument
 from image_service.server.serving.digests import checksum_line, repr_digest
 from image_service.server.serving.pages import prepare_page
 from image_service.server.serving.range_stream import RangeStream, RepeatedHead, always
+from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from image_service.server.transport.exchanges.exchange import PreparedResponse, Subject
 
@@ -105,9 +106,11 @@ class ImageResponses:
             [self._images.get(ImageRequest(reader), request_id) for reader in readers], consumeErrors=True
         )
         failures = [result for is_found, result in found if not is_found]
-        for failure in failures:
-            if len(failures) == len(found) or not failure.check(NotFound, Unprocessable):
-                failure.raiseException()
+        momentary = [
+            each for each in failures if each.check(VersionLost) or not each.check(NotFound, Unprocessable)
+        ]
+        for failure in momentary or failures[: len(failures) == len(found)]:
+            failure.raiseException()
         lines = []
         for name, (is_found, composed) in zip(route.files, found, strict=True):
             if is_found:

@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from image_service.common.concurrency.circuit_breaker import PAUSE_SECONDS
-from image_service.common.concurrency.single_flight import shielded
+from image_service.common.concurrency.single_flight import SingleFlight, shielded
 from image_service.core.errors import Unavailable, UpstreamTimeout
 from image_service.server.assisted.caller import CALLER, Caller
 from image_service.server.snapshots.lookups import CachedLookup, NewestLookup
@@ -50,8 +50,10 @@ TIMEOUT_SECONDS = 2.5
 """How long a request waits for its image: firmware gives up after 5 s, and must be answered before 3."""
 ANSWER_SECONDS = 2.75
 """How long it waits for its image, and until its mount is stored, together."""
-KEEP_SECONDS = 2.0
-"""How long snapshots that are in memory only may take to be stored; what is not is tried again later."""
+STORE_SECONDS = 2.0
+"""How long mounts wait until snapshots are stored that were in memory only; it is tried again later."""
+LAST_SAVE_SECONDS = 8.0
+"""How long the end of the process waits for the store: of the 30 s before SIGKILL, clients may take 25."""
 MAX_LOOKUP_SECONDS = 1.0
 """How long a lookup is used. Meanwhile a range does not count its reader among the latest ones, and a HEAD
 does not notice that a version or an infra-env now names another base image."""
@@ -80,6 +82,7 @@ class ImageFinder:
         self.cache = cache
         self._clock = clock
         self.retention = Retention(mounts, cache, clock)
+        self._storing: SingleFlight[None, None] = SingleFlight()
 
     def cache_bytes(self) -> Mapping[str, int]:
         """Return what each of `CACHES` takes in memory."""
@@ -135,25 +138,25 @@ class ImageFinder:
         self.retention.retain(request, composed)
         return self.mounts.start_response(request.reader, composed.version)
 
-    async def save(self) -> bool:
-        """Store the mounts in progress, and those of their snapshots that are in memory only.
-
-        Returns:
-            False: not all of that is stored.
-        """
-        is_saved = await self.mounts.save()
+    async def save(self) -> None:
+        """Store the mounts in progress, and those of their snapshots that are in memory only."""
+        await self.mounts.save()
         snapshots = {version.snapshot for version in self.mounts.versions() if version.snapshot is not None}
         unstored = [each for each in snapshots if each.is_newest and not each.is_stored]
-        if not unstored:
-            return is_saved
-        # Another process may have a lock, while it waits for assisted-service.
-        keeping = Deferred.fromCoroutine(self.snapshots.keep(unstored))
-        are_kept = await keeping.addTimeout(KEEP_SECONDS, self._clock, lambda *_: False)
-        return await self.mounts.save() and are_kept
+        if unstored:
+            storing = self._storing.join(None, lambda: self.snapshots.store_again(unstored))
+            # Another process may have a lock, while it waits for assisted-service: the work goes on then.
+            await storing.addTimeout(STORE_SECONDS, self._clock, lambda *_: None)
+            await self.mounts.save()
 
     async def save_at_last(self) -> None:
-        """Store the same before the process ends; a store that has failed is tried once again."""
-        if not await self.save():
+        """Store the same before the process ends; a store that fails is tried once again."""
+        saving = Deferred.fromCoroutine(self._save_twice())
+        await saving.addTimeout(LAST_SAVE_SECONDS, self._clock, lambda *_: None)
+
+    async def _save_twice(self) -> None:
+        await self.save()
+        if any(self.snapshots.store_failing.values()):
             await deferLater(self._clock, PAUSE_SECONDS)
             await self.save()
 

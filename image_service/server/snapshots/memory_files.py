@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from image_service.core.extents import Extent
 
 MIN_FILE_BYTES = 1024 * 1024
-"""Shorter literals are copied: what bounds the bytes of all images bounds the descriptors, too."""
+"""Shorter literals are copied."""
+MAX_FILES = 64
+"""Beyond it, literals are copied: descriptors are for connections."""
+
+_files: weakref.WeakSet[LocalFile] = weakref.WeakSet()
 
 
 def move_to_memory_files(extents: ExtentMap) -> ExtentMap:
@@ -22,7 +26,7 @@ def move_to_memory_files(extents: ExtentMap) -> ExtentMap:
 
 
 def _move(extent: Extent) -> Extent:
-    if not isinstance(extent, Literal) or extent.length < MIN_FILE_BYTES:
+    if not isinstance(extent, Literal) or extent.length < MIN_FILE_BYTES or len(_files) >= MAX_FILES:
         return extent
     try:
         return MemoryExtent(_write(extent.data), 0, extent.length)
@@ -34,6 +38,7 @@ def _write(data: bytes) -> LocalFile:
     descriptor = os.memfd_create("literal")
     file = LocalFile(descriptor, len(data), "literal")
     weakref.finalize(file, os.close, descriptor)
+    _files.add(file)
     position = 0
     while position < len(data):  # one write takes at most 2 GiB
         position += os.pwrite(descriptor, memoryview(data)[position:], position)

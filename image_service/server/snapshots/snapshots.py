@@ -24,6 +24,8 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
 
+from twisted.internet.defer import Deferred, DeferredList
+
 from image_service.common.concurrency.negative_cache import NegativeCache
 from image_service.common.concurrency.single_flight import SingleFlight
 from image_service.core.errors import ImageServiceError, Unavailable, UpstreamTimeout
@@ -182,16 +184,13 @@ class Snapshots:
         """
         return await self.cache.find_generation(await self._entry(question), generation)
 
-    async def keep(self, unstored: Iterable[Snapshot]) -> bool:
-        """Store newest snapshots that are in memory only: their mounts go on in the next process then.
+    async def store_again(self, unstored: Iterable[Snapshot]) -> None:
+        """Store newest snapshots that are in memory only: their mounts go on in the next process then."""
+        await DeferredList([Deferred.fromCoroutine(self._store_again(snapshot)) for snapshot in unstored])
 
-        Returns:
-            False: the repository did not take one; the others after it are not tried.
-        """
-        for snapshot in unstored:
-            if not await self._validator.keep(snapshot):
-                return False
-        return True
+    async def _store_again(self, snapshot: Snapshot) -> None:
+        with suppress(Unavailable):  # of the store; it is tried again later
+            await self._validator.store_again(snapshot)
 
     def stored_key_of(self, question: Question) -> bytes:
         """Return what stands for a question in the repository, and in stored mounts."""

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from twisted.internet.defer import CancelledError, Deferred
 
 from image_service.app.admin.examinations_api import ExaminationsApi
-from image_service.core.errors import InvalidParameter
+from image_service.core.errors import InvalidParameter, Unavailable
 from image_service.server.web_api.messages import ApiRequest
+from image_service.tools.doctor.examination import Examination
+from tests.pytwisted import ensure_deferred
 from tests.server.snapshots.outcomes import outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twisted.internet.epollreactor import EPollReactor
+
+    from image_service.server.web_api.messages import ApiResponse
+    from image_service.tools.doctor.outcomes import CheckOutcome
 
 BASE_URL = "http://images.example.com:8080"
 
@@ -32,6 +44,8 @@ class StatusDouble:
         {"url": f"{BASE_URL}0/full.iso"},
         {"url": f"{BASE_URL}@192.0.2.1/full.iso"},
         {"url": f"{BASE_URL}/full iso"},
+        {"url": f"{BASE_URL}/../other"},
+        {"url": f"{BASE_URL}/a/%2e%2E/other"},
     ],
 )
 def test_other_urls_are_refused(body: object) -> None:
@@ -41,3 +55,33 @@ def test_other_urls_are_refused(body: object) -> None:
     request = ApiRequest("POST", operation.path, body=json.dumps(body).encode())
     with pytest.raises(InvalidParameter, match="URL"):
         outcome(operation.handler(request))  # type: ignore[arg-type] # a coroutine
+
+
+@ensure_deferred
+async def test_one_image_is_checked_at_a_time_also_if_its_client_has_left(
+    reactor: EPollReactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, ended = Event(), Deferred[None]()
+
+    def run(_: Examination) -> Iterator[CheckOutcome]:
+        go_on.wait(60)
+        yield from ()
+        if not ended.called:
+            reactor.callFromThread(reactor.callLater, 0, ended.callback, None)
+
+    monkeypatch.setattr(Examination, "run", run)
+    state: Any = StatusDouble()
+    (operation,) = ExaminationsApi(state, reactor).operations
+    request = ApiRequest("POST", operation.path, body=json.dumps({"url": f"{BASE_URL}/full.iso"}).encode())
+
+    def ask() -> Deferred[ApiResponse]:
+        return Deferred.fromCoroutine(operation.handler(request))  # type: ignore[arg-type] # a coroutine
+
+    left = ask()
+    left.addErrback(lambda failure: failure.trap(CancelledError))
+    left.cancel()
+    with pytest.raises(Unavailable, match="another image"):
+        await ask()
+    go_on.set()
+    await ended
+    assert (await ask()).status == 200

@@ -6,11 +6,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
+from image_service.common.database import postgresql
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.core.errors import InvalidRequest, StoreFailed
 from tests.common.database.statements import recorded
@@ -92,7 +94,10 @@ def test_bytes_are_counted_at_the_limit_and_estimated_far_below_it(database: Pos
     assert missing(350, 1000) == 550 - 1000  # more than an eighth of the room: counted
 
 
-def test_bytes_are_not_counted_for_each_row_above_half_of_the_limit(database: PostgresqlDatabase) -> None:
+def test_bytes_are_not_counted_for_each_row_above_half_of_the_limit(
+    database: PostgresqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "ESTIMATE_SECONDS", inf)
     for number in range(7):
         database.transact(add(number))
 

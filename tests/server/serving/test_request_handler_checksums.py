@@ -6,9 +6,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
-from twisted.internet.defer import succeed
+from twisted.internet.defer import fail, succeed
 
-from image_service.core.errors import Forbidden
+from image_service.core.errors import Forbidden, NotFound, Unavailable, Unprocessable
 from image_service.core.images.reference import ISOS, Kind
 from image_service.server.serving.digests import TIMEOUT_SECONDS
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
@@ -103,6 +103,15 @@ def test_a_file_that_cannot_be_served_now_is_not_left_out(service: Service) -> N
     statuses = [service.get(directory + name).response.status for name in NAMES[DIRECTORY]]
     assert statuses == [200, 503, 404, 200]
     assert service.get(f"{directory}SHA256SUMS").response.status == 503
+
+
+def test_a_directory_of_which_nothing_can_be_served_yet_is_not_unknown(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client would not come again."""
+    errors = iter([NotFound("no"), Unprocessable("too large"), Unavailable("wait"), NotFound("no")])
+    monkeypatch.setattr(service.world.images, "get", lambda *_: fail(next(errors)))
+    assert service.get(f"{DIRECTORY}SHA256SUMS").response.status == 503
 
 
 def test_each_version_is_hashed_once(world: World) -> None:

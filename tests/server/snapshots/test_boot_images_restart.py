@@ -384,7 +384,7 @@ def test_mount_that_began_unstored_continues_after_an_orderly_restart(world: Wor
     first = bytes_of(client.range())
     store.broken = set()
     world.assisted.failures = UPSTREAM_FAILS
-    assert outcome(world.images.save())
+    outcome(world.images.save())
     restart(world)
     assert bytes_of(client.range()) == first
     assert rounds(world) == 1
@@ -420,6 +420,25 @@ def test_snapshot_that_is_stored_late_does_not_supersede_the_next_one(world: Wor
     restart(world)
     world.assisted.failures = UPSTREAM_FAILS
     assert bytes_of(client.head()) == changed
+
+
+def test_snapshot_that_is_refused_while_it_is_stored_stays_refused(world: World, client: Client) -> None:
+    store = use_faulty_repository(world)
+    store.broken = {"add"}
+    client.range()
+    store.broken = set()
+    gate = store.gate = Deferred[None]()
+    saving = Outcome(world.images.save())
+    world.clock.advance(TTL_SECONDS)
+    world.assisted.failures = UPSTREAM_REFUSES
+    refused = client.ask()
+    store.gate = None
+    gate.callback(None)
+    assert saving.has_fired
+    assert isinstance(refused.error, Forbidden)
+    world.assisted.failures = UPSTREAM_FAILS
+    restart(world)
+    assert not client.ask().succeeded
 
 
 @pytest.mark.parametrize("broken", [{"find_layout"}, {"load"}, {"find_newest", "find_layout", "load"}])

@@ -128,23 +128,21 @@ class Validator:
         """Store the newest snapshot again, with a layout that all replicas have; mounts keep the other."""
         await self._recomposing.join(entry.snapshot.key, lambda: self._recompose(entry))
 
-    async def keep(self, snapshot: Snapshot) -> bool:
-        """Store the newest snapshot of a key that is in memory only.
-
-        Returns:
-            False: the repository did not take it.
-        """
+    async def store_again(self, snapshot: Snapshot) -> None:
+        """Store a snapshot that is in memory only, if it is the newest of its key and not refused."""
         async with self._coordination.lock(snapshot.stored_key), self._storing_lock(snapshot.key):
             cached = self._cache.get_cached_entry(snapshot.key)
             entry = None if cached is None else await self._cache.refresh(cached)
             if entry is None or entry.snapshot is not snapshot or entry.validity.is_refused:
-                return True
+                return
             await self._repository.record_validation(snapshot, entry.validity.validated_at)
+            if entry.validity.is_refused:  # since then; there was no row yet that could be marked
+                await self._repository.record_refusal(snapshot)
             self._cache.announce(entry)
-            return snapshot.is_stored
 
     async def _recompose(self, entry: CacheEntry) -> None:
-        async with self._coordination.lock(entry.snapshot.stored_key):
+        key = entry.snapshot.key
+        async with self._coordination.lock(entry.snapshot.stored_key), self._storing_lock(key):
             current = await self._cache.refresh(entry)
             if current is None or self._repository.layouts.all_have(current.snapshot.layout):
                 return
