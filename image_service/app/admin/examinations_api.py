@@ -78,7 +78,7 @@ class ExaminationsApi:
 
         def end(result: ApiResponse | Failure) -> None:
             self._is_running = False
-            checked.callback(result)  # type: ignore[arg-type] # a failure, too
+            checked.callback(result)
 
         def work() -> None:
             try:

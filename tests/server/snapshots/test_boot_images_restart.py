@@ -438,7 +438,7 @@ def test_snapshot_that_is_refused_while_it_is_stored_stays_refused(world: World,
     assert isinstance(refused.error, Forbidden)
     world.assisted.failures = UPSTREAM_FAILS
     restart(world)
-    assert not client.ask().succeeded
+    assert not client.ask(ImageRequest(client.reader)).succeeded
 
 
 @pytest.mark.parametrize("broken", [{"find_layout"}, {"load"}, {"find_newest", "find_layout", "load"}])

@@ -135,8 +135,9 @@ class Validator:
             entry = None if cached is None else await self._cache.refresh(cached)
             if entry is None or entry.snapshot is not snapshot or entry.validity.is_refused:
                 return
-            await self._repository.record_validation(snapshot, entry.validity.validated_at)
-            if entry.validity.is_refused:  # since then; there was no row yet that could be marked
+            validity = entry.validity
+            await self._repository.record_validation(snapshot, validity.validated_at)
+            if validity.is_refused:  # since then; there was no row yet that could be marked
                 await self._repository.record_refusal(snapshot)
             self._cache.announce(entry)
 
