@@ -228,7 +228,7 @@ class ProcessSettings:
     drain_timeout_seconds: float = setting("DRAIN_TIMEOUT", parse=parsers.delay, default="20")
     """Seconds that responses under way may then take before they are aborted. Both together must fit in the
     platform's grace period: 30 in Kubernetes, unless `terminationGracePeriodSeconds` is set, 10 with `podman
-    stop`."""
+    stop`. While the store of snapshots fails, the process takes up to 8 s more for it."""
 
 
 @attrs.frozen(kw_only=True)
