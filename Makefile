@@ -83,7 +83,8 @@ docs: $(VENV)/tools ## generate docs/configuration.md, docs/metrics.md and man/ 
 	$(bin)/python -m image_service.cli.settings_reference >docs/configuration.md
 	$(bin)/python -m image_service.server.observability.metrics >docs/metrics.md
 	$(bin)/python -m image_service.cli.man_pages man
-	$(bin)/python -m bench.report >docs/performance.md
+	$(bin)/python -m bench.report >docs/performance.md.new
+	mv docs/performance.md.new docs/performance.md
 
 site: .cache/site/installed ## build the site of the documents, dist/site/index.html
 	.cache/site/bin/python -m sphinx -q -W --keep-going -d .cache/site/trees docs dist/site
@@ -101,7 +102,7 @@ manifests: ## render conf/kubernetes/ from the Helm chart; needs helm
 bench: $(VENV)/tools ## run every scenario of the benchmark with small numbers; ARGS=--help lists the options
 	$(bin)/python -m bench $(ARGS)
 
-# Ended, it goes on with the next scenario.
+# A run that was ended begins with the first scenario that it had not finished.
 bench-full: $(VENV)/tools ## measure the figures of docs/performance.md, which `make docs` puts there
 	$(bin)/python -m bench --full --results bench/results $(ARGS)
 

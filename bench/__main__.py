@@ -46,6 +46,7 @@ from bench.results import Result, load, save
 from bench.scenarios import SCENARIOS
 from bench.servers import NGINX, SERVICE, LeftOut, Server, stop_on_sigterm
 from bench.stage import FULL, SMALL, Effort, Selection, Stage
+from bench.wrk import NothingReceived
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,12 +126,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--results",
         type=Path,
         metavar="DIR",
-        help="of one JSON file for each scenario, and of the same servers",
+        help="write a JSON file for each scenario there; only with all servers and no peer",
     )
     options = parser.parse_args(arguments)
     unknown = set(options.server) - {SERVICE, NGINX, *(peer.name for peer in options.peer)}
     if unknown:
         parser.error(f"unknown server: {', '.join(sorted(unknown))}")
+    if options.results and (options.server or options.peer):
+        parser.error("--results is of all servers and no peer: leave out --server and --peer")
     return options
 
 
@@ -197,6 +200,10 @@ def measure(stage: Stage, selected: Sequence[Comparison | Study], directory: Pat
                 result["findings"] = scenario.measure(stage)
         except LeftOut as reason:
             result["left_out"] = str(reason)
+        except NothingReceived as reason:
+            if stage.effort.full or stage.effort.seconds > 1:
+                raise
+            result["left_out"] = f"{reason}: one second is too short, or the server is broken"
         if directory and not ("left_out" in result and measured):
             save(directory, result)
         yield result

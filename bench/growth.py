@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 import time
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -36,7 +38,6 @@ from image_service.server.standalone.sample import unpack_sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from bench.servers import Server
     from bench.stage import Stage
@@ -75,10 +76,14 @@ class _Site:
 
 def study_growth(stage: Stage, many: tuple[int, int] = MANY, turns: int = 20) -> Iterator[Figure]:
     """Compare the CPU time of first requests with many infra-envs and base images and with few."""
+    programs = find_programs()
+    if programs is None:
+        raise LeftOut("PostgreSQL is not installed")
     for name in DATABASES:
         with ExitStack() as stack:
             upstream = upstream_environment(start_upstream(stack, stage, _CONFIG_KIB))
-            sites = [_start(stack, stage, name, size, upstream) for size in (FEW, many)]
+            of_database = programs if name == "PostgreSQL" else None
+            sites = [_start(stack, stage, of_database, size, upstream) for size in (FEW, many)]
             samples: tuple[list[float], list[float]] = ([], [])
             for turn in range(turns + _UNCOUNTED_TURNS):
                 for which in (0, 1) if turn % 2 else (1, 0):
@@ -93,20 +98,21 @@ def study_growth(stage: Stage, many: tuple[int, int] = MANY, turns: int = 20) ->
 
 
 def _start(
-    stack: ExitStack, stage: Stage, database: str, size: tuple[int, int], environment: Mapping[str, str]
+    stack: ExitStack,
+    stage: Stage,
+    postgres_programs: Path | None,
+    size: tuple[int, int],
+    environment: Mapping[str, str],
 ) -> _Site:
     infra_envs, bases = size
-    directory = stage.directory / f"{database}-{infra_envs}"
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory)))
     images = list(_make_bases(directory, bases))
     (directory / "data").mkdir()
     pids: tuple[int, ...] = ()
-    if database == "SQLite":
+    if postgres_programs is None:
         filled: Database = SqliteDatabase(directory / "data" / DATABASE_FILE, TABLES, SCHEMA_VERSION)
     else:
-        programs = find_programs()
-        if programs is None:
-            raise LeftOut("PostgreSQL is not installed")
-        postgres = stack.enter_context(running_postgres(programs))
+        postgres = stack.enter_context(running_postgres(postgres_programs))
         url, secret = postgres.create_database(), directory / "instance-secret"
         secret.write_text(f"{secrets.token_hex(32)}\n")
         environment = {**environment, "DATABASE_URL": url, "INSTANCE_SECRET_FILE": str(secret)}
@@ -120,7 +126,6 @@ def _start(
 
 
 def _make_bases(directory: Path, number: int) -> Iterator[Path]:
-    directory.mkdir()
     sample = unpack_sample(directory)
     for count in range(number):
         path = directory / f"base-{count}.iso"

@@ -71,8 +71,7 @@ def study_conversion(
         remove = partial(out.unlink, missing_ok=True)
         own = Way(_TOOLKIT, partial(run, *convert, *(() if digests else ("--no-digest",))), remove)
         peer = Way("qemu-img and sha256sum" if digests else "qemu-img", convert_by_qemu_img, remove)
-        # The CPU time of a program in its sandbox does not reach this process.
-        yield from (each for each in compare(stage.effort.rounds, own, peer) if "CPU" not in each.what)
+        yield from _compare_times(stage.effort.rounds, own, peer)
 
 
 def study_iso_customization(stage: Stage) -> Iterator[Figure]:
@@ -111,7 +110,8 @@ def study_disk_customization(stage: Stage) -> Iterator[Figure]:
         own = Way(_TOOLKIT, partial(run, *customize, "--scratch", directory), copy)
         upload = ("mkdir-p", "/ignition", ":", "upload", config, "/ignition/config.ign")
         by_guestfish = (guestfish, "--format=raw", "-a", disk, "-m", "/dev/sda3", *upload)
-        yield from compare(stage.effort.rounds, own, Way("guestfish", partial(run, *by_guestfish), copy))
+        peer = Way("guestfish", partial(run, *by_guestfish), copy)
+        yield from _compare_times(stage.effort.rounds, own, peer)
 
 
 def study_transfers(stage: Stage, *, mebibytes: int) -> Iterator[Figure]:
@@ -151,6 +151,11 @@ def study_transfers(stage: Stage, *, mebibytes: int) -> Iterator[Figure]:
         own = Way(_TOOLKIT, partial(run_with, *fetch, "--scratch", name), remove)
         for figure in compare(stage.effort.rounds, own, Way("aws s3 cp", fetch_by_aws, remove)):
             yield attrs.evolve(figure, what=f"fetch: {figure.what}")
+
+
+def _compare_times(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
+    """Compare without CPU time: this process does not get that of the toolkit's programs in their sandbox."""
+    return (figure for figure in compare(rounds, own, peer) if "CPU" not in figure.what)
 
 
 @contextmanager

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from bench.servers import Server
 
-_CODE = ("image_service", "bench", ":!bench/results", ":!bench/performance.template")
+_CODE = (
+    "image_service",
+    "bench",
+    ":!bench/results",
+    ":!bench/performance.template",
+    "tests/jobs/noisy_tenants.py",
+    "tests/jobs/running_role.py",
+    "tests/jobs/tenant_clients.py",
+    "tests/toolkit/coreos_disk.py",
+)
 _CPU_MODEL = re.compile(r"^model name\s*: (.*)$", re.MULTILINE)
 
 
@@ -42,7 +51,7 @@ def describe(directory: Path) -> dict[str, str]:
 
 def code_commit() -> str:
     """Return the last commit that changed the measured code, with "+" if it has changes since."""
-    commit, changes = _git("log", "-1", "--format=%h"), _git("status", "--porcelain")
+    commit, changes = _git("log", "-1", "--format=%h", "--abbrev=8"), _git("status", "--porcelain")
     return f"{commit or 'no commit'}{'+' if changes else ''}"
 
 

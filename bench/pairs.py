@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,8 +15,7 @@ from bench.study import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-_PR_SET_CHILD_SUBREAPER = 36
+    from pathlib import Path
 
 
 def _do_nothing() -> None:
@@ -42,13 +39,9 @@ class Way:
     def measure(self) -> tuple[float, float]:
         """Return seconds and CPU seconds."""
         self.prepare()
-        _adopt_orphans()
-        children, cpu, started_at = _children(), _cpu_seconds(), time.monotonic()
+        cpu, started_at = _cpu_seconds(), time.monotonic()
         self.work()
-        seconds = time.monotonic() - started_at
-        for orphan in _children() - children:
-            os.waitpid(orphan, 0)
-        return seconds, _cpu_seconds() - cpu
+        return time.monotonic() - started_at, _cpu_seconds() - cpu
 
 
 def compare(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
@@ -75,16 +68,6 @@ def compare(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
 def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> None:
     """Run a command with more variables, and drop its output; raises CalledProcessError if it fails."""
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of those whose parent has exited: bwrap does not wait for its child, the program."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _children() -> set[int]:
-    threads = Path("/proc/self/task").iterdir()
-    return {int(child) for thread in threads for child in (thread / "children").read_text().split()}
 
 
 def _cpu_seconds() -> float:

@@ -1,13 +1,14 @@
 """Tables of results, and docs/performance.md: ``python -m bench.report >docs/performance.md``.
 
 The page is bench/performance.template with the tables of bench/results. In the template, ``{{tables}}`` are
-the tables, ``{{machines}}`` what the figures depend on, ``{{SCENARIO | FIGURE}}`` a median (of a comparison:
-throughput or CPU, divided by nginx's), and ``{{SCENARIO}}`` the commit and date of a measurement.
+the tables, ``{{machines}}`` what the figures depend on, and ``{{PATTERN | FIGURE}}`` the least and the
+greatest median of the scenarios whose names match (of a comparison: throughput or CPU, divided by nginx's).
 """
 
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,17 +30,18 @@ _SMALL = (
 
 def render_page() -> str:
     """Return docs/performance.md."""
-    found = [result for scenario in SCENARIOS if (result := load(RESULTS, scenario.name))]
-    by_name = {result["scenario"]: result for result in found}
+    results = {scenario.name: load(RESULTS, scenario.name) for scenario in SCENARIOS}
+    found = [result for result in results.values() if result]
+    missing = [name for name, result in results.items() if not result]
 
     def replacement(placeholder: re.Match[str]) -> str:
-        scenario, _, figure = placeholder[1].partition(" | ")
-        if scenario == "tables":
-            return "\n".join(_tables(found))
-        if scenario == "machines":
+        pattern, _, figure = placeholder[1].partition(" | ")
+        if pattern == "tables":
+            return "\n".join(_tables(found, missing))
+        if pattern == "machines":
             return "\n".join(_machines(found))
-        result = by_name[scenario]
-        return _number(_median(result, figure)) if figure else _measured(result)
+        medians = [_median(each, figure) for each in found if fnmatchcase(each["scenario"], pattern)]
+        return " to ".join(dict.fromkeys(_number(value) for value in (min(medians), max(medians))))
 
     return re.sub(r"\{\{([^{}]+)\}\}", replacement, _TEMPLATE.read_text())
 
@@ -65,7 +67,7 @@ def _machines(results: Sequence[Result]) -> Iterator[str]:
     )
 
 
-def _tables(results: Sequence[Result]) -> Iterator[str]:
+def _tables(results: Sequence[Result], missing: Sequence[str] = ()) -> Iterator[str]:
     comparisons = [result for result in results if "comparison" in result]
     studies = [result for result in results if "comparison" not in result]
     if comparisons:
@@ -74,6 +76,8 @@ def _tables(results: Sequence[Result]) -> Iterator[str]:
         yield ""
     if studies:
         yield from _finding_table(studies)
+    if missing:
+        yield from ("", f"Not measured yet: {'; '.join(missing)}.")
 
 
 def _comparison_table(results: Sequence[Result]) -> Iterator[str]:
@@ -131,8 +135,10 @@ def _median(result: Result, figure: str) -> float:
 
 
 def _measured(result: Result) -> str:
+    effort = result["effort"]
+    numbers = f", {effort['rounds']} × {effort['seconds']} s" if effort else ""  # noqa: RUF001 - a product
     load_average = f", load {result['load_average']:g}" if "load_average" in result else ""
-    return f"{result['commit']}, {result['date']}{load_average}"
+    return f"{result['commit']}, {result['date']}{numbers}{load_average}"
 
 
 def _cost(comparison: ComparisonResult, cost: Cost | None) -> str:

@@ -232,7 +232,7 @@ def program(name: str) -> str:
     """Return the path of a program, root's included; raises LeftOut if it is missing."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if found is None:
-        raise LeftOut(f"{name} is not installed")
+        raise LeftOut(f"{name} is not installed: `make deps` installs most programs")
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from bench.servers import LeftOut, program
+from bench.servers import program
 
 _SCRIPT = Path(__file__).with_name("wrk.lua")
 _SUMMARY = re.compile(r"^SUMMARY ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+)$", re.MULTILINE)
@@ -28,6 +28,10 @@ class Traffic:
     requests: int
     bytes: int
     seconds: float
+
+
+class NothingReceived(SystemExit):
+    """A server sent nothing: it is broken, or the machine is too busy for so few seconds."""
 
 
 def run_wrk(  # noqa: PLR0913 - what a range is has defaults
@@ -51,7 +55,7 @@ def run_wrk(  # noqa: PLR0913 - what a range is has defaults
 
     Raises:
         SystemExit: a connection failed, or a response was not 2xx.
-        LeftOut: nothing was received, because the machine is too busy.
+        NothingReceived: no byte came.
     """
     command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "60s"]
     environment = {**os.environ, "FILE_BYTES": str(file_bytes), "FIRST_BYTE": str(first_byte)}
@@ -63,5 +67,5 @@ def run_wrk(  # noqa: PLR0913 - what a range is has defaults
     if summary is None or int(summary[4]):
         raise SystemExit(f"wrk failed at {url}:\n{result.stdout}{result.stderr}")
     if not int(summary[2]):
-        raise LeftOut(f"nothing was received in {seconds} s: the machine is too busy for so few")
+        raise NothingReceived(f"nothing was received in {seconds} s from {url}")
     return Traffic(int(summary[1]), int(summary[2]), int(summary[3]) / 1e6)
