@@ -135,6 +135,10 @@ def _open_statement(options: argparse.Namespace) -> DiskStatement | None:
         raise InvalidArguments(
             "--statement is of a copy with its SHA-256: not with --in-place or --no-digest"
         )
+    if options.disk.exists() and not options.disk.is_file():
+        raise InvalidArguments(
+            f"--statement is of a copy of a file, and {options.disk} is not one: copy it into a file first"
+        )
     # Imported here because it takes a while, and most calls write none.
     from image_service.toolkit.commands.disk_statement import DiskStatement  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ members of --json; sizes and offsets are bytes:
                       left out)
   safe, reasons       whether programs may open the image; why not
   warnings            in what the OVF of an OVA differs from its files and its disk, whose headers count
-  left_out[]          what was not done, because nobody asked for it and it takes long
+  left_out[]          what inspect did not do because the file has more than 16 GiB and --digest was not given
   image               format, subformat, size, actual_size (allocated), virtual_size (null: unreadable)
   partition_table     null, or scheme, sector_size, uuid, hybrid, faults (the table is known all the same),
                       damage (null, or why it is not)
@@ -57,8 +57,8 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--digest",
         action=argparse.BooleanOptionalAction,
-        help="compute the SHA-256 of FILE, and compare an OVA with its manifest (default: if FILE has at most"
-        f" {HASHED_BYTES >> 30} GiB)",
+        help=f"compute the SHA-256 of FILE (default: if FILE has at most {HASHED_BYTES >> 30} GiB);"
+        " --no-digest does not compare an OVA with its manifest either",
     )
     add_common_arguments(parser)
     parser.set_defaults(run=run)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HASHED_BYTES = 16 * 1024**3
 """The largest file whose SHA-256 is computed without a request."""
-_LEFT_OUT = f"SHA-256, and a comparison with the manifest of an OVA: more than {HASHED_BYTES >> 30} GiB"
+_LEFT_OUT = f"SHA-256: more than {HASHED_BYTES >> 30} GiB"
 
 _MAX_READ_BYTES = 16 * 1024 * 1024  # a Windows takes two million, for the directory System32
 
@@ -42,7 +42,7 @@ class ImageDescription:
         sha256: of the file; None: it was not computed.
         reasons: why it is not safe; none: it is.
         warnings: in what the descriptor of an OVA differs from the rest of it.
-        left_out: what was not done, because nobody asked for it and it takes long.
+        left_out: what was not done, because the file has more than `HASHED_BYTES` and `digest` was None.
         content: None: the image is not safe.
         systems: None: likewise.
     """
@@ -84,8 +84,8 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool | None = Non
     Args:
         path: of a file or block device.
         workspace: its limits are kept; nothing is written.
-        digest: compute the SHA-256 of the file, and compare an OVA with its manifest; None: unless the file
-            has more than `HASHED_BYTES`.
+        digest: compute the SHA-256 of the file; None: unless it has more than `HASHED_BYTES`. Only False
+            leaves out the comparison of an OVA with its manifest.
 
     Raises:
         OSError: the file cannot be read.
@@ -104,8 +104,8 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool | None = Non
                 reasons = (error.detail,)
         is_hashable = assessment.size and not assessment.reasons  # an unsafe file may be 8 EiB of holes
         leaves_out = is_hashable and digest is None and assessment.size > HASHED_BYTES
-        hashes = is_hashable and digest is not False and not leaves_out
-        if hashes and (damage := check_manifest(descriptor, assessment, workspace.pace)):
+        reads_all = is_hashable and digest is not False
+        if reads_all and (damage := check_manifest(descriptor, assessment, workspace.pace)):
             reasons = (*reasons, damage)
         return ImageDescription(
             format=assessment.content,
@@ -113,7 +113,7 @@ def inspect_image(path: Path, workspace: Workspace, *, digest: bool | None = Non
             size=assessment.size,
             actual_size=os.fstat(descriptor).st_blocks * SECTOR_BYTES,
             virtual_size=disk.virtual_size if disk else None,
-            sha256=sha256_of(descriptor, workspace.pace) if hashes else None,
+            sha256=sha256_of(descriptor, workspace.pace) if reads_all and not leaves_out else None,
             reasons=reasons,
             warnings=assessment.warnings,
             left_out=(_LEFT_OUT,) if leaves_out else (),

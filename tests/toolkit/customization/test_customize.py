@@ -56,6 +56,13 @@ def customize(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CallCustomi
     return lambda *words: call(capsys, *words, *arguments, f"--scratch={tmp_path}")
 
 
+def write_key(directory: Path) -> Path:
+    key = directory / "key.pem"
+    private = ed25519.Ed25519PrivateKey.generate()
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return key
+
+
 def as_raw(image: Path, image_format: str) -> Path:
     if image_format == "raw":
         return image
@@ -339,9 +346,7 @@ def test_statement_of_a_copy_is_verified(
     tmp_path: Path, customize: CallCustomize, image_format: str, options: tuple[str, ...], *, grows: bool
 ) -> None:
     disk = as_format(build_disk(tmp_path), image_format, *options)
-    out, key = tmp_path / "out", tmp_path / "key.pem"
-    private = ed25519.Ed25519PrivateKey.generate()
-    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    out, key = tmp_path / "out", write_key(tmp_path)
     statement = tmp_path / "out.intoto.json"
     report = customize(disk, out, f"--statement={statement}", f"--signing-key={key}")
     assert report["exit"] == 0, report
@@ -361,13 +366,20 @@ def test_statement_of_a_copy_is_verified(
     assert undo(lambda at, length: content[at : at + length], len(content), stated).faults
 
 
+def test_statement_of_a_device_is_refused(tmp_path: Path, customize: CallCustomize) -> None:
+    out, statement = tmp_path / "out", tmp_path / "s"
+    options = (f"--statement={statement}", f"--signing-key={write_key(tmp_path)}")
+    report = customize("/dev/null", out, *options)
+    assert report["exit"] == 2
+    assert "--statement is of a copy of a file, and /dev/null is not one" in report["error"]["reason"]
+    assert not statement.exists()
+
+
 @pytest.mark.parametrize("arguments", [["--in-place"], ["out", "--no-digest"]])
 def test_statement_that_cannot_be_made_is_refused(
     tmp_path: Path, customize: CallCustomize, arguments: list[str]
 ) -> None:
-    key = tmp_path / "key.pem"
-    private = ed25519.Ed25519PrivateKey.generate()
-    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    key = write_key(tmp_path)
     disk = build_disk(tmp_path)
     before = disk.read_bytes()
     words = [str(tmp_path / word) if word.startswith("out") else word for word in arguments]

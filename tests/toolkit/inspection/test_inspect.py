@@ -97,10 +97,31 @@ def test_digest_of_a_large_file_is_left_out_and_said_unless_it_is_wanted(
     _, wanted = inspect(disk, "--digest")
 
     assert report["input"]["sha256"] is None
-    assert report["left_out"] == ["SHA-256, and a comparison with the manifest of an OVA: more than 16 GiB"]
+    assert report["left_out"] == ["SHA-256: more than 16 GiB"]
     assert (wanted["input"]["sha256"], wanted["left_out"]) == (digest, [])
     assert main(["inspect", str(disk)]) == 0
     assert f"left out          {report['left_out'][0]}; --digest" in capsys.readouterr().out
+
+
+def test_large_ova_is_compared_with_its_manifest(
+    tmp_path: Path, inspect: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, image = tmp_path / "raw", tmp_path / "disk.ova"
+    raw.write_bytes(bytes(1 << 20))
+    assert main(["convert", str(raw), str(image), "--scratch", str(tmp_path)]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(HASHED_BYTES, 0)
+    status, report = inspect(image)
+    assert (status, report["safe"], len(report["left_out"])) == (0, True, 1)
+    content = image.read_bytes()
+    digest = content[content.index(b"disk1.vmdk)= ") :].split()[1]
+    image.write_bytes(content.replace(digest, b"0" * len(digest)))
+
+    status, report = inspect(image)
+
+    assert (status, report["safe"]) == (6, False)
+    assert "disk-disk1.vmdk in the OVA has the SHA256" in report["reasons"][0]
+    assert inspect(image, "--no-digest")[1]["safe"]
 
 
 def test_sparse_disk_of_8_tib_is_described_by_few_reads(tmp_path: Path, inspect: Any) -> None:
