@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -33,6 +34,14 @@ STATE = "/var/lib/private/image-service"
 CONFIGURATION = "/etc/image-service/image-service.env"
 HEALTH = ("image-service", "health")
 SOCKET = "unix:/run/image-service-jobs/jobs.sock"
+REQUIRED_BY_RPMS = {
+    "image-service": {"python3.12", "systemd", "shadow-utils"},
+    "image-service-jobs": {
+        f"image-service = {__version__}-2.el9",
+        *("python3.12", "systemd", "shadow-utils", "bubblewrap", "e2fsprogs", "qemu-img"),
+    },
+    "image-service-toolkit": {"python3.12"},
+}
 RPM = "rpm --force-debian --nodeps"
 LIKE_RHEL = (
     "apt-get update && apt-get install --yes --no-install-recommends rpm && rm -r /var/lib/apt/lists"
@@ -310,7 +319,9 @@ def test_rpms_run_the_service_and_leave_data_and_configuration(rhel: Machine) ->
     wait_until_healthy(rhel)
     assert rhel.show("image-service", "MainPID") != [before]
     listed = rhel.run("sh", "-c", "rpm --query --all").split()
-    assert sorted(listed) == [f"{name}-{__version__}-2.el9.x86_64" for name in NAMES]
+    assert sorted(listed) == [f"{name}-{__version__}-2.el9.{platform.machine()}" for name in NAMES]
+    for name, required in REQUIRED_BY_RPMS.items():
+        assert required <= set(rhel.run("rpm", "--query", "--requires", name).splitlines())
     rhel.run("sh", "-c", f"{RPM} --erase {' '.join(NAMES)}")
     assert rhel.show("image-service", "ActiveState") == ["inactive"]
     assert rhel.status("test", "-e", "/usr/lib/image-service") != 0

@@ -41,17 +41,15 @@ function upstreamFact({ standalone, upstream }) {
 }
 
 /** Return how clients reach the service, and what else its operator may choose. */
-function clientsFact({ base_url: base, connections, requests }) {
+function clientsFact({ base_url: base, standalone, connections, requests }) {
   const isOwn = LOOPBACK.has(new URL(base).hostname);
+  const remedy =
+    isOwn && standalone ? "LISTEN_ADDRESS=0.0.0.0 serves others" : "IMAGE_SERVICE_BASE_URL chooses another address";
   return [
     number(connections, "connection"),
     second(`${number(requests, "request")} in progress`),
     second(`URLs begin with ${base}`),
-    second(
-      isOwn
-        ? "which only this machine reaches: LISTEN_ADDRESS=0.0.0.0 serves others"
-        : "IMAGE_SERVICE_BASE_URL chooses another address",
-    ),
+    second(isOwn ? `which only this machine reaches: ${remedy}` : remedy),
   ];
 }
 
