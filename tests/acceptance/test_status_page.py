@@ -92,6 +92,16 @@ def test_state_of_the_service_is_shown(page: Page) -> None:
         assert text in facts
 
 
+def test_remedy_suits_a_service_with_assisted_service(page: Page) -> None:
+    facts = page.browser.run("""
+        const { service } = await import(new URL("static/sections.js", location));
+        const status = await (await fetch("api/v1/status")).json();
+        service.draw({ ...status, standalone: false });
+        return document.querySelector("#service dl").textContent;
+    """)
+    assert "only this machine reaches: IMAGE_SERVICE_BASE_URL chooses another address" in str(facts)
+
+
 def test_last_hour_is_shown(page: Page) -> None:
     fetch(page.image_url("full.iso"))
     page.browser.wait_for(lambda: re.search(r"[1-9]\d* request", page.browser.texts("#activity dl")[0]))
@@ -345,6 +355,7 @@ def test_image_is_made_changed_copied_and_deleted(page: Page) -> None:
     fill(page, config=config)
     browser.wait_for(lambda: check.text.startswith("valid, ") and "of at most 64.0 MiB" in check.text)
     urls = submitted(page, "Images of lab")
+    assert browser.find("#infra-env-urls .examination").value_of_css_property("display") != "none"
     assert urls["Download by curl"] == f"curl -fo full.iso '{urls['ISO']}'"
     for name in ("ISO", "SHA-256 of the ISO", "Minimal ISO", "iPXE script", "Kernel", "Initrd"):
         assert page.site.service.get_image(f"/{urls[name].split('/', 3)[3]}", method="HEAD").status == 200, (
