@@ -18,7 +18,7 @@ from bench.growth import DATABASES
 from bench.results import RESULTS, Finding, Result, Target, load, meets, spread
 from bench.scenarios import SCENARIOS
 from bench.servers import NGINX, SERVICE, LeftOut
-from bench.stage import SMALL, Stage
+from bench.stage import SMALL, Effort, Stage
 from bench.study import Figure, Study
 from bench.wrk import NothingReceived
 from tests.acceptance.clients import needs_client
@@ -192,9 +192,9 @@ def test_scenario_that_cannot_be_measured_keeps_its_result_and_the_others_run(
     assert [*measure(stage, [study("three", leave_out)], tmp_path)] == [load(tmp_path, "three")]
 
 
-@pytest.mark.parametrize("numbers", [{"full": True}, {"seconds": 2}])
+@pytest.mark.parametrize("longer", [attrs.evolve(SMALL, full=True), attrs.evolve(SMALL, seconds=2)])
 def test_server_that_sends_nothing_ends_the_run_unless_it_was_one_second_long(
-    stage: Stage, numbers: dict[str, int]
+    stage: Stage, longer: Effort
 ) -> None:
     def receive_nothing(_: Stage) -> Iterator[Figure]:
         raise NothingReceived("nothing")
@@ -202,7 +202,7 @@ def test_server_that_sends_nothing_ends_the_run_unless_it_was_one_second_long(
     scenario = Study("one", receive_nothing)
     (result,) = measure(stage, [scenario], None)
     assert result["left_out"].startswith("nothing: ")
-    stage.effort = attrs.evolve(SMALL, **numbers)
+    stage.effort = longer
     with pytest.raises(NothingReceived):
         list(measure(stage, [scenario], None))
 
