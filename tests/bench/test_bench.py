@@ -46,7 +46,7 @@ def run(*arguments: str | Path) -> str:
 
 def run_scenarios(pattern: str, directory: Path) -> tuple[list[Result], str]:
     """Return the results of scenarios with small numbers, and what the command printed."""
-    results = directory / "results" / re.sub("[^a-z]", "", pattern)
+    results = directory / "results" / re.sub("[^A-Za-z0-9]", "", pattern)
     output = run("bench", "--directory", directory, "--scenario", pattern, "--results", results)
     return [json.loads(file.read_text()) for file in sorted(results.iterdir())], output
 
