@@ -143,9 +143,10 @@ class PostgresqlDatabase:
         return postgresql_dialect.insert(table)
 
     def missing_bytes(self, connection: sa.Connection, needed_bytes: int, max_bytes: int) -> int:
-        """Return how many bytes are to be removed, by a count of a moment ago and what was added since.
+        """Return by how many bytes the rows exceed the limit once a transaction has added some.
 
-        A count reads all rows: what takes little of the room that was left needs no other one.
+        PostgreSQL reads all rows to count their bytes. This process counts them again after
+        `ESTIMATE_SECONDS`, or when it has added more than a part of the room that was left (`ROOM_SHARE`).
         """
         self._added += needed_bytes
         is_recent = time.monotonic() < self._counted_at + ESTIMATE_SECONDS

@@ -42,7 +42,8 @@ class ImageDescription:
         sha256: of the file; None: it was not computed.
         reasons: why it is not safe; none: it is.
         warnings: in what the descriptor of an OVA differs from the rest of it.
-        left_out: what was not done, because the file has more than `HASHED_BYTES` and `digest` was None.
+        left_out: what `inspect_image` did not compute, because the file is larger than `HASHED_BYTES` and
+            the caller did not ask for its digest.
         content: None: the image is not safe.
         systems: None: likewise.
     """

@@ -83,7 +83,8 @@ class Validator:
         self._count = count
         self._revalidations: SingleFlight[SnapshotKey, None] = SingleFlight()
         self._recomposing: SingleFlight[SnapshotKey, None] = SingleFlight()
-        # What is stored again must not come after what has superseded it: a process alone has no other lock.
+        # `store_again` must not write an old snapshot after `_accept` has written its successor. With one
+        # process, the lock of `Coordination` excludes nobody.
         self._storing: WeakValueDictionary[SnapshotKey, DeferredLock] = WeakValueDictionary()
 
     def is_due(self, entry: CacheEntry) -> bool:
