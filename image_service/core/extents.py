@@ -30,15 +30,6 @@ class FileExtent:
         return FileExtent(self.file, self.offset + start, stop - start)
 
 
-@attrs.define(unsafe_hash=True)
-class MemoryExtent(FileExtent):
-    """Bytes in memory that are sent like those of a file, without a copy; treat it as frozen."""
-
-    def slice(self, start: int, stop: int) -> MemoryExtent:
-        """Return the bytes from ``start`` up to ``stop``, relative to the extent."""
-        return MemoryExtent(self.file, self.offset + start, stop - start)
-
-
 @attrs.frozen
 class Literal:
     """Bytes in memory."""
@@ -106,10 +97,9 @@ class ExtentMap:
         return self._starts[-1]
 
     @property
-    def bytes_in_memory(self) -> int:
-        """How many bytes are in memory."""
-        in_memory = (extent for extent in self.extents if isinstance(extent, (Literal, MemoryExtent)))
-        return sum(extent.length for extent in in_memory)
+    def literal_bytes(self) -> int:
+        """Bytes in memory."""
+        return sum(extent.length for extent in self.extents if isinstance(extent, Literal))
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read bytes; fewer than `length` only at the end. Blocks until those of files are resident."""

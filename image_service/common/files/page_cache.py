@@ -85,7 +85,7 @@ class PageCache:
         except BlockingIOError:
             return False
         except OSError as error:  # a disk error recurs when the bytes are sent
-            return error.errno != errno.EOPNOTSUPP or self._is_in_memory(file)
+            return error.errno != errno.EOPNOTSUPP
         return True
 
     def _is_in_memory(self, file: BaseFile) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import attrs
 
 from image_service.core.errors import Unprocessable
-from image_service.core.extents import FileExtent, Literal, MemoryExtent, Zeros
+from image_service.core.extents import FileExtent, Literal, Zeros
 from image_service.core.families.coreos.live_iso import LiveIso, read_live_iso
 from image_service.core.families.iso_layout import BootPart
 from image_service.core.formats.reading import read_exactly
@@ -178,9 +178,9 @@ def state_image(  # noqa: PLR0913 - each is a member of the statement
         if not is_whole:
             tail.append(_state_excerpt(extent, position, purpose, base))
         elif position >= stated.length:
-            source = extent.offset if _is_on_disk(extent) else None
+            source = extent.offset if isinstance(extent, FileExtent) else None
             tail.append(StatedTail(position, extent.length, _digest(extent), purpose, source))
-        elif not _is_on_disk(extent):
+        elif not isinstance(extent, FileExtent):
             beneath = _beneath(base.file.read_at, position, extent.length, left)
             left -= extent.length if isinstance(beneath, Literal) else 0
             overlays.append(StatedOverlay(position, extent.length, _digest(extent), purpose, beneath))
@@ -250,16 +250,12 @@ def contains_whole(image: BootImage, base: BaseImage) -> bool:
     for extent in image.extents.extents:
         if position < base.file.size < position + extent.length:
             return False
-        if _is_on_disk(extent) and (
+        if isinstance(extent, FileExtent) and (
             extent.file is not base.file or extent.offset != position < base.file.size
         ):
             return False
         position += extent.length
     return position >= base.file.size
-
-
-def _is_on_disk(extent: Extent) -> TypeGuard[FileExtent]:
-    return isinstance(extent, FileExtent) and not isinstance(extent, MemoryExtent)
 
 
 def _split(extents: Iterable[Extent]) -> Iterator[Extent]:
@@ -271,7 +267,7 @@ def _split(extents: Iterable[Extent]) -> Iterator[Extent]:
 
 def _state_excerpt(extent: Extent, position: int, purpose: Purpose, base: BaseImage) -> StatedTail:
     source = None
-    if _is_on_disk(extent):
+    if isinstance(extent, FileExtent):
         is_base = extent.file is base.file
         source, purpose = (extent.offset, Purpose.BASE) if is_base else (None, Purpose.DERIVED)
     return StatedTail(position, extent.length, _digest(extent), purpose, source)

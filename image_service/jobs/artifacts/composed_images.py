@@ -98,4 +98,4 @@ def _base(compose: Compose) -> ComposeBase:
 
 def _held_bytes(representation: Representation) -> int:
     extents = representation.image.extents
-    return ENTRY_BYTES + extents.bytes_in_memory + _EXTENT_BYTES * len(extents.extents)
+    return ENTRY_BYTES + extents.literal_bytes + _EXTENT_BYTES * len(extents.extents)

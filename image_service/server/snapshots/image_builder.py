@@ -18,7 +18,6 @@ from image_service.core.images.compose import TOO_LARGE, compose
 from image_service.core.images.live import compose_config_medium, compose_live, compose_live_initrd
 from image_service.core.images.netboot import compose_initrd_addrsize, compose_pxe_initrd
 from image_service.core.images.reference import ImageRef, Kind
-from image_service.server.snapshots.memory_files import MIN_FILE_BYTES, move_to_memory_files
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -95,11 +94,9 @@ class ImageBuilder:
             ImageServiceError: they do not fit, or something derived from the base is not ready.
         """
         image = await self._build(ref, base, customization, layout)
-        if customization.ramdisk is not None:
-            image = await self.in_thread(partial(_add_doubts, image, customization.ramdisk))
-        if image.extents.bytes_in_memory < MIN_FILE_BYTES:
+        if customization.ramdisk is None:
             return image
-        return await self.in_thread(partial(_move_to_files, image))
+        return await self.in_thread(partial(_add_doubts, image, customization.ramdisk))
 
     async def _build(
         self, ref: ImageRef, base: BaseImage, customization: Customization, layout: ByteLayout
@@ -172,10 +169,6 @@ def _add_doubts(image: BootImage, ramdisk: bytes) -> BootImage:
     except FormatError as error:
         doubts = (error.detail,)
     return attrs.evolve(image, doubts=tuple(f"the machine may lack files: {doubt}" for doubt in doubts))
-
-
-def _move_to_files(image: BootImage) -> BootImage:
-    return attrs.evolve(image, extents=move_to_memory_files(image.extents))
 
 
 def _file_name(ref: ImageRef, base: BaseImage) -> str:

@@ -75,7 +75,7 @@ class ComposedVersion:
     @property
     def held_bytes(self) -> int:
         """What it holds in memory, about: the bytes that are not the base's, and what is around them."""
-        return self.representation.image.extents.bytes_in_memory + COMPOSED_OVERHEAD_BYTES
+        return self.representation.image.extents.literal_bytes + COMPOSED_OVERHEAD_BYTES
 
     def is_named_by(self, request: ImageRequest) -> bool:
         """Return True if a request's validators name it."""

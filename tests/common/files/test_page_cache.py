@@ -295,21 +295,6 @@ def test_file_in_memory_is_always_resident(page_cache: PageCache) -> None:
         assert read(page_cache, file, 200_000, 1) == b""
 
 
-@pytest.mark.usefixtures("cachestat")
-def test_region_in_memory_is_asked_about_once(page_cache: PageCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def ask(descriptor: int, offset: int, length: int) -> bool | None:
-        asked.append(length)
-        return is_cached(descriptor, offset, length)
-
-    monkeypatch.setattr("image_service.common.files.page_cache.is_cached", ask)
-    with base_file(CONTENT) as file:
-        for offset in range(0, REGION_BYTES, PAGE):
-            assert holds(page_cache, file, offset, PAGE)
-    assert asked == [PAGE, REGION_BYTES]
-
-
 @ensure_deferred
 async def test_disk_error_fails_the_prefetch(page_cache: PageCache, tmp_path: Path) -> None:
     """A directory stands for a broken disk: reading it fails, and fails again."""

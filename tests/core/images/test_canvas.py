@@ -179,7 +179,7 @@ def test_spliced_iso_is_smaller_by_its_rootfs() -> None:
     with base_image(live_iso_with_minimal(rootfs)) as base:
         canvas = spliced_minimal_canvas(base, ROOTFS_URL)
         assert composed(canvas) == expected_spliced_minimal(f"{DEFAULT} {URL_ARGUMENT}", archive(CONFIG))
-        assert canvas.extents.bytes_in_memory < 32 * 1024, "all else stays on the disk, or is zero"
+        assert canvas.extents.literal_bytes < 32 * 1024, "all else stays on the disk, or is zero"
 
 
 def test_areas_are_sorted_where_the_recipe_reorders_files(base: BaseImage) -> None:

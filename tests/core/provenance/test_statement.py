@@ -15,15 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import FormatError, Unprocessable
-from image_service.core.extents import (
-    ExtentMap,
-    FileExtent,
-    Literal,
-    MemoryExtent,
-    Overlay,
-    Zeros,
-    apply_overlays,
-)
+from image_service.core.extents import ExtentMap, FileExtent, Literal, Overlay, Zeros, apply_overlays
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.formats.reading import Span
 from image_service.core.images.base_image import BaseImage
@@ -45,7 +37,6 @@ from image_service.core.provenance.statement import (
 )
 from image_service.core.provenance.statement_json import PREDICATE, parse_statement, render_statement
 from image_service.core.provenance.undo import Undone, undo
-from image_service.server.snapshots.memory_files import MIN_FILE_BYTES, move_to_memory_files
 from tests.core.families.live.test_families import BOOT, make
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso
 from tests.core.images.building import CONFIG, base_file, base_image, bytes_of
@@ -204,16 +195,6 @@ def test_bytes_of_another_file_are_stated_as_derived() -> None:
         each.purpose is Purpose.BASE for each in statement.excerpt
     ]
     assert take_apart(content, statement) == Undone((), ())
-
-
-def test_bytes_in_memory_are_stated_alike_in_a_file() -> None:
-    config = random.Random(6).randbytes(MIN_FILE_BYTES + 1)  # noqa: S311 - it does not compress
-    with base_image(ISO) as base:
-        image = compose(full_canvas(base), Customization(config, (), TIME), "x.iso")
-        for whole in (image, attrs.evolve(image, extents=ExtentMap(image.extents.extents[1:]), areas=())):
-            moved = attrs.evolve(whole, extents=move_to_memory_files(whole.extents))
-            assert any(isinstance(extent, MemoryExtent) for extent in moved.extents.extents)
-            assert state(moved, base, config) == state(whole, base, config)
 
 
 def test_members_are_those_of_in_toto() -> None:

@@ -19,17 +19,15 @@ from image_service.core.errors import (
     Unavailable,
     UnknownBaseImage,
 )
-from image_service.core.extents import MemoryExtent
 from image_service.core.families.coreos.kargs import KernelArgument, Operation
 from image_service.core.formats.newc import write_archive
 from image_service.core.images.base_image import NmstateImage
 from image_service.core.images.customization import Customization
 from image_service.core.images.layouts import newest_layout
-from image_service.core.images.netboot import compose_artifact, compose_pxe_initrd
+from image_service.core.images.netboot import compose_artifact
 from image_service.core.images.reference import ArtifactRef, BootArtifact, ImageRef, Kind, Reader
 from image_service.server.http.problem import status_of
 from image_service.server.snapshots.image_builder import THREAD_BYTES, ImageBuilder
-from image_service.server.snapshots.memory_files import MIN_FILE_BYTES
 from image_service.server.snapshots.versions import ComposedVersion, ImageRequest
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 from tests.core.formats.filesystems.iso_builder import (
@@ -383,17 +381,6 @@ def test_large_config_is_composed_in_a_thread(bench: Workbench, version: str, ki
     assert (made, len(bench.threads.waiting)) == ([], 1)
     bench.threads.work()
     assert not isinstance(made[0], BaseException)
-
-
-@pytest.mark.parametrize("ramdisk", [None, RAMDISK])
-def test_long_config_is_in_a_file_in_memory(bench: Workbench, ramdisk: bytes | None) -> None:
-    ref = ref_of(INITRD)
-    custom = customization(ramdisk, config=incompressible(MIN_FILE_BYTES))
-    image = bench.build(ref, custom)
-    composed = compose_pxe_initrd(bench.builder.find_base(ref), None, custom, image.file_name)
-    assert any(isinstance(extent, MemoryExtent) for extent in image.extents.extents)
-    assert (bytes_of(image), image.etag) == (bytes_of(composed), composed.etag)
-    assert image.extents.bytes_in_memory == composed.extents.bytes_in_memory
 
 
 def test_oversized_ramdisk_found_in_a_thread_uses_a_derived_iso(bench: Workbench) -> None:
