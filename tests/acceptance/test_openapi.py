@@ -13,6 +13,7 @@ import pytest
 from tests.acceptance.service import SERVE, Service, run_service
 from tests.acceptance.stored_mount import SAMPLE
 from tests.ports import free_port
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 _TIMEOUT_SECONDS = 300
-EXAMPLES = 5
-"""Of each operation when it is fuzzed; the phase `coverage` has its own, and methods that a path lacks."""
+EXAMPLES = 3
+"""Of each operation when it is fuzzed."""
+PHASES = pytest.mark.parametrize("phases", ["fuzzing", soaked("coverage")])
+"""The second sends every value of each schema that is near a limit, and methods that a path lacks."""
+IMAGES = "^/(byid|images|boot-artifacts|clusters)/"
+"""Paths of the public listener."""
 UNKNOWN_TO_SCHEMAS = {
     "makeLink": "which URLs are of this service",
     "findImageSize": "the same",
@@ -70,11 +75,12 @@ def check_api(url: str, directory: Path, *options: str, config: str = "") -> Non
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("phases", ["coverage", soaked("fuzzing")])
 def test_public_listener_does_what_its_document_says(
-    administered: tuple[Service, str], tmp_path: Path
+    administered: tuple[Service, str], tmp_path: Path, phases: str
 ) -> None:
     service, _ = administered
-    check_api(service.url, tmp_path, "--phases", "coverage")
+    check_api(service.url, tmp_path, "--exclude-path-regex", IMAGES, "--phases", phases)
 
 
 def test_images_are_as_the_document_says(administered: tuple[Service, str], tmp_path: Path) -> None:
@@ -88,17 +94,21 @@ def test_images_are_as_the_document_says(administered: tuple[Service, str], tmp_
         version = "sample"
         arch = "x86_64"
     """
-    options = ("--include-path-regex", "^/(byid|images|boot-artifacts|clusters)/", "--phases", "fuzzing")
+    options = ("--include-path-regex", IMAGES, "--phases", "fuzzing")
     check_api(service.url, tmp_path, *options, config=config)
 
 
-def test_stand_in_does_what_its_document_says(administered: tuple[Service, str], tmp_path: Path) -> None:
+@PHASES
+def test_stand_in_does_what_its_document_says(
+    administered: tuple[Service, str], tmp_path: Path, phases: str
+) -> None:
     service, _ = administered
-    check_api(service.api_url, tmp_path, "--phases", "coverage,fuzzing")
+    check_api(service.api_url, tmp_path, "--phases", phases)
 
 
+@PHASES
 def test_administrative_listener_does_what_its_document_says(
-    administered: tuple[Service, str], tmp_path: Path
+    administered: tuple[Service, str], tmp_path: Path, phases: str
 ) -> None:
     _, admin_url = administered
-    check_api(admin_url, tmp_path, "--phases", "coverage,fuzzing")
+    check_api(admin_url, tmp_path, "--phases", phases)

@@ -25,6 +25,7 @@ from tests.acceptance.remote import (
     used_bytes,
 )
 from tests.acceptance.service import CHECKOUT, run_service
+from tests.acceptance.tenants import wait_for
 from tests.nginx import Nginx, running_nginx
 from tests.origin_faults import FaultyResource, corrupt, hold
 from tests.remote_base import ISLAND_BYTES, MIB, dense_base, noise, write_island_base
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.acceptance.service import Certificate, Service
+    from tests.acceptance.service import Answer, Certificate, Service
 
 pytestmark = pytest.mark.acceptance
 
@@ -175,19 +176,22 @@ def test_digest_of_an_image_is_known_once_all_of_it_is_local(
 
 def wait_for_digest(service: Service, path: str) -> str:
     """Return the SHA-256 of an image once the service has it."""
-    answer = service.get(path + ".sha256")
-    while answer.status == 503:
-        answer = service.get(path + ".sha256")
-    assert answer.status == 200, answer
-    return answer.body.decode().split()[0]
+    answers: list[Answer] = []
+
+    def is_answered() -> bool:
+        answers.append(service.get(path + ".sha256"))
+        return answers[-1].status != 503
+
+    wait_for(is_answered)
+    assert answers[-1].status == 200, answers[-1]
+    return answers[-1].body.decode().split()[0]
 
 
 def test_prefetch_of_all_makes_everything_local(tmp_path: Path, origin: Origin, base: bytes) -> None:
     url = origin.serve("/a.iso", Resource(base))
     environment = {"REMOTE_PREFETCH": "all"}
     with compared(tmp_path, base, remote_entry(url, "remote"), environment) as (service, reader):
-        while images_of(service)["remote"]["bytes_done"] < len(base):
-            pass
+        wait_for(lambda: images_of(service)["remote"]["bytes_done"] == len(base))
         origin.requests.clear()
         reader.read_everything()
         assert fetched_bytes(origin, "/a.iso") == 0
@@ -253,10 +257,15 @@ def test_minimal_iso_that_must_be_made_answers_503_until_it_is(tmp_path: Path, o
     url = origin.serve("/a.iso", faulty)
     with run_service(tmp_path, [remote_entry(url, "remote")], environment={"READY_WHEN": "any"}) as service:
         path = image_path(service.register("remote", CONFIG), "remote", "minimal.iso")
-        answer = service.get(path, method="HEAD")
-        while answer.status == 503:
-            assert int(answer.headers["Retry-After"]) > 0
-            answer = service.get(path, method="HEAD")
+        answers: list[Answer] = []
+
+        def is_made() -> bool:
+            answers.append(service.get(path, method="HEAD"))
+            return answers[-1].status != 503
+
+        wait_for(is_made)
+        *refused, answer = answers
+        assert all(int(each.headers["Retry-After"]) > 0 for each in refused)
         assert answer.status == 200
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.acceptance.test_openapi import check_api
 from tests.jobs.running_role import API, running_role, wait_until
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +28,7 @@ CONFIG = """
     checks.unsupported_method.enabled = false
 """
 
-ALL_PHASES = pytest.mark.parametrize(
-    "phases", [pytest.param("coverage,fuzzing,stateful", marks=pytest.mark.soak)]
-)
+ALL_PHASES = soaked("coverage,fuzzing,stateful")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +50,7 @@ def fetch_base_disks(role: RunningRole) -> None:
     wait_until(are_fetched, lambda: role.log)
 
 
-@ALL_PHASES
+@pytest.mark.parametrize("phases", [ALL_PHASES])
 @pytest.mark.parametrize("path", [API, WORKER_API], ids=["composer", "worker"])
 def test_api_does_what_its_document_says(role: RunningRole, tmp_path: Path, path: str, phases: str) -> None:
     config = CONFIG if path == WORKER_API else ""
@@ -60,5 +59,8 @@ def test_api_does_what_its_document_says(role: RunningRole, tmp_path: Path, path
     check_api(f"{role.url}{path}", tmp_path, *options, config=config)
 
 
-def test_administrative_listener_does_what_its_document_says(role: RunningRole, tmp_path: Path) -> None:
-    check_api(role.admin_url, tmp_path)
+@pytest.mark.parametrize("phases", ["fuzzing", ALL_PHASES])
+def test_administrative_listener_does_what_its_document_says(
+    role: RunningRole, tmp_path: Path, phases: str
+) -> None:
+    check_api(role.admin_url, tmp_path, "--phases", phases)
