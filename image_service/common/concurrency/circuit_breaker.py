@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 0.75
 """How long a caller waits. A request that waits once to read and once to write still has half of its time."""
 PAUSE_SECONDS = 5.0
 """Between a failure and the next attempt."""
-MAX_PENDING = 256
+MAX_PENDING = 1024
 """Calls that wait or run at once; beyond that is more than can be done in time."""
 
 
@@ -30,7 +30,8 @@ class CircuitBreaker:
     """Runs work in threads; every call returns or raises within a timeout. An `InThread`.
 
     After StoreFailed or a timeout, they fail at once for `PAUSE_SECONDS`, and until none of them is left in
-    the threads. Then a single call is tried; if it succeeds, all are. Of too many calls at once, some fail.
+    the threads. Then a single call is tried; if it succeeds, all are. Of too many calls at once, some fail:
+    one that was not begun in time, while others were done, fails alone.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class CircuitBreaker:
         self._clock = clock
         self._timeout_seconds = timeout_seconds
         self._pending = 0
+        self._done = 0
         self._failure: StoreFailed | None = None
         self._retry_at = 0.0
 
@@ -55,11 +57,13 @@ class CircuitBreaker:
             raise self._failure.copy()
         if self._pending >= MAX_PENDING:
             raise StoreFailed(f"{MAX_PENDING} calls are waiting for the store")
-        is_attempt, is_given_up = self._failure is not None, False
+        is_attempt, is_begun, is_given_up, done_before = self._failure is not None, False, False, self._done
 
         def run() -> T:
+            nonlocal is_begun
             if is_given_up:
                 raise StoreFailed("not begun in time")
+            is_begun = True
             return work()
 
         self._pending += 1
@@ -68,8 +72,9 @@ class CircuitBreaker:
             result = await shielded(done).addTimeout(self._timeout_seconds, self._clock, _raise_timeout)
         except StoreFailed as failure:
             is_given_up = True
-            self._failure = failure.copy()
-            self._retry_at = self._clock.seconds() + PAUSE_SECONDS
+            if is_begun or self._done == done_before:
+                self._failure = failure.copy()
+                self._retry_at = self._clock.seconds() + PAUSE_SECONDS
             raise
         except CancelledError:
             is_given_up = True
@@ -80,9 +85,11 @@ class CircuitBreaker:
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:
-            return await self._in_thread(work)
+            result = await self._in_thread(work)
         finally:
             self._pending -= 1
+        self._done += 1
+        return result
 
 
 def _raise_timeout(_: Any, seconds: float) -> Any:  # noqa: ANN401 - in place of any result

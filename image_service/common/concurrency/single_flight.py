@@ -47,18 +47,19 @@ class SingleFlight(Generic[_Key, _Value]):
         if self._limit is not None and len(self._waiters) >= self._limit:
             raise Unavailable(f"{self._limit} images are being prepared", retry_after_seconds=1)
         self._waiters[key] = [waiter]
-        Deferred.fromCoroutine(start()).addBoth(lambda result: _share(result, self._waiters.pop(key)))
+        Deferred.fromCoroutine(start()).addBoth(lambda result: share(result, self._waiters.pop(key)))
         return waiter
 
 
 def shielded(work: Deferred[_Value]) -> Deferred[_Value]:
     """Return a Deferred that fires as `work` does, and whose cancellation does not cancel `work`."""
     waiter: Deferred[_Value] = Deferred()
-    work.addBoth(_share, [waiter])
+    work.addBoth(share, [waiter])
     return waiter
 
 
-def _share(result: Any, waiters: list[Deferred[_Value]]) -> None:  # noqa: ANN401 - a value or a Failure
+def share(result: Any, waiters: list[Deferred[_Value]]) -> None:  # noqa: ANN401 - a value or a Failure
+    """Fire the Deferreds that were not canceled; log an unexpected error that nobody waits for."""
     left = [waiter for waiter in waiters if not waiter.called]
     if not left and isinstance(result, Failure) and not result.check(ImageServiceError, CancelledError):
         _log.failure("a task failed after all its callers had left", failure=result)

@@ -62,7 +62,7 @@ _log = Logger()
 
 COMPOSE_THREADS = 2
 REPOSITORY_THREADS = 2
-"""So that reading does not wait for a large write."""
+"""Of a database that replicas share: one transaction waits for its answers while another works."""
 CLEANUP_SECONDS = 60
 START_SECONDS = 3
 """How long the start waits for a database that does not answer."""
@@ -192,14 +192,16 @@ async def _open_local_repository(
     parts: PartsStack, settings: Settings, in_thread: InThread
 ) -> tuple[SqlRepository, SealedRepository]:
     data_dir = settings.storage.data_dir
-    in_repository_thread = parts.in_thread_pool(REPOSITORY_THREADS, "store")
+    # A thread each: reading does not wait for a large write, and SQLite has one writer at a time.
     # A store may be readable while it cannot be written, such as one that is locked, or on a full disk.
-    to_read, to_write = (CircuitBreaker(in_repository_thread, parts.reactor) for _ in range(2))
+    in_reading_thread = parts.in_thread_pool(1, "store-read")
+    to_read = CircuitBreaker(in_reading_thread, parts.reactor)
+    to_write = CircuitBreaker(parts.in_thread_pool(1, "store-write"), parts.reactor)
     repository = open_repository(data_dir, to_read, to_write, settings.snapshots)
     parts.push_async_callback(repository.close)
     instance_secrets = _read_secrets(settings)
     try:
-        secret = await in_repository_thread(partial(load_or_create_secret, data_dir, instance_secrets))
+        secret = await in_reading_thread(partial(load_or_create_secret, data_dir, instance_secrets))
     except StoreFailed as error:
         _log.error("snapshots are kept in memory only, until a restart: {reason}", reason=error.detail)
         secret = new_data_key()

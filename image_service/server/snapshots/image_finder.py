@@ -82,6 +82,7 @@ class ImageFinder:
         self.cache = cache
         self._clock = clock
         self.retention = Retention(mounts, cache, clock)
+        self._started_at = clock.seconds()
         self._storing: SingleFlight[None, None] = SingleFlight()
 
     def cache_bytes(self) -> Mapping[str, int]:
@@ -326,24 +327,26 @@ class ImageFinder:
         except VersionLost:
             if is_named:
                 return None
-            self._check_store_is_read(request)
+            self._check_store_is_read()
             raise
         if self.mounts.find(reader) is None:
             self.mounts.adopt(reader, version, reader_counter, stored)
         return version
 
     def _check_mounts_are_read(self, request: ImageRequest) -> None:
-        """Refuse a further range that may be of a mount of a superseded base image, which cannot be read now.
+        """Refuse a range that may be of a mount of a superseded base image, which cannot be read now.
 
-        Else the newest version would be another one.
+        Else the newest version would be another one. Machines read the beginning of an image again, too: for
+        a mount's window after its start, this process does not know who reads anew.
         """
-        if self.retention.has_superseded:
-            self._check_store_is_read(request)
+        may_start_over = self._clock.seconds() > self._started_at + self.mounts.window_seconds
+        is_further = request.mode is ReadMode.RESUME and not (request.starts_over and may_start_over)
+        if is_further and self.retention.has_superseded:
+            self._check_store_is_read()
 
-    def _check_store_is_read(self, request: ImageRequest) -> None:
-        """Refuse a further range while what it is of may be stored, but cannot be read."""
-        is_further = request.mode is ReadMode.RESUME and not request.starts_over
-        if is_further and self.snapshots.store_failing[READ]:
+    def _check_store_is_read(self) -> None:
+        """Refuse a range while what it is of may be stored, but cannot be read."""
+        if self.snapshots.store_failing[READ]:
             raise Unavailable(
                 "what this client is reading cannot be read from the store now",
                 retry_after_seconds=RETRY_AFTER_SECONDS,

@@ -148,6 +148,20 @@ def test_work_that_hangs_keeps_the_circuit_open(breaker: Breaker) -> None:
     assert breaker.succeeds("c")
 
 
+def test_call_that_was_not_begun_while_others_were_done_fails_alone(breaker: Breaker) -> None:
+    """The store works, but has too much to do: it is not left alone for that."""
+    done, waiting = breaker.call("a"), breaker.call("b")
+    breaker.threads.run()
+    assert value_of(done) == "a"
+    breaker.clock.advance(TIMEOUT_SECONDS)
+    failure_of(waiting)
+    following = breaker.call("c")
+    breaker.threads.run()
+    breaker.threads.run()
+    assert value_of(following) == "c"
+    assert breaker.begun == ["a", "c"]
+
+
 def test_work_that_nobody_waits_for_is_not_begun(breaker: Breaker) -> None:
     late, canceled = breaker.call("a"), breaker.call("b")
     canceled.cancel()

@@ -6,13 +6,18 @@ import gc
 import weakref
 from contextlib import ExitStack
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 import pytest
+from twisted.internet.task import deferLater
 
+from image_service.common.concurrency.circuit_breaker import TIMEOUT_SECONDS, CircuitBreaker
+from image_service.common.database.sqlite import SqliteDatabase
 from image_service.core.errors import Unavailable, UnknownBaseImage, Unprocessable
 from image_service.server.snapshots.storage.snapshot import VersionLost
+from image_service.server.snapshots.storage.sql_repository import SqlRepository, StoreLimits
+from image_service.server.snapshots.storage.sql_statements import DATABASE_FILE, SCHEMA_VERSION, TABLES
 from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.formats.filesystems.iso_builder import build_live_iso, live_files
 from tests.core.images.building import base_image
@@ -27,16 +32,28 @@ from tests.server.snapshots.mounting import (
     use_faulty_repository,
 )
 from tests.server.snapshots.outcomes import outcome
+from tests.server.snapshots.repositories import postgresql_database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from twisted.internet.defer import Deferred
+    from twisted.internet.task import Clock
+
+    from image_service.common.database.database import Database
     from image_service.core.base_file import BaseFile
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import ImageRef
+    from tests.server.snapshots.memory import MemoryRepository
+
+T = TypeVar("T")
 
 KEY = (VERSION, "x86_64", FULL)
 MOMENT = 0.01
+CLIENTS = 400
+WORK_SECONDS = TIMEOUT_SECONDS / 100
+"""A thread does too little in time for all clients, one by one."""
 
 
 @attrs.define
@@ -146,13 +163,84 @@ def test_mount_is_refused_while_it_cannot_be_read_from_the_store(
     superseding.restart()
     store.broken = {method}
     assert isinstance(client.ask().error, Unavailable)
-    newcomer = Client(world, address="192.0.2.2")
-    from_start = ImageRequest(newcomer.reader, ReadMode.RESUME, starts_over=True)
-    assert bytes_of(newcomer.ask(from_start).composed) != first
+    at_start = ImageRequest(client.reader, ReadMode.RESUME, starts_over=True)
+    assert isinstance(client.ask(at_start).error, Unavailable), "it may be reading on"
     store.broken.clear()
     world.catalog.superseded = superseded
     world.clock.advance(2)
-    assert bytes_of(client.range()) == first
+    assert bytes_of(client.ask(at_start).composed) == first
+
+
+def test_newcomer_is_served_without_a_store_once_no_unknown_mount_can_be_left(
+    superseding: Superseding,
+) -> None:
+    world = superseding.world
+    store = use_faulty_repository(world)
+    superseding.put(b"old")
+    first = bytes_of(Client(world).range())
+    superseding.put(b"new")
+    superseding.restart()
+    store.broken = {"find_mount"}
+    newcomer = Client(world, address="192.0.2.2")
+    from_start = ImageRequest(newcomer.reader, ReadMode.RESUME, starts_over=True)
+    world.clock.advance(WINDOW_SECONDS)
+    assert isinstance(newcomer.ask(from_start).error, Unavailable), "it may be reading on, too"
+    world.clock.advance(MOMENT)
+    assert bytes_of(newcomer.ask(from_start).composed) != first
+
+
+class BusyThread:
+    """A thread that has its result a while after it has begun."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._idle_at = 0.0
+
+    def __call__(self, work: Callable[[], T], /) -> Deferred[T]:
+        self._idle_at = max(self._idle_at, self._clock.seconds()) + WORK_SECONDS
+        return deferLater(self._clock, self._idle_at - self._clock.seconds(), work)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    if request.param == "postgresql":
+        return postgresql_database(request.getfixturevalue("postgres").create_database())
+    return SqliteDatabase(tmp_path / DATABASE_FILE, TABLES, SCHEMA_VERSION)
+
+
+def test_all_mounts_continue_when_all_clients_come_back_at_once(
+    superseding: Superseding, database: Database
+) -> None:
+    """They read the beginning of the image again, which newcomers do, too."""
+    world = superseding.world
+
+    def in_busy_thread() -> CircuitBreaker:
+        return CircuitBreaker(BusyThread(world.clock), world.clock)
+
+    def all_read() -> list[bytes]:
+        asked = [
+            client.ask(ImageRequest(client.reader, ReadMode.RESUME, starts_over=True)) for client in clients
+        ]
+        while not all(each.is_over for each in asked):
+            world.clock.advance(WORK_SECONDS)
+        return [bytes_of(each.composed) for each in asked]
+
+    store = SqlRepository(
+        database,
+        in_busy_thread(),
+        in_busy_thread(),
+        StoreLimits(1024**3, WINDOW_SECONDS),
+        world.get_wall_time,
+    )
+    world.store = cast("MemoryRepository", store)
+    clients = [Client(world, address=f"192.0.{number // 250}.{number % 250}") for number in range(CLIENTS)]
+    superseding.restart()
+    superseding.put(b"old")
+    first = all_read()
+    superseding.put(b"new")
+    superseding.restart()
+    assert all_read() == first
+    database.close()
 
 
 def test_base_is_kept_while_a_stored_mount_names_it(superseding: Superseding) -> None:

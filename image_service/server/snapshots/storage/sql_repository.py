@@ -14,10 +14,12 @@ import time
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 
+from image_service.common.concurrency.batches import Batches
 from image_service.core.errors import StoreFailed, StoreFull
 from image_service.server.snapshots.storage import sql_statements as sql
 from image_service.server.snapshots.storage.repository import (
@@ -36,11 +38,15 @@ if TYPE_CHECKING:
     from image_service.server.snapshots.storage.repository import Owner
 
 T = TypeVar("T")
+_Read: TypeAlias = "Callable[[sa.Connection], Any]"
+"""Reads in a transaction."""
 
 FILES_BYTES = 6 * 1024 * 1024
 """Of the limit, for the files beside the database, such as a WAL; of a small limit the half."""
 BATCH_BYTES = 8 * 1024 * 1024
 """What one transaction removes, about: other writers wait meanwhile."""
+BATCH_CALLS = 256
+"""Calls that one transaction serves: thousands of clients begin, or go on after a restart, at once."""
 MAX_BATCHES = 16
 """What is removed at most to make room; what does not fit then is not stored."""
 
@@ -95,21 +101,30 @@ class SqlRepository:
         self._now = now
         self._add_snapshot = sql.add_snapshot(database)
         self._upsert_mount = sql.upsert_mount(database)
+        self._reading: Batches[_Read, Any] = Batches(self._read_all, BATCH_CALLS)  # nothing large
+        self._finding = Batches(self._find_mounts, BATCH_CALLS)
+        self._saving = Batches(self._save_mounts, BATCH_CALLS)
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
-        found = await self.read(lambda connection: connection.execute(sql.FIND_NEWEST, {"of": key}).first())
+        row = {"of": key}
+        found = await self._reading.add(lambda connection: connection.execute(sql.FIND_NEWEST, row).first())
         return None if found is None else StoredSnapshot(*found)
 
     async def has_ended(self, key: bytes, generation: int) -> bool:
         """Return True if a generation has ended, or one after it."""
         row = {"of": key, "number": generation}
-        return await self.read(lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one())
+        has_ended: bool = await self._reading.add(
+            lambda connection: connection.execute(sql.HAS_ENDED, row).scalar_one()
+        )
+        return has_ended
 
     async def find_layout(self, key: bytes, generation: int) -> int | None:
         """Return the layout of a generation."""
         row = {"of": key, "number": generation}
-        layout: int | None = await self.read(lambda connection: connection.scalar(sql.FIND_LAYOUT, row))
+        layout: int | None = await self._reading.add(
+            lambda connection: connection.scalar(sql.FIND_LAYOUT, row)
+        )
         return layout
 
     async def load(self, key: bytes, generation: int) -> bytes | None:
@@ -163,28 +178,13 @@ class SqlRepository:
         await self.write(partial(_end, key, at))
 
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
-        """Store mounts."""
-        # In one order in all processes: rows stay locked until the transaction ends.
-        by_reader = sorted(mounts, key=lambda mount: mount.reader)
-        by_snapshot = sorted(mounts, key=lambda mount: (mount.key, mount.generation))
-        rows: list[dict[str, Any]] = [{**attrs.asdict(mount), "now": now} for mount in by_reader]
-        read = [
-            {"of": mount.key, "number": mount.generation, "at": mount.read_at, "now": now}
-            for mount in by_snapshot
-        ]
-
-        def work(connection: sa.Connection) -> None:
-            connection.execute(self._upsert_mount, rows)
-            connection.execute(sql.RECORD_READ, read)
-
-        if rows:
-            await self._write_with_room(len(rows) * sql.ROW_BYTES, work)
+        """Store mounts, with those of other calls."""
+        if mounts:
+            await self._saving.add((mounts, now))
 
     async def find_mount(self, reader: bytes) -> StoredMount | None:
-        """Return a reader's mount."""
-        row = {"of": reader}
-        found = await self.read(lambda connection: connection.execute(sql.FIND_MOUNT, row).first())
-        return None if found is None else StoredMount(*found)
+        """Return a reader's mount, read with those of other calls."""
+        return await self._finding.add(reader)
 
     async def count_mounts(self, read_since: float) -> dict[str, int]:
         """Return how many mounts have read each base image since a time."""
@@ -212,6 +212,36 @@ class SqlRepository:
         """Close the database."""
         with suppress(StoreFailed):
             await self._in_thread_to_write(self._database.close)
+
+    # Several calls in one transaction.
+
+    async def _read_all(self, works: Sequence[_Read]) -> list[Any]:
+        return await self.read(lambda connection: [work(connection) for work in works])
+
+    async def _save_mounts(self, calls: Sequence[tuple[Sequence[StoredMount], float]]) -> list[None]:
+        rows: list[dict[str, Any]] = [
+            {**attrs.asdict(mount), "now": now} for mounts, now in calls for mount in mounts
+        ]
+        rows.sort(key=itemgetter("reader"))  # one order in all processes: rows stay locked until the end
+        by_time = sorted(rows, key=itemgetter("read_at"))
+        latest = {(row["key"], row["generation"]): row for row in by_time}
+        read = [
+            {"of": key, "number": generation, "at": row["read_at"], "now": row["now"]}
+            for (key, generation), row in sorted(latest.items(), key=itemgetter(0))
+        ]
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(self._upsert_mount, rows)
+            connection.execute(sql.RECORD_READ, read)
+
+        await self._write_with_room(len(rows) * sql.ROW_BYTES, work)
+        return [None] * len(calls)
+
+    async def _find_mounts(self, readers: Sequence[bytes]) -> list[StoredMount | None]:
+        row = {"readers": readers}
+        rows = await self.read(lambda connection: connection.execute(sql.FIND_MOUNTS, row).all())
+        found = {mount.reader: mount for mount in (StoredMount(*columns) for columns in rows)}
+        return [found.get(reader) for reader in readers]
 
     # Room.
 

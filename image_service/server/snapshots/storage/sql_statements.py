@@ -211,7 +211,7 @@ END = (
     sa.delete(SNAPSHOTS).where(SNAPSHOTS.c.key == _OF, SNAPSHOTS.c.generation < _NEWEST),
     sa.delete(PAYLOADS).where(PAYLOADS.c.key == _OF),
 )
-FIND_MOUNT = _select(*MOUNTS.c).where(MOUNTS.c.reader == _OF)
+FIND_MOUNTS = _select(*MOUNTS.c).where(MOUNTS.c.reader.in_(sa.bindparam("readers", expanding=True)))
 COUNT_MOUNTS = (
     sa.select(MOUNTS.c.base_sha256, sa.func.count())
     .where(MOUNTS.c.read_at >= sa.bindparam("read_since", type_=sa.Float))
