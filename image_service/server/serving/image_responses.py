@@ -144,7 +144,7 @@ class ImageResponses:
             return PreparedResponse(response, access.subject)
         reads = self._find_reads(request, reader, composed, response.length)
         if request.method == "HEAD":
-            self._images.retention.retain(image_request, composed)
+            self._images.retention.announce(image_request, composed)
             repeated = RepeatedHead(
                 self._images, self._digests, image_request, ref(image), digest, access.is_allowed
             )

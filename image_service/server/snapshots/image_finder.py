@@ -1,6 +1,7 @@
 """Finds boot images for requests: of the newest version, or of the one that the reader is in the middle of.
 
-    no validator, one range      a mount: the version that this reader is reading, if it is reading any
+    no validator, one range      a mount: the version that this reader is reading, if it is reading any; else
+                                 the one that a HEAD has described just now
     If-Match, If-Range           the version that they name, if it is retained
     everything else              the newest version
     a pinned link                the version that it names, whatever the request's validators
@@ -206,7 +207,7 @@ class ImageFinder:
         composed = self.get_cached_image(request)
         if composed is None:
             return None
-        self.retention.retain(request, composed)
+        self.retention.announce(request, composed)
         snapshot, until = composed.version.snapshot, now + MAX_LOOKUP_SECONDS
         if snapshot is None:
             return NewestLookup(ref(composed), now, until, lambda: True, None)
@@ -253,6 +254,8 @@ class ImageFinder:
             )
         try:
             version = self._find_known(request) or await self._find_stored(request)
+            if version is None and request.mode is ReadMode.RESUME and reader.ref.needs_customization:
+                version = self.retention.find_announced(reader)
             if version is not None:
                 return await self._continue(version, reader.credentials)
         except VersionLost:

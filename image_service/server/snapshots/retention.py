@@ -1,4 +1,4 @@
-"""Versions that clients may ask for again: by entity tags, or over a base image that was replaced."""
+"""Versions that clients may ask for again: by entity tags, after a HEAD, or over a replaced base image."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.core.images.base_image import BaseImage
+    from image_service.core.images.reference import Reader, ReaderKey
     from image_service.server.snapshots.image_cache import BootImageCache
     from image_service.server.snapshots.mounts import Mounts
     from image_service.server.snapshots.versions import ComposedVersion, ImageRequest, Version
 
 MAX_RETAINED = 4096
-"""Versions that can be found by their entity tags."""
+"""Versions that can be found by their entity tags, and clients that have learned of one by HEAD."""
+ANNOUNCED_SECONDS = 10.0
+"""How long after its HEAD a client begins to read the version that this described: it knows the size."""
 
 _Tag: TypeAlias = "tuple[Ref, bytes | None, str]"
 """A reference, the digest of the credentials, and an entity tag."""
@@ -49,6 +52,7 @@ class Retention:
         self._cache = cache
         self._clock = clock
         self._retained: LruCache[_Tag, Version] = LruCache(MAX_RETAINED)
+        self._announced: LruCache[ReaderKey, tuple[Version, float]] = LruCache(MAX_RETAINED)
         self._superseded: list[tuple[float, BaseImage]] = []
         self.bases: SupersededBaseStore | None = None
         """What keeps the files of superseded base images; None: nothing does."""
@@ -56,7 +60,7 @@ class Retention:
     @property
     def held_bytes(self) -> int:
         """What retained versions take in memory, about."""
-        return self._retained.held_bytes
+        return self._retained.held_bytes + self._announced.held_bytes
 
     @property
     def has_superseded(self) -> bool:
@@ -74,6 +78,21 @@ class Retention:
         reader = request.reader
         tags = ((reader.ref, digest_of(reader.credentials), etag) for etag in request.etags)
         return next((found for tag in tags if (found := self._retained.peek(tag))), None)
+
+    def announce(self, request: ImageRequest, composed: ComposedVersion) -> None:
+        """Retain a version that a client learns of by HEAD."""
+        self.retain(request, composed)
+        self._announced[request.reader.key] = composed.version, self._clock.seconds()
+
+    def find_announced(self, reader: Reader) -> Version | None:
+        """Return the version that a client has learned of just now, and may begin to read."""
+        found = self._announced.peek(reader.key)
+        if found is None:
+            return None
+        version, at = found
+        is_ended = version.snapshot is not None and version.snapshot.is_ended
+        longest = min(ANNOUNCED_SECONDS, self._mounts.window_seconds)
+        return None if is_ended or self._clock.seconds() > at + longest else version
 
     def supersede(self, base: BaseImage) -> None:
         """Record that the catalog has replaced a base image: it stays for clients that are reading it."""
@@ -99,3 +118,5 @@ class Retention:
                 self._cache.forget(base)
                 for tag in [tag for tag, version in self._retained.items() if version.base is base]:
                     self._retained.pop(tag)
+                for key in [key for key, (version, _) in self._announced.items() if version.base is base]:
+                    self._announced.pop(key)

@@ -90,7 +90,7 @@ class PendingRequest:
         if moves:
             images.mounts.end_response(images.record_mount(want, composed))
         else:
-            images.retention.retain(want, composed)
+            images.retention.announce(want, composed)
         self._results.append(composed)
 
     @property

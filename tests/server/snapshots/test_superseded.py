@@ -15,6 +15,7 @@ from twisted.internet.task import deferLater
 from image_service.common.concurrency.circuit_breaker import TIMEOUT_SECONDS, CircuitBreaker
 from image_service.common.database.sqlite import SqliteDatabase
 from image_service.core.errors import Unavailable, UnknownBaseImage, Unprocessable
+from image_service.server.snapshots.retention import ANNOUNCED_SECONDS
 from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.storage.sql_repository import SqlRepository, StoreLimits
 from image_service.server.snapshots.storage.sql_statements import DATABASE_FILE, SCHEMA_VERSION, TABLES
@@ -275,11 +276,28 @@ def test_etag_of_the_old_base_is_retained_for_a_window(superseding: Superseding)
     assert etag_of(client.named(etag)) != etag
 
 
+def test_first_range_is_of_the_version_that_a_head_has_just_described(superseding: Superseding) -> None:
+    """The client knows the size, and an ISO of another size would not be read to its end."""
+    world, client = superseding.world, Client(superseding.world)
+    superseding.put(b"old")
+    described = bytes_of(client.head())
+    late = Client(world, address="192.0.2.2")
+    late.head()
+    superseding.put(b"new")
+    assert bytes_of(Client(world, address="192.0.2.3").range()) != described
+    world.clock.advance(ANNOUNCED_SECONDS)
+    assert bytes_of(client.range()) == described
+    world.clock.advance(MOMENT)
+    assert bytes_of(late.range()) != described
+    assert bytes_of(client.range()) == described
+
+
 def test_nothing_references_the_old_base_in_the_end(superseding: Superseding) -> None:
     world, client = superseding.world, Client(superseding.world)
     old = superseding.put(b"old")
     client.range()
     client.whole()
+    client.head()
     superseding.put(b"new")
     for _ in range(3):
         superseding.pass_time(WINDOW_SECONDS - MOMENT)
