@@ -75,7 +75,7 @@ def test_snapshot_is_served_for_the_grace_while_asking_fails(
 
 def test_missing_slot_starts_no_grace(pinning: Pinning) -> None:
     first = pinning.newest()
-    pinning.clock.advance(TTL)
+    pinning.clock.advance(TTL + LATE_SECONDS)
     pinning.upstream.error = UpstreamQueueFull("no slot")
     for _ in range(2):
         with pytest.raises(UpstreamQueueFull):
@@ -89,22 +89,36 @@ def test_missing_slot_starts_no_grace(pinning: Pinning) -> None:
     assert pinning.upstream.revalidations == [False, *[True] * 5]
 
 
-def test_snapshot_is_served_during_the_first_wait_for_a_slot_only(pinning: Pinning) -> None:
+def test_snapshot_is_served_without_a_slot_for_30_seconds(pinning: Pinning) -> None:
     """Or who keeps the slots taken would keep a revoked credential good."""
     first = pinning.newest()
     pinning.clock.advance(TTL)
-    for number in range(3):
-        pinning.upstream.held = []
+    for late_seconds in (0.0, LATE_SECONDS / 2, LATE_SECONDS - REVALIDATION_TIMEOUT_SECONDS, LATE_SECONDS):
+        pinning.clock.advance(NOW + TTL + late_seconds - pinning.clock.seconds())
+        is_refused = late_seconds == LATE_SECONDS
+        pinning.upstream.held, pinning.upstream.error = [], UpstreamQueueFull("no slot")
         requests = pinning.snapshots.revalidate(first, None), pinning.snapshots.get(KEY)
         asked: list[Outcome[Any]] = [Outcome(request) for request in requests]
-        pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS)
-        assert [each.has_fired for each in asked] == [number == 0] * 2
-        pinning.upstream.error = UpstreamQueueFull("no slot")
+        pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS - MOMENT)
+        assert [each.has_fired for each in asked] == [False] * 2
         pinning.upstream.release()
-        assert [isinstance(each.result, Failure) for each in asked] == [number > 0] * 2
-    pinning.upstream.error = Forbidden("revoked")
+        assert [isinstance(each.result, Failure) for each in asked] == [is_refused] * 2
+    pinning.upstream.held, pinning.upstream.error = None, Forbidden("revoked")
     with pytest.raises(Forbidden):
         outcome(pinning.snapshots.revalidate(first, None))
+
+
+def test_request_waits_a_second_for_a_slot(pinning: Pinning) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    pinning.upstream.error = UpstreamQueueFull("no slot")
+    assert pinning.newest() is first
+    pinning.upstream.held = []
+    asked = Outcome(pinning.snapshots.get(KEY))
+    pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS - MOMENT)
+    assert not asked.has_fired
+    pinning.clock.advance(MOMENT)
+    assert asked.value is first
 
 
 def test_missing_slot_ends_no_grace(pinning: Pinning, logged_failures: LoggedFailures) -> None:

@@ -6,10 +6,11 @@
       that is not Ignition's           equal instead, mounts in progress are lost
     408, 425, 429, 5xx, other 2xx,   failed: served for the grace, from the start of the first failed call on
       no answer, an unreadable one
-    no call slot in time             not asked: 503 once the TTL has passed, unless the grace has begun before
+    no call slot in time             not asked: served for 30 s after the TTL, then 503, unless the grace has
+      begun before
 
 A request waits a second, then it is served what is pinned, for 30 s while the answer is late; but not if it
-is refused, or if the latest attempt found no call slot. So a credential that was revoked is good for at most
+is refused. So a credential that was revoked is good for at most
 
     SNAPSHOT_TTL and 30 s               if assisted-service answers, or is not asked
     SNAPSHOT_TTL and SNAPSHOT_GRACE     if it fails
@@ -48,7 +49,8 @@ _log = Logger()
 REVALIDATION_TIMEOUT_SECONDS = 1.0
 """How long requests wait for a revalidation, from its start, before they are served the snapshot."""
 LATE_SECONDS = 30.0
-"""For how long they are, from its start on, if it has not ended; then they wait for its end."""
+"""For how long they are, from its start on, if it has not ended; then they wait for its end. Without a call
+slot: from the end of the TTL on."""
 
 
 class Fetch(Protocol):
@@ -97,6 +99,11 @@ class Validator:
         is_within_ttl = since <= now < since + self._settings.ttl_seconds
         return is_within_ttl and not entry.validity.is_refused and self._cache.is_current(entry)
 
+    def _is_good_unasked(self, entry: CacheEntry) -> bool:
+        """Return True if the snapshot may be served although there is no call slot to ask again."""
+        late_at = entry.validity.validated_at + self._settings.ttl_seconds + LATE_SECONDS
+        return not entry.validity.is_refused and self._clock.seconds() < late_at
+
     def is_old(self, snapshot: Snapshot) -> bool:
         """Return True if the snapshot is too old for new mounts."""
         now, since = self._clock.seconds(), snapshot.taken_at
@@ -115,7 +122,7 @@ class Validator:
             try:
                 await self._wait(entry, credentials, now, may_serve_old=may_serve_old)
             except UpstreamQueueFull:
-                if validity.failing_since is None:
+                if validity.failing_since is None and not (may_serve_old and self._is_good_unasked(entry)):
                     raise
         if validity.is_ended:  # there is another one
             return
@@ -166,7 +173,9 @@ class Validator:
         match validity.state:
             case ValidityState.VALIDATED:
                 may_serve_old = may_serve_old and now < since + LATE_SECONDS
-            case ValidityState.NO_SLOT | ValidityState.REFUSED | ValidityState.ENDED:
+            case ValidityState.NO_SLOT:
+                may_serve_old = may_serve_old and self._is_good_unasked(entry)
+            case ValidityState.REFUSED | ValidityState.ENDED:
                 may_serve_old = False
             case ValidityState.FAILING:
                 pass  # for the grace
