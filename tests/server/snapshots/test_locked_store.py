@@ -7,11 +7,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.common.concurrency.circuit_breaker import PAUSE_SECONDS, CircuitBreaker
 from image_service.server.snapshots.build_snapshots import open_repository
 from image_service.server.snapshots.storage.encryption import SnapshotCipher
+from image_service.server.snapshots.storage.repository import StoredMount
 from image_service.server.snapshots.storage.sealed_repository import SealedRepository
 from image_service.server.snapshots.storage.sql_statements import DATABASE_FILE
 from image_service.settings.upstream import SnapshotSettings
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from twisted.internet.defer import Deferred
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.server.snapshots.storage.snapshot import Question, Snapshot
@@ -89,3 +90,16 @@ async def test_locked_database_is_tried_once_and_stored_to_when_it_is_free(
     await archive.record_validation(new, clock.seconds())
     assert new.generation > 0
     assert await archive.load_newest(key.key, new.seal) is not None
+
+
+@ensure_deferred
+async def test_mounts_that_wait_are_stored_before_the_database_is_closed(
+    tmp_path: Path, threads: CountingThreads
+) -> None:
+    repository = open_repository(tmp_path, threads, threads, SnapshotSettings())
+    mounts = [StoredMount(number.to_bytes(32), bytes(32), 1, "5f" * 32, 1.0) for number in range(3)]
+    saving = [Deferred.fromCoroutine(repository.save_mounts([mount], 1.0)) for mount in mounts]
+    await repository.close()
+    assert all(each.called for each in saving)
+    assert [await repository.find_mount(mount.reader) for mount in mounts] == mounts
+    await repository.close()

@@ -224,6 +224,7 @@ def test_all_mounts_continue_when_all_clients_come_back_at_once(
         ]
         while not all(each.is_over for each in asked):
             world.clock.advance(WORK_SECONDS)
+        world.clock.advance(TIMEOUT_SECONDS)  # until the mounts are stored
         return [bytes_of(each.composed) for each in asked]
 
     store = SqlRepository(

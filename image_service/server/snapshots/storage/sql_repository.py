@@ -45,7 +45,7 @@ FILES_BYTES = 6 * 1024 * 1024
 """Of the limit, for the files beside the database, such as a WAL; of a small limit the half."""
 BATCH_BYTES = 8 * 1024 * 1024
 """What one transaction removes, about: other writers wait meanwhile."""
-BATCH_CALLS = 256
+READ_CALLS, WRITE_CALLS = 2048, 256
 """Calls that one transaction serves: thousands of clients begin, or go on after a restart, at once."""
 MAX_BATCHES = 16
 """What is removed at most to make room; what does not fit then is not stored."""
@@ -101,9 +101,9 @@ class SqlRepository:
         self._now = now
         self._add_snapshot = sql.add_snapshot(database)
         self._upsert_mount = sql.upsert_mount(database)
-        self._reading: Batches[_Read, Any] = Batches(self._read_all, BATCH_CALLS)  # nothing large
-        self._finding = Batches(self._find_mounts, BATCH_CALLS)
-        self._saving = Batches(self._save_mounts, BATCH_CALLS)
+        self._reading: Batches[_Read, Any] = Batches(self._read_all, READ_CALLS)  # nothing large
+        self._finding = Batches(self._find_mounts, READ_CALLS)
+        self._saving = Batches(self._save_mounts, WRITE_CALLS)
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
         """Return the newest generation of a key."""
@@ -209,7 +209,9 @@ class SqlRepository:
         return removed
 
     async def close(self) -> None:
-        """Close the database."""
+        """Close the database, once the mounts that wait are stored."""
+        with suppress(StoreFailed):
+            await self._saving.add(((), 0.0))
         with suppress(StoreFailed):
             await self._in_thread_to_write(self._database.close)
 
@@ -234,7 +236,8 @@ class SqlRepository:
             connection.execute(self._upsert_mount, rows)
             connection.execute(sql.RECORD_READ, read)
 
-        await self._write_with_room(len(rows) * sql.ROW_BYTES, work)
+        if rows:
+            await self._write_with_room(len(rows) * sql.ROW_BYTES, work)
         return [None] * len(calls)
 
     async def _find_mounts(self, readers: Sequence[bytes]) -> list[StoredMount | None]:
