@@ -124,7 +124,7 @@ def parse_options(arguments: argparse.Namespace) -> LoadTestOptions:
     templates = tuple(arguments.urls) + parse("--urls", _read_lines, arguments.urls_file, ())
     infra_envs, register = _infra_envs(collector, arguments.infra_envs)
     build = _check_urls(collector, templates, infra_envs, register, arguments.api)
-    requests_per_second, bytes_per_second = _rate(collector, arguments.rate, profile)
+    requests_per_second, bytes_per_second = parse_rates(collector, arguments.rate, profile)
     objectives = [parse(f"--slo {text!a}", parse_objective, text, None) for text in arguments.slo]
     checks = parse("--check", parse_number(0, MAX_REGISTERED), arguments.check, 0)
     collector.require(
@@ -229,7 +229,9 @@ def _check_urls(
     return collector.parse("--infra-envs", build_of, unfilled[0], None)
 
 
-def _rate(collector: FaultCollector, text: str | None, profile: Profile) -> tuple[float | None, float | None]:
+def parse_rates(
+    collector: FaultCollector, text: str | None, profile: Profile
+) -> tuple[float | None, float | None]:
     """Parse requests per second, or bytes per second."""
     if text is None:
         return None, None

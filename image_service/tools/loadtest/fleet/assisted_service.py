@@ -1,22 +1,26 @@
-"""The assisted-service of a fleet: it signs each answer anew, and may be out."""
+"""The assisted-service of a fleet: it signs each answer anew, and may be out.
+
+It is a process of its own: beside thousands of clients in one process it would answer late.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import threading
-from collections import Counter
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from image_service.tools.loadtest.fleet.splice import make_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+_FORK = get_context("fork")
 _INFRA_ENV = 5  # in a path, split at its slashes: /api/assisted-install/v2/infra-envs/ID
 
 
@@ -30,36 +34,51 @@ class _Server(ThreadingHTTPServer):
 
 
 class FleetAssistedService:
-    """The answers about all infra-envs, in a thread for each connection.
+    """The answers about infra-envs, in a thread for each connection.
 
     Args:
         version: of OpenShift, that all infra-envs have.
     """
 
-    def __init__(self, version: str) -> None:
-        self.version = version
-        self.is_out = False
+    def __init__(self, version: str, infra_envs: Sequence[str]) -> None:
+        self._version = version
+        self._numbers = {infra_env: number for number, infra_env in enumerate(infra_envs)}
+        self._lock = threading.Lock()  # of the threads that write
+        self._is_out = _FORK.RawValue("b", 0)
+        self._calls = _FORK.RawValue("Q", 0)
+        self._configs = _FORK.RawArray("Q", len(infra_envs))
+
+    @property
+    def is_out(self) -> bool:
         """True while it answers 503."""
-        self.calls = 0
-        self._configs: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        return bool(self._is_out.value)
+
+    @is_out.setter
+    def is_out(self, value: bool) -> None:
+        self._is_out.value = value
+
+    @property
+    def calls(self) -> int:
+        """How many calls there were."""
+        return int(self._calls.value)
 
     def answers(self, infra_env: str) -> int:
         """Return how many configs were sent for an infra-env; the first has the number 1."""
-        return self._configs[infra_env]
+        count: int = self._configs[self._numbers[infra_env]]
+        return count
 
     def answer(self, path: str) -> bytes | None:
         """Return the content of a response; None: 503."""
         infra_env = path.split("/")[_INFRA_ENV]
         with self._lock:
-            self.calls += 1
+            self._calls.value += 1
             if self.is_out:
                 return None
             if not path.endswith("/downloads/files"):
-                fields = {"id": infra_env, "openshift_version": self.version, "cpu_architecture": "x86_64"}
+                fields = {"id": infra_env, "openshift_version": self._version, "cpu_architecture": "x86_64"}
                 return json.dumps(fields).encode()
-            self._configs[infra_env] += 1
-            return make_config(infra_env, self._configs[infra_env])
+            self._configs[self._numbers[infra_env]] += 1
+            return make_config(infra_env, self.answers(infra_env))
 
     @contextmanager
     def listening(self) -> Iterator[str]:
@@ -82,10 +101,10 @@ class FleetAssistedService:
                 """Print nothing."""
 
         with _Server(("127.0.0.1", 0), Handler) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
+            process = _FORK.Process(target=server.serve_forever)
+            process.start()
             try:
                 yield f"127.0.0.1:{server.server_address[1]}"
             finally:
-                server.shutdown()
-                thread.join()
+                process.terminate()
+                process.join()

@@ -31,6 +31,7 @@ from image_service.tools.loadtest.options import (
     OptionsError,
     parse_duration,
     parse_number,
+    parse_rates,
     writable_directory,
 )
 from image_service.tools.loadtest.traffic.objectives import parse_objective
@@ -57,11 +58,13 @@ class FleetOptions:
     """The parsed command line.
 
     Args:
+        requests_per_second: of each host; None: a host asks when its last answer is complete.
         seconds: after which hosts that are not done have failed.
         report: directory for the report; None: none is written.
     """
 
     fleet: FleetPlan
+    requests_per_second: float | None
     seconds: float
     timeout_seconds: float
     objectives: tuple[Objective, ...]
@@ -105,7 +108,6 @@ def parse_fleet_options(arguments: argparse.Namespace) -> FleetOptions:
         ("--urls", arguments.urls_file),
         ("--api", arguments.api),
         ("--header", arguments.header),
-        ("--rate", arguments.rate),
         ("--compose", arguments.compose),
     ):
         collector.require(not given, f"{name}: --profile {Profile.FLEET} starts servers of its own")
@@ -120,6 +122,7 @@ def parse_fleet_options(arguments: argparse.Namespace) -> FleetOptions:
             start_seconds=parse("--start", parse_duration, arguments.start or START, 1.0),
             outage_seconds=parse("--outage", parse_duration, arguments.outage or OUTAGE, 1.0),
         ),
+        requests_per_second=parse_rates(collector, arguments.rate, Profile.FLEET)[0],
         seconds=parse("--duration", parse_duration, arguments.duration or DURATION, 1.0),
         timeout_seconds=parse("--timeout", parse_duration, arguments.timeout, 1.0),
         objectives=tuple(filter(None, objectives)),
@@ -141,7 +144,7 @@ def _run(  # noqa: PLR0913, PLR0917 - what `run_fleet` has
     fleet = options.fleet
     bases = list(_make_bases(directory, sample))
     infra_envs = [str(uuid.UUID(int=number, version=4)) for number in range(1, fleet.infra_envs + 1)]
-    assisted_service = FleetAssistedService(version)
+    assisted_service = FleetAssistedService(version, infra_envs)
     expected = ExpectedImages(infra_envs, bases, assisted_service.answers)
     with ExitStack() as stack:
         upstream = stack.enter_context(assisted_service.listening())
@@ -161,6 +164,7 @@ def _run(  # noqa: PLR0913, PLR0917 - what `run_fleet` has
             targets=targets,
             profile=Profile.FLEET,
             clients=fleet.hosts,
+            requests_per_second=options.requests_per_second,
             seconds=options.seconds,
             timeout_seconds=options.timeout_seconds,
             checks=0,

@@ -39,6 +39,13 @@ def test_a_fleet_may_be_smaller() -> None:
     assert options.fleet == FleetPlan(hosts=20, infra_envs=4, ranges=5, start_seconds=1.0, outage_seconds=2.0)
 
 
+def test_hosts_may_read_at_a_rate() -> None:
+    assert read().requests_per_second is None
+    assert read("--rate=0.25/s").requests_per_second == 0.25
+    with pytest.raises(OptionsError, match="--rate: bytes per second need --profile download"):
+        read("--rate=10KiB/s")
+
+
 def test_all_faults_are_reported() -> None:
     with pytest.raises(OptionsError) as raised:
         read("http://h/full.iso", "--api=http://h", "--clients=9", "--ranges=3001", "--outage=x")
