@@ -183,8 +183,8 @@ MUTATIONS = (
         "an attempt is never over",
         "lost wake-up",
         "common.concurrency.single_flight",
-        "lambda result: _share(result, self._waiters.pop(key)))",
-        "lambda result: _share(result, self._waiters[key]))",
+        "lambda result: share(result, self._waiters.pop(key)))",
+        "lambda result: share(result, self._waiters[key]))",
     ),
     Mutation(
         "the breaker never closes",
