@@ -65,6 +65,11 @@ class Link(enum.Enum):
     SLOW = "slow"
     LOSSY = "lossy"  # of some transactions the outcome is not learned
 
+    @property
+    def is_cut(self) -> bool:
+        """True if nothing arrives."""
+        return self is Link.REFUSED or self is Link.HANGING
+
 
 @attrs.define(eq=False)
 class Connection:
@@ -149,7 +154,7 @@ class Threads:
             self._machine.callLater(until - self._machine.seconds() + 1e-6, self._work, work, done, since)
             return
         result: Any = StoreFailed("the database cannot be reached")
-        if state not in {Link.REFUSED, Link.HANGING}:
+        if not state.is_cut:
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001 - as a thread pool does
@@ -209,7 +214,7 @@ class SimulatedListener:
             self._local.adopt(key, counter)
 
     def _watch(self) -> None:
-        if self._connection.state in {Link.REFUSED, Link.HANGING}:
+        if self._connection.state.is_cut:
             self.lose_connection()
         elif not self._connection.is_notified:
             self._poll()
