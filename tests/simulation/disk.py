@@ -79,6 +79,11 @@ class SimulatedDisk:
         if self.steps_left <= 0:
             raise PowerFailure
 
+    def sync(self) -> None:
+        """Have everything on the disk, as after calls that are not observed, such as SQLite's."""
+        self._names = [self._current()]
+        self._pages = {inode: self._read(inode) for inode in self._names[0].values()}
+
     def write_back(self) -> None:
         """Write some of the changed pages to the disk, as the kernel does when it likes."""
         for inode in self._current().values():
@@ -100,8 +105,7 @@ class SimulatedDisk:
                 for start in range(0, len(content), PAGE_BYTES):
                     if any(page := content[start : start + PAGE_BYTES]):
                         os.pwrite(file.fileno(), page, start)
-        self._names = [self._current()]
-        self._pages = {inode: self._read(inode) for inode in self._names[0].values()}
+        self.sync()
 
     def close(self) -> None:
         """Close the descriptors, and forget everything."""

@@ -1,0 +1,72 @@
+"""What a power failure leaves of the snapshots in SQLite: all up to some write, and each of them whole."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from image_service.server.snapshots.storage.repository import StoredMount
+from tests.pytwisted import ensure_deferred
+from tests.server.snapshots.repositories import repository_in
+from tests.simulation.disk import PowerFailure, SimulatedDisk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from image_service.server.snapshots.storage.sql_repository import SqlRepository
+
+KEY, READER = b"k" * 32, b"r" * 32
+AT = 1_700_000_000.0
+MOST_WRITES = 12
+
+
+def payload(generation: int) -> bytes:
+    """Return what is stored of a generation: some pages of the file."""
+    return Random(generation).randbytes(3000 * (1 + generation % 4))
+
+
+async def write(repository: SqlRepository, generation: int) -> None:
+    """Store a generation, and then a mount that reads it."""
+    assert await repository.add(KEY, generation, payload(generation), AT + generation)
+    await repository.save_mounts([StoredMount(READER, KEY, generation, "0" * 64, AT + generation)], AT + 100)
+
+
+def has_unusable(directory: Path) -> bool:
+    """Return True if a file was replaced because it was damaged."""
+    return any(directory.glob("*.unusable"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+@ensure_deferred
+async def test_power_failure_takes_only_the_latest_writes(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    disk = SimulatedDisk(tmp_path, chance)
+    repository = repository_in(tmp_path)
+    await write(repository, 1)
+    await repository.close()  # which syncs the file
+    disk.sync()
+    repository = repository_in(tmp_path)
+    writes = chance.randrange(1, MOST_WRITES)
+    for generation in range(2, 2 + writes):
+        await write(repository, generation)
+        if chance.random() < 0.3:
+            disk.write_back()
+    disk.steps_left = 1
+    with suppress(PowerFailure):
+        disk.step()
+    await repository.close()  # of the process, to which nothing of this matters any more
+    disk.restart()
+
+    repository = repository_in(tmp_path)
+    newest, mount = await repository.find_newest(KEY), await repository.find_mount(READER)
+    assert newest is not None
+    assert mount is not None
+    assert await repository.load(KEY, newest.generation) == payload(newest.generation)
+    assert newest.generation in {mount.generation, mount.generation + 1}
+    await write(repository, newest.generation + 1)
+    await repository.close()
+    disk.close()
+    assert not has_unusable(tmp_path)
