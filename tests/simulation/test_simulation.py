@@ -42,6 +42,10 @@ def test_history_has_no_fault(shared: Scenery, first: int) -> None:
     check(shared, first, HISTORIES)
 
 
+def test_history_that_had_a_fault_has_none(shared: Scenery) -> None:
+    check(shared, 305, 1)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(1000, 11000, 1000))
 def test_many_histories_have_no_fault(shared: Scenery, first: int) -> None:

@@ -163,7 +163,9 @@ class World:
     def _end(self) -> None:
         """Heal everything, and check that every replica serves what is new, and leaves nothing."""
         self.events.record("-- the end")
-        self.assisted.calm_at = min(self.assisted.until, self.events.now) + TIMEOUT_SECONDS + 1
+        # After a failure the product serves what it knows, and asks again as late as after a refusal.
+        forgotten = TIMEOUT_SECONDS + REFUSED_SECONDS + 1
+        self.assisted.calm_at = min(self.assisted.until, self.events.now) + forgotten
         self.assisted.until = 0.0
         self._record_mood(is_well=True)
         for number, replica in enumerate(self.replicas):
