@@ -87,7 +87,7 @@ docs: $(VENV)/tools ## generate docs/configuration.md, docs/metrics.md and man/ 
 	mv docs/performance.md.new docs/performance.md
 
 site: .cache/site/installed ## build the site of the documents, dist/site/index.html
-	.cache/site/bin/python -m sphinx -q -W --keep-going -d .cache/site/trees docs dist/site
+	.cache/site/bin/python -m sphinx -q -W --keep-going -E -d .cache/site/trees docs dist/site
 
 # The token is that of a Secret. An update leaves the number of replicas to the autoscaler. Versions of helm differ in
 # blank lines.
