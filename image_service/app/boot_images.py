@@ -43,7 +43,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     *,
     base_images: BaseImages,
     stand_in: StandIn | None,
-    base_url: str,
+    get_base_url: Callable[[], str],
     activity: ProcessActivity,
 ) -> tuple[BootImageParts, Links, UpstreamHealth]:
     """Return boot images with their parts, links to them, and assisted-service's health."""
@@ -60,8 +60,9 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
         settings,
         assisted,
         shared.coordination,
+        get_base_url=get_base_url,
         make_builder=lambda in_thread: ImageBuilder(
-            base_images.catalog, base_images.derived, in_thread, base_url
+            base_images.catalog, base_images.derived, in_thread, get_base_url
         ),
         is_leader=shared.is_leader,
         count=metrics.record_snapshot_event,
@@ -71,7 +72,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     if built.monitor is not None:
         _add_gauges(metrics, built.monitor, is_leader=shared.is_leader)
     links = _build_links(
-        parts, built, settings, base_url, record_use=activity.record_link_use, is_leader=shared.is_leader
+        parts, built, settings, get_base_url, record_use=activity.record_link_use, is_leader=shared.is_leader
     )
     return built, links, assisted.health
 
@@ -93,7 +94,7 @@ def _build_links(  # noqa: PLR0913 - what they are made of
     parts: PartsStack,
     built: BootImageParts,
     settings: Settings,
-    base_url: str,
+    get_base_url: Callable[[], str],
     *,
     record_use: Callable[[str], None],
     is_leader: bool,
@@ -103,7 +104,7 @@ def _build_links(  # noqa: PLR0913 - what they are made of
         LinkRepository(built.repository),
         lambda: built.sealed.cipher,
         built.images,
-        OwnUrls(base_url, {settings.listen.port, settings.listen.http_port}),
+        OwnUrls(get_base_url, {settings.listen.port, settings.listen.http_port}),
         settings.links.max_seconds,
         coordination=built.coordination,
         clock=parts.reactor,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
+from image_service.app.base_url import BaseUrl
 from image_service.app.reload import Configuration, Reloader, read_configuration
 from image_service.app.role_service import RoleService
 from image_service.core.errors import ConfigurationError
 from image_service.server.transport.listeners import cannot_listen, log_listening
 from image_service.server.transport.sending.tcp import bind_together
-from image_service.settings.parsers import Address
 from image_service.settings.settings import read_texts
 from image_service.settings.warnings import find_warnings
 
@@ -61,22 +62,25 @@ class ProcessService(RoleService):
         except ConfigurationError as error:
             _log.critical("{fault}", fault=error.detail)
             raise SystemExit(os.EX_CONFIG) from None
-        for warning in find_warnings(self._settings, self.base_url, standalone=self._standalone):
+        base_url = self.base_url
+        warnings = find_warnings(self._settings, base_url.url, standalone=self._standalone)
+        for warning in chain(warnings, base_url.find_warnings()):
             _log.warn("{warning}", warning=warning)
 
-    @property
-    def base_url(self) -> str:
+    @cached_property
+    def base_url(self) -> BaseUrl:
         """The URL by which clients reach the service."""
-        return self._settings.base_url(self._ports[0][0].getsockname()[1])
+        port = self._ports[0][0].getsockname()[1]
+        return BaseUrl(self._reactor, self._settings, port, standalone=self._standalone)
 
     @property
-    def plain_url(self) -> str | None:
-        """The URL of ``HTTP_LISTEN_PORT``; None: only its clients know by which address they reach it."""
+    def get_plain_url(self) -> Callable[[], str] | None:
+        """Returns the URL of ``HTTP_LISTEN_PORT``; None: only its clients know how they reach it."""
         listen = self._settings.listen
         is_known = listen.address is not None and not listen.address.is_loopback and not listen.base_url
         if not is_known or len(self._ports) == 1:
             return None
-        return f"http://{Address(listen.host, self._ports[1][0].getsockname()[1]).netloc}"
+        return partial(self.base_url.of_plain_port, self._ports[1][0].getsockname()[1])
 
     def announce_page(self) -> None:
         """Log the URL of the status page, which is the last line of a start."""

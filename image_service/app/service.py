@@ -91,7 +91,7 @@ class ImageService(ProcessService):
     async def start_parts(self) -> None:
         """Start the parts in the order in which they need each other; they stop in reverse order."""
         await super().start_parts()
-        settings, shared, base_url = self._settings, self._shared, self.base_url
+        settings, shared, get_base_url = self._settings, self._shared, self.base_url.get
         self._http = http = OriginClient.from_settings(
             settings.download, settings.source_urls, settings.proxies, settings.registries
         )
@@ -113,7 +113,7 @@ class ImageService(ProcessService):
             http,
             base_images,
             directory=settings.storage.data_dir,
-            base_url=base_url,
+            get_base_url=get_base_url,
             is_leader=shared.is_leader,
         )
         stand_in, infra_envs = shared.stand_in, None
@@ -122,7 +122,7 @@ class ImageService(ProcessService):
                 self._parts,
                 settings,
                 base_images.configured,
-                base_url,
+                get_base_url,
                 find_family=lambda *image: succeed(catalog.find_family(*image)),
             )
         built, links, upstream = await start_boot_images(
@@ -132,7 +132,7 @@ class ImageService(ProcessService):
             self.metrics,
             base_images=base_images,
             stand_in=stand_in,
-            base_url=base_url,
+            get_base_url=get_base_url,
             activity=self.activity,
         )
         images, database = built.images, built.monitor
@@ -143,14 +143,21 @@ class ImageService(ProcessService):
         status = ProcessStatus(
             upstream=upstream,
             listeners=self._listeners,
-            base_url=base_url,
+            get_base_url=get_base_url,
             standalone=self._standalone,
             database=database,
             streams=sync.streams if shared.is_leader else None,
             certificate=certificate,
         )
         state = ProcessState(
-            catalog, self._listeners, self.metrics, status, LocalLinks(links), database, built.figures
+            catalog,
+            self._listeners,
+            self.metrics,
+            status,
+            LocalLinks(links),
+            self.base_url,
+            database,
+            built.figures,
         )
         has_admin = settings.admin.is_enabled
         base_images.options.tells_reasons = not has_admin
@@ -160,8 +167,8 @@ class ImageService(ProcessService):
             images,
             links,
             self.activity.reads,
-            base_url=base_url,
-            plain_url=self.plain_url,
+            get_base_url=get_base_url,
+            get_plain_url=self.get_plain_url,
             unready=lambda: state.public_unready if has_admin else state.unready,
             impairment=lambda: state.impairment,
             metrics=None if has_admin else partial(shared.metrics_page, self.metrics),
@@ -201,12 +208,12 @@ class ImageService(ProcessService):
         shared.start_admin(self._parts, settings, state, self.activity.collect_own, self.metrics, infra_envs)
         self.adopt(listener for (listener,) in self._ports)
         self._parts.push_async_callback(self._close_listeners)
-        _log.info("serving at {url}", url=base_url)
+        _log.info("serving at {url}", url=get_base_url())
         shared.serving()
         self.manager.ready()
         announce_page = self.announce_page if shared.set_status is None else lambda: None
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
-            announce_sample(catalog, f"{base_url}/{stand_in.sample}", announce_page)
+            announce_sample(catalog, f"{get_base_url()}/{stand_in.sample}", announce_page)
         else:
             announce_page()
 

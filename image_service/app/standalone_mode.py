@@ -44,7 +44,7 @@ async def start_stand_in(
     parts: PartsStack,
     settings: Settings,
     base_images: Iterable[OsImage],
-    base_url: str,
+    get_base_url: Callable[[], str],
     find_family: FindFamily,
 ) -> tuple[StandIn, AdminApi]:
     """Start the stand-in, and register a sample of the configured images if it has no infra-env.
@@ -64,7 +64,7 @@ async def start_stand_in(
         settings.storage.data_dir,
         settings.standalone.listen,
         settings.standalone.token,
-        base_url,
+        get_base_url,
     )
     standalone.find_family = find_family
     await standalone.start()

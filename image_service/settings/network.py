@@ -78,8 +78,8 @@ class ListenSettings:
     base_url: str | None = setting("IMAGE_SERVICE_BASE_URL", parse=parsers.base_url)
     """The URL by which clients reach this service. Everything is served below its path too. When not set:
     `LISTEN_ADDRESS` and `LISTEN_PORT`; for `0.0.0.0` and `::` the address of the interface that has the
-    default route when the service starts; without such a route, without `LISTEN_ADDRESS` and for 127.0.0.1
-    `localhost`. Another address makes other minimal ISOs, which have other ETags. In the jobs role: the URL
+    default route when the service starts, or in standalone mode the one that was chosen on the status page;
+    without such a route, without `LISTEN_ADDRESS` and for 127.0.0.1 `localhost`. Another address makes other minimal ISOs, which have other ETags. In the jobs role: the URL
     of a byte server with the same base images, from which composed minimal ISOs fetch their root file
     system."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(

@@ -117,14 +117,16 @@ class Settings:
         if standalone and not self.standalone.listen.is_loopback and not environ.get("STANDALONE_TOKEN"):
             yield "STANDALONE_LISTEN is not on loopback; STANDALONE_TOKEN must be set then"
 
-    def base_url(self, port: int) -> str:
+    def base_url(self, port: int, address: str | None = None) -> str:
         """Return the URL by which clients reach this service, without a slash at its end.
 
         Args:
             port: bound for ``LISTEN_PORT``, which may be 0.
+            address: in the place of that of the default route.
         """
         scheme = "https" if self.tls.is_enabled else "http"
-        return self.listen.base_url or f"{scheme}://{parsers.Address(self.listen.host, port).netloc}"
+        host = address or self.listen.host
+        return self.listen.base_url or f"{scheme}://{parsers.Address(host, port).netloc}"
 
     def of_one_process(self) -> Settings:
         """Return them with one serving process's part of the limits that are for all together."""

@@ -107,7 +107,7 @@ class _Printed(Counter[tuple[str, Call]]):
 
 async def _serve(reactor: EPollReactor, directory: Path) -> None:
     standalone = FaultyStandalone(
-        reactor, directory, ListenAddress("127.0.0.1", 0), None, "http://images.test"
+        reactor, directory, ListenAddress("127.0.0.1", 0), None, lambda: "http://images.test"
     )
     standalone.calls = _Printed()
     standalone.faults[Call.IGNITION] = Fault(sign_token=True, last_modified=False)

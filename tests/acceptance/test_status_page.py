@@ -96,7 +96,8 @@ def test_remedy_suits_a_service_with_assisted_service(page: Page) -> None:
     facts = page.browser.run("""
         const { service } = await import(new URL("static/sections.js", location));
         const status = await (await fetch("api/v1/status")).json();
-        service.draw({ ...status, standalone: false });
+        const address = { ...status.base_address, decided_by: "IMAGE_SERVICE_BASE_URL" };
+        service.draw({ ...status, standalone: false, base_address: address });
         return document.querySelector("#service dl").textContent;
     """)
     assert "only this machine reaches: IMAGE_SERVICE_BASE_URL chooses another address" in str(facts)

@@ -281,7 +281,10 @@ class Replica:
             settings,
             cast("AssistedService", assisted),
             Coordination(),
-            make_builder=lambda in_thread: ImageBuilder(catalog, cast("Any", None), in_thread, BASE_URL),
+            get_base_url=lambda: BASE_URL,
+            make_builder=lambda in_thread: ImageBuilder(
+                catalog, cast("Any", None), in_thread, lambda: BASE_URL
+            ),
             is_leader=True,
             count=lambda _: None,
             observer=Unobserved(),
@@ -293,7 +296,7 @@ class Replica:
             MemoryLinks(),
             lambda: made.sealed.cipher,
             images,
-            OwnUrls(BASE_URL, frozenset({8080})),
+            OwnUrls(lambda: BASE_URL, frozenset({8080})),
             3600,
             coordination=made.coordination,
             clock=machine,
@@ -304,7 +307,7 @@ class Replica:
             ImageResponses(images, digests, ReadRecorder(machine.seconds)),
             PAGES,
             links=links,
-            scripts=IpxeScripts(images, BASE_URL, "", uses_host=False),
+            scripts=IpxeScripts(images, lambda: BASE_URL, "", uses_host=False),
         )
 
     def stop(self) -> Deferred[None]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from image_service.app.admin.process_status import StatusDocument
+    from image_service.app.base_url import BaseUrl
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page
     from image_service.server.processes.process_slot import ProcessSlot
@@ -32,6 +33,7 @@ class CombinedState:
     """
 
     _slots: Sequence[ProcessSlot]
+    _base_url: BaseUrl
     _render_metrics: Callable[[], Awaitable[Page]]
     _is_running: Callable[[], bool]
 
@@ -103,6 +105,16 @@ class CombinedState:
         set_level(level)
         for slot in self._slots:
             slot.send("log_level", level)
+
+    def describe_base_address(self) -> Mapping[str, Any]:
+        """See `ServingState`."""
+        return self._base_url.describe()
+
+    async def choose_address(self, address: str | None) -> None:
+        """See `ServingState`: those that start later get it with their assignment."""
+        await self._base_url.choose(address)
+        for slot in self._slots:
+            slot.send("base_url", self._base_url.url)
 
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]

@@ -32,7 +32,7 @@ class ProcessStatus:
 
     Args:
         listeners: their connections are counted.
-        base_url: by which clients reach the service.
+        get_base_url: returns the URL by which clients reach the service.
         standalone: True: the embedded stand-in has the infra-envs.
         database: that replicas share; None: they share none.
         streams: that this process polls; None: another one does.
@@ -42,7 +42,7 @@ class ProcessStatus:
 
     upstream: UpstreamHealth
     listeners: Listeners
-    base_url: str
+    get_base_url: Callable[[], str]
     standalone: bool
     database: DatabaseMonitor | None = None
     streams: Streams | None = None
@@ -61,7 +61,7 @@ class ProcessStatus:
             "version": __version__,
             "started_at": format_rfc3339(self.started_at),
             "workers": 1,
-            "base_url": self.base_url,
+            "base_url": self.get_base_url(),
             "standalone": self.standalone,
             "log_level": present_level(),
             "stopping": self.listeners.shutting_down,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from image_service.app.admin.process_status import ProcessStatus, StatusDocument
+    from image_service.app.base_url import BaseUrl
     from image_service.common.database.monitor import DatabaseMonitor
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page
@@ -34,6 +35,7 @@ class ProcessState:
     _metrics: Metrics
     _status: ProcessStatus
     links: LinkHandlers
+    _base_url: BaseUrl
     _database: DatabaseMonitor | None = None  # that replicas share
     _figures: FigureExchange | None = None  # of replicas, in that database
 
@@ -100,6 +102,14 @@ class ProcessState:
     async def set_log_level(self, level: str) -> None:
         """See `ServingState`."""
         set_level(level)
+
+    def describe_base_address(self) -> Mapping[str, Any]:
+        """See `ServingState`."""
+        return self._base_url.describe()
+
+    async def choose_address(self, address: str | None) -> None:
+        """See `ServingState`."""
+        await self._base_url.choose(address)
 
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]

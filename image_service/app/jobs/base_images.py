@@ -65,7 +65,7 @@ async def start_compose_bases(parts: PartsStack, settings: JobsRoleSettings) -> 
     )
     directory = settings.storage.data_dir
     sync = await start_streams(
-        parts, settings.streams, http, isos, directory=directory, base_url="", is_leader=True
+        parts, settings.streams, http, isos, directory=directory, get_base_url=None, is_leader=True
     )
     return ComposeBaseImages(http, isos, sync, tuple(image for image in images if not image.is_iso))
 

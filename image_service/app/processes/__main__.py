@@ -78,6 +78,7 @@ class ServiceInProcess:
                 "page": self._page_received,
                 "query": self._respond,
                 "log_level": set_level,
+                "base_url": self._set_base_url,
                 "ping": lambda _: self._channel.send("pong"),
                 "reload": self._reload,
                 "stop": self._stop,
@@ -91,6 +92,7 @@ class ServiceInProcess:
             sockets=self._sockets.pop(assignment.number),
             shared=self._shared_resources(reactor, settings.storage.data_dir),
         )
+        self._set_base_url(assignment.base_url)
         StandardIO(self._channel, CONTROL_IN, CONTROL_OUT, reactor)  # type: ignore[call-arg]  # mypy reads that of Windows
 
     def _shared_resources(self, reactor: EPollReactor, data_dir: Path) -> SharedResources:
@@ -107,6 +109,9 @@ class ServiceInProcess:
             serving=lambda: self._channel.send("serving"),
             set_status=lambda text: self._channel.send("status", text),
         )
+
+    def _set_base_url(self, url: str) -> None:
+        self.service.base_url.url = url
 
     def _adopt(self, number: int) -> None:
         self._adopted[number] = self.service.adopt(each.dup() for each in self._sockets[number])

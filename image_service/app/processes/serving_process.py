@@ -42,6 +42,7 @@ class Assignment:
     processes: int  # how many there are
     ports: int  # how many ports each listens on
     stand_in: StandIn | None  # to call in assisted-service's place; None: assisted-service
+    base_url: str  # by which clients reach the service now
 
     def render(self) -> str:
         """Return the argument of the command line."""

@@ -76,11 +76,11 @@ class Supervisor(ProcessService):
         await super().start_parts()
         settings, stand_in, infra_envs = self._settings, None, None
         count = settings.process.workers
-        state = CombinedState(self._slots, self._render_metrics, lambda: bool(self.running))
+        state = CombinedState(self._slots, self.base_url, self._render_metrics, lambda: bool(self.running))
         if self._standalone:
             images = configured_images(settings, standalone=True)
             stand_in, infra_envs = await start_stand_in(
-                self._parts, settings, images, self.base_url, state.find_family
+                self._parts, settings, images, self.base_url.get, state.find_family
             )
         self._activity = start_administration(
             self._parts, settings, state, self._collect_activity, self._metrics, infra_envs
@@ -95,8 +95,8 @@ class Supervisor(ProcessService):
         self._metrics.read_gauge("workers", lambda: sum(slot.is_serving for slot in self._slots))
         listeners = [listener.fileno() for each in zip(*self._ports, strict=True) for listener in each]
         for number in range(count):
-            assignment = Assignment(number, count, len(self._ports), stand_in)
-            spawn = partial(self._spawn_process, assignment, memory, listeners)
+            make = partial(Assignment, number, count, len(self._ports), stand_in)
+            spawn = partial(self._spawn_process, make, memory, listeners)
             self._slots.append(ProcessSlot(self._reactor, number, spawn, self))
         for slot in self._slots:
             slot.start()
@@ -106,8 +106,13 @@ class Supervisor(ProcessService):
         self._credentials = write_credentials({**os.environ, **texts})
 
     def _spawn_process(
-        self, assignment: Assignment, memory: int, listeners: Sequence[int], *callbacks: object
+        self,
+        make_assignment: Callable[[str], Assignment],
+        memory: int,
+        listeners: Sequence[int],
+        *callbacks: object,
     ) -> Process:
+        assignment = make_assignment(self.base_url.url)
         descriptors = assignment.descriptors(memory, self._download_slots, self._credentials, listeners)
         process = self._spawn(self._reactor, assignment, descriptors, *callbacks)
         if level := present_level():  # which may not be that of the environment: the status page changes it

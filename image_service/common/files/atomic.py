@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_TEMPORARY = re.compile(r"\.(?:\.?rhcos-.+|image-service(?:-bases)?\.json)\.[0-9a-f]{8}\.part")
+_TEMPORARY = re.compile(r"\.(?:\.?rhcos-.+|image-service(?:-bases|-address)?\.json)\.[0-9a-f]{8}\.part")
 
 
 @contextlib.contextmanager

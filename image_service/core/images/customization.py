@@ -20,3 +20,5 @@ class Customization:
     modified: datetime | None  # Last-Modified of the config, UTC
     # A compressed archive for the kernel, unchanged. None: there is none, or none was requested.
     ramdisk: bytes | None = attrs.field(default=None, repr=False)
+    # By which a minimal ISO reaches the service, without a slash at its end; None: by that of now.
+    base_url: str | None = None

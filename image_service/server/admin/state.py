@@ -38,6 +38,19 @@ class ServingState(ServiceState, Protocol):
     async def set_log_level(self, level: str) -> None:
         """Set the lowest level of the log, until the next start or reload."""
 
+    def describe_base_address(self) -> Mapping[str, Any]:
+        """Return which address URLs have, and which others may be chosen: ``BaseAddress`` in `status_api`."""
+
+    async def choose_address(self, address: str | None) -> None:
+        """Have the URLs of all processes begin with an address of this machine, also after a restart.
+
+        None: that of the default route.
+
+        Raises:
+            Conflict: a setting decides.
+            InvalidParameter: it is not an address of this machine.
+        """
+
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]
     ) -> Sequence[Mapping[str, Any]]:

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 _log = Logger()
 STATUS_SCHEMAS: Schemas = {
     "LogLevel": object_schema(level={"enum": list(LEVELS)}),
+    "ChosenAddress": object_schema(address=TEXT_OR_NULL),
+    "BaseAddress": object_schema(
+        decided_by=TEXT_OR_NULL, chosen=TEXT_OR_NULL, is_present=BOOLEAN, addresses=list_schema("OwnAddress")
+    ),
+    "OwnAddress": object_schema(address=TEXT, interface=TEXT),
     "Status": object_schema(
         verdict=reference("Verdict"),
         host=TEXT_OR_NULL,
@@ -44,6 +49,7 @@ STATUS_SCHEMAS: Schemas = {
         started_at=TIME,
         workers=COUNT,
         base_url=TEXT,
+        base_address=reference("BaseAddress"),
         standalone=BOOLEAN,
         log_level={"enum": [*LEVELS, None]},
         stopping=BOOLEAN,
@@ -119,6 +125,15 @@ class StatusApi:
                 status=204,
                 body="LogLevel",
             ),
+            ApiOperation(
+                "PUT",
+                "/api/v1/base-address",
+                "chooseAddress",
+                "have URLs begin with an address of this machine; null: that of the default route",
+                self._choose_address,
+                status=204,
+                body="ChosenAddress",
+            ),
         )
 
     async def _set_log_level(self, request: ApiRequest) -> ApiResponse:
@@ -132,6 +147,15 @@ class StatusApi:
                 raise InvalidParameter(f"level must be the only member: {', '.join(LEVELS)}")
         return ApiResponse(204)
 
+    async def _choose_address(self, request: ApiRequest) -> ApiResponse:
+        match parse_json_object(request.body):
+            case {"address": str() | None as address, **others} if not others:
+                _log.info("{client} chooses another address in URLs", client=request.client)
+                await self._state.choose_address(address)
+            case _:
+                raise InvalidParameter("address must be the only member: a string or null")
+        return ApiResponse(204)
+
     async def _show(self, _: ApiRequest) -> ApiResponse:
         status = await self._state.describe_status()
         images = json.loads(await self._state.render_images())["images"]
@@ -143,6 +167,7 @@ class StatusApi:
             {
                 "verdict": {"level": verdict.level.name.lower(), "text": verdict.text},
                 **status,
+                "base_address": self._state.describe_base_address(),
                 "replicas": replicas,
                 "totals": _sum(replicas),
             }

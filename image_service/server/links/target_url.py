@@ -13,7 +13,7 @@ from image_service.core.images.reference import ImageRef, Kind
 from image_service.server.http.routes import ImageRoute, parse_route
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 _PORTS = {"http": 80, "https": 443}
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -24,12 +24,17 @@ class OwnUrls:
     """Knows which URLs are of this service.
 
     Args:
-        base_url: by which clients reach it, without a slash at its end.
+        get_base_url: returns the URL by which clients reach it, without a slash at its end.
         ports: of its listeners; None: of one that it does not have.
     """
 
-    base_url: str
+    _get_base_url: Callable[[], str]
     ports: Collection[int | None]
+
+    @property
+    def base_url(self) -> str:
+        """The URL by which clients reach the service now."""
+        return self._get_base_url()
 
     def parse(self, url: str) -> tuple[ImageRef, ImageRoute]:
         """Return the image or iPXE script that a URL names, as its reference and its route.

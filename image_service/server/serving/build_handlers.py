@@ -38,8 +38,8 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     links: Links,
     reads: ReadRecorder,
     *,
-    base_url: str,
-    plain_url: str | None,
+    get_base_url: Callable[[], str],
+    get_plain_url: Callable[[], str] | None,
     unready: Callable[[], str],
     impairment: Callable[[], str],
     metrics: Callable[[], Page | Deferred[Page]] | None,
@@ -51,8 +51,8 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
     """Return the request handler of the port for images, and that of the port for plain HTTP.
 
     Args:
-        plain_url: as ``base_url``, for the port for plain HTTP; None: the host by which a client has reached
-            it is in its iPXE scripts.
+        get_plain_url: as ``get_base_url``, for the port for plain HTTP; None: the host by which a client has
+            reached it is in its iPXE scripts.
         get_signing_keys: returns the keys of statements as they are now; None: nothing is signed.
         find_origin: returns where a base image came from.
     """
@@ -89,12 +89,12 @@ def build_request_handlers(  # noqa: PLR0913 - four parts that other packages ha
         withheld.update(ISOS)
     if not settings.http_serves_initrd:
         withheld.add(Kind.PXE_INITRD)
-    scripts = IpxeScripts(images, base_url, settings.base_path, uses_host=False)
+    scripts = IpxeScripts(images, get_base_url, settings.base_path, uses_host=False)
     plain_scripts = IpxeScripts(
         images,
-        plain_url or base_url,
+        get_plain_url or get_base_url,
         settings.base_path,
-        uses_host=plain_url is None,
+        uses_host=get_plain_url is None,
         serves_isos=settings.http_serves_isos,
     )
     return make(scripts=scripts), make(scripts=plain_scripts, withheld=withheld)

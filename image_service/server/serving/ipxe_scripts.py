@@ -18,7 +18,7 @@ from image_service.core.images.ipxe import (
 from image_service.core.images.reference import Credentials, CredentialScheme, ImageRef, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from image_service.core.images.base_image import BaseImage
     from image_service.core.images.reference import Reader
@@ -33,14 +33,14 @@ class IpxeScripts:
     """Makes the scripts of one listener.
 
     Args:
-        base_url: by which clients reach the service, without a slash at its end.
-        uses_host: `base_url` names another listener: the scheme is http, and the host is the one by which the
+        get_base_url: returns the URL by which clients reach the service, without a slash at its end.
+        uses_host: that URL names another listener: the scheme is http, and the host is the one by which the
             client has reached it.
         serves_isos: the listener has the ISOs of infra-envs.
     """
 
     _images: ImageFinder
-    _base_url: str
+    _get_base_url: Callable[[], str]
     _base_path: str
     _uses_host: bool
     _serves_isos: bool = True
@@ -103,7 +103,7 @@ class IpxeScripts:
         host = headers.get("host", "")
         if self._uses_host and is_authority(host):
             return f"http://{host}{self._base_path}"
-        return self._base_url
+        return self._get_base_url()
 
 
 def _render_credentials(credentials: Credentials | None) -> str:

@@ -101,6 +101,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     assisted: AssistedService,
     coordination: Coordination,
     *,
+    get_base_url: Callable[[], str],
     make_builder: Callable[[InThread], ImageBuilder],
     is_leader: bool,
     count: Callable[[SnapshotEvent], None],
@@ -113,6 +114,7 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
 
     Args:
         coordination: of the processes of this host.
+        get_base_url: returns the URL by which clients reach the service now.
         make_builder: gets the thread pool for long compositions.
         is_leader: True in one process of this host.
         fail: is called if a database that could not be reached at the start has another instance's data.
@@ -123,12 +125,12 @@ async def build_boot_images(  # noqa: PLR0913 - what boot images are made of
     clock, in_thread = parts.reactor, parts.in_thread_pool(COMPOSE_THREADS, "compose")
     monitor, figures, url = None, None, settings.database.url
     if url is None:
-        repository, sealed = await _open_local_repository(parts, settings, in_thread)
+        repository, sealed = await _open_local_repository(parts, settings, in_thread, get_base_url)
     else:
         database = open_replica_database(url)
         parts.callback(database.close)
         repository, sealed, monitor, figures = await _open_shared_repository(
-            parts, settings, database, in_thread, is_leader=is_leader, fail=fail
+            parts, settings, database, in_thread, get_base_url, is_leader=is_leader, fail=fail
         )
         coordination = start_replica_coordination(
             parts,
@@ -189,7 +191,7 @@ def _limits(settings: SnapshotSettings) -> StoreLimits:
 
 
 async def _open_local_repository(
-    parts: PartsStack, settings: Settings, in_thread: InThread
+    parts: PartsStack, settings: Settings, in_thread: InThread, get_base_url: Callable[[], str]
 ) -> tuple[SqlRepository, SealedRepository]:
     data_dir = settings.storage.data_dir
     # A thread each: reading does not wait for a large write, and SQLite has one writer at a time.
@@ -205,7 +207,10 @@ async def _open_local_repository(
     except StoreFailed as error:
         _log.error("snapshots are kept in memory only, until a restart: {reason}", reason=error.detail)
         secret = new_data_key()
-    return repository, SealedRepository(repository, SnapshotCipher(secret), in_thread, parts.reactor)
+    sealed = SealedRepository(
+        repository, SnapshotCipher(secret), in_thread, parts.reactor, get_base_url=get_base_url
+    )
+    return repository, sealed
 
 
 async def _open_shared_repository(  # noqa: PLR0913 - same
@@ -213,6 +218,7 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
     settings: Settings,
     database: PostgresqlDatabase,
     in_thread: InThread,
+    get_base_url: Callable[[], str],
     *,
     is_leader: bool,
     fail: Callable[[ConfigurationError], None],
@@ -239,6 +245,7 @@ async def _open_shared_repository(  # noqa: PLR0913 - same
         in_thread,
         parts.reactor,
         monitor.wall_clock,
+        get_base_url=get_base_url,
         clock_error_seconds=CLOCK_ERROR_SECONDS,
     )
     layouts = LayoutExchange(

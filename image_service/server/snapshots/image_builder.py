@@ -60,13 +60,14 @@ class ImageBuilder:
 
     Args:
         in_thread: runs a composition that takes a while.
-        base_url: the URL that clients reach this service by, without a slash at its end.
+        get_base_url: returns the URL that clients reach this service by, without a slash at its end: for
+            minimal ISOs whose snapshot has none.
     """
 
     catalog: BaseImageSource
     derived: DerivedFiles
     in_thread: Callable[[Callable[[], BootImage]], Awaitable[BootImage]]
-    base_url: str
+    get_base_url: Callable[[], str]
 
     def find_base(self, ref: Ref) -> BaseImage:
         """Return the base image of a complete reference, ready to serve.
@@ -137,7 +138,8 @@ class ImageBuilder:
     ) -> BootImage:
         """Splice it from the base if possible, else use a derived one."""
         file_name = _file_name(ref, base)
-        rootfs_url = f"{self.base_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
+        base_url = customization.base_url or self.get_base_url()
+        rootfs_url = f"{base_url}/boot-artifacts/{base.version}/{base.architecture}/rootfs.img"
         lacks_nmstate = base.needs_nmstate and customization.ramdisk is not None
         if base.coreos.minimal and not lacks_nmstate:
             with suppress(RamdiskTooLarge):  # the derived one has more room

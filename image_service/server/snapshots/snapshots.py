@@ -106,7 +106,7 @@ class Snapshots:
         entry = self.cache.get_cached_entry(key)
         if entry is None or self._validator.is_due(entry):
             return None
-        if not self.layouts.all_have(entry.snapshot.layout):
+        if self._repository.is_composed_anew(entry.snapshot):
             return None
         self.record_hit()
         return entry.snapshot
@@ -127,7 +127,7 @@ class Snapshots:
             too_slow = "assisted-service did not answer in time; it is still being asked"
             error = entry.validity.error
             raise error.copy() if error else UpstreamTimeout(too_slow, retry_after_seconds=1)
-        if not self.layouts.all_have(entry.snapshot.layout):
+        if self._repository.is_composed_anew(entry.snapshot):
             with suppress(Unavailable):  # what is known here is served, if this release can compose it
                 await self._validator.recompose(entry)
             entry = await self._entry(question)

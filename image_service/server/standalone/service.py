@@ -74,7 +74,7 @@ class Standalone:
         reactor: listens and runs threads; only a whole reactor does both.
         data_dir: ``DATA_DIR``; the stand-in uses the directory ``standalone`` in it.
         token: bearer token of the API; None: none.
-        image_service_base_url: of images, without a final slash; may be set later, when the port is known.
+        get_base_url: returns that of images, without a final slash.
 
     Raises:
         ConfigurationError: the address is not loopback, and there is no token.
@@ -86,11 +86,11 @@ class Standalone:
         data_dir: Path,
         listen: ListenAddress,
         token: str | None,
-        image_service_base_url: str,
+        get_base_url: Callable[[], str],
     ) -> None:
         if token is None and not listen.is_loopback:
             raise ConfigurationError("STANDALONE_LISTEN: beyond loopback STANDALONE_TOKEN is required")
-        self.image_service_base_url = image_service_base_url
+        self._get_base_url = get_base_url
         self.find_family: FindFamily = find_no_family
         self._reactor = reactor
         self._directory = data_dir / "standalone"
@@ -194,7 +194,7 @@ class Standalone:
             store,
             self._in_thread,
             time.time,
-            lambda: self.image_service_base_url,
+            self._get_base_url,
         )
         find_family: FindFamily = lambda *image: self.find_family(*image)  # noqa: E731, PLW0108 - it is set later
         return _StartedParts(

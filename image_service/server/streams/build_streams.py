@@ -14,7 +14,7 @@ from image_service.server.streams.release_preparer import ReleasePreparer
 from image_service.server.streams.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from image_service.common.concurrency.process_parts import PartsStack
@@ -119,7 +119,7 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     base_images: BaseImages,
     *,
     directory: Path,
-    base_url: str,
+    get_base_url: Callable[[], str] | None,
     is_leader: bool,
 ) -> StreamSync:
     """Start the streams, which add base images to the catalog, and the mirror, which publishes those.
@@ -127,7 +127,7 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
     The leader fetches metadata to the directory; the other processes read it there.
 
     Args:
-        base_url: of the mirror; empty: nobody asks it, and it fetches no further artifacts.
+        get_base_url: returns that of the mirror; None: nobody asks it, and it fetches no further artifacts.
     """
     catalog, interruption = base_images.catalog, Interruption()
     seconds = settings.refresh_seconds
@@ -148,7 +148,7 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
             return preparer.prepare(release, base)
 
     disks = None
-    if base_url:
+    if get_base_url is not None:
         in_thread = parts.in_thread_pool(1, "mirrored artifacts", low_priority=True)
         disks = MirroredDisks(base_images.fetcher, preparer, in_thread, interruption)
         base_images.options.other_names = lambda: disks.names
@@ -158,7 +158,7 @@ async def start_streams(  # noqa: PLR0913 - streams and mirror connect these
         catalog.find_base_image,
         parts.in_thread_pool(1, "mirror", low_priority=True),
         prepare,
-        base_url,
+        get_base_url or (lambda: ""),
         disks,
     )
     parts.call_every(seconds, mirror.update)

@@ -50,7 +50,7 @@ class Mirror:
     Args:
         find_base_image: returns a base image that is ready, as ``Catalog.find_base_image``.
         in_thread: runs `prepare`, as ``ReleasePreparer.prepare``, which reads whole images.
-        base_url: prefix of the locations, without a slash at its end.
+        get_base_url: returns the prefix of the locations, without a slash at its end.
         disks: has further artifacts of releases; None: there are none.
     """
 
@@ -62,15 +62,15 @@ class Mirror:
         find_base_image: Callable[[str, str, Kind], BaseImage],
         in_thread: InThread,
         prepare: Callable[[StreamRelease, BaseImage], MirroredRelease],
-        base_url: str,
+        get_base_url: Callable[[], str],
         disks: MirroredDisks | None = None,
     ) -> None:
         self._streams = streams
         self._find_base_image = find_base_image
         self._in_thread = in_thread
         self._prepare = prepare
-        self._base_url = base_url
-        self._rendered: dict[str, tuple[list[MirroredRelease], BootImage]] = {}
+        self._get_base_url = get_base_url
+        self._rendered: dict[tuple[str, str], tuple[list[MirroredRelease], BootImage]] = {}
         self._disks = disks
         if disks is not None:
             disks.on_change = self._rendered.clear
@@ -121,8 +121,8 @@ class Mirror:
         """Return stream metadata; `name` is a stream, or a stream, ``-`` and a release."""
         stream, releases = self._find_releases(name)
 
-        def render() -> bytes:
-            return render_stream(stream, self._base_url, [mirrored.published for mirrored in releases])
+        def render(base_url: str) -> bytes:
+            return render_stream(stream, base_url, [mirrored.published for mirrored in releases])
 
         return self._render(f"{name}.json", JSON, releases, render)
 
@@ -135,12 +135,12 @@ class Mirror:
         keys = self._find_streams(name)
         current = {stream: self._current(stream) for stream in keys}
 
-        def render() -> bytes:
+        def render(base_url: str) -> bytes:
             streams = [
                 PublishedStream(stream, key, [mirrored.published for mirrored in current[stream]])
                 for stream, key in keys.items()
             ]
-            return render_config_map(self._base_url, streams, None if name in keys else name)
+            return render_config_map(base_url, streams, None if name in keys else name)
 
         releases = [mirrored for found in current.values() for mirrored in found]
         return self._render(f"{name or ''}/configmap.yaml", YAML, releases, render)
@@ -255,14 +255,15 @@ class Mirror:
         path: str,
         content_type: str,
         releases: list[MirroredRelease],
-        render: Callable[[], bytes],
+        render: Callable[[str], bytes],
     ) -> BootImage:
-        """Return a document, rendered anew if it describes other releases than the last time."""
-        before, image = self._rendered.get(path, ([], None))
+        """Return a document, rendered anew if its base URL or its releases have changed."""
+        key = path, self._get_base_url()
+        before, image = self._rendered.get(key, ([], None))
         if image is None or [*map(id, before)] != [*map(id, releases)]:
             name = path.rpartition("/")[2]
-            image = _literal(render(), "document", name, content_type)
-            self._rendered[path] = (releases, image)
+            image = _literal(render(key[1]), "document", name, content_type)
+            self._rendered[key] = (releases, image)
         return image
 
 

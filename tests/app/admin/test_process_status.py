@@ -56,7 +56,7 @@ class FakeCertificate:
 def process(**parts: Any) -> ProcessStatus:
     upstream = UpstreamHealth("http://assisted", lambda: NOW)
     given = {"upstream": upstream, "listeners": FakeListeners(), "now": lambda: NOW, **parts}
-    return ProcessStatus(**{"base_url": "http://localhost:8080", "standalone": False, **given})
+    return ProcessStatus(**{"get_base_url": lambda: "http://localhost:8080", "standalone": False, **given})
 
 
 def checked(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ class StatusState:
     """The state of a service that is good."""
 
     levels: list[str] = attrs.field(factory=list)
+    addresses: list[str | None] = attrs.field(factory=list)
 
     async def describe_status(self) -> dict[str, Any]:
         return GOOD
@@ -30,6 +31,12 @@ class StatusState:
 
     async def set_log_level(self, level: str) -> None:
         self.levels.append(level)
+
+    def describe_base_address(self) -> dict[str, Any]:
+        return {"decided_by": None, "chosen": None, "is_present": True, "addresses": []}
+
+    async def choose_address(self, address: str | None) -> None:
+        self.addresses.append(address)
 
 
 async def refresh() -> None:
@@ -50,24 +57,26 @@ def replica(machines: int, state: str = "present") -> dict[str, Any]:
     }
 
 
-def ask(state: StatusState, replicas: list[dict[str, Any]], method: str, body: object = None) -> ApiResponse:
+def ask(
+    state: StatusState, replicas: list[dict[str, Any]], operation_id: str, body: object = None
+) -> ApiResponse:
     api = StatusApi(state, ACTIVITY, lambda: replicas)  # type: ignore[arg-type] # a double
-    (operation,) = [each for each in api.operations if each.method == method]
-    request = ApiRequest(method, operation.path, body=json.dumps(body).encode())
+    (operation,) = [each for each in api.operations if each.id == operation_id]
+    request = ApiRequest(operation.method, operation.path, body=json.dumps(body).encode())
     return outcome(operation.handler(request))  # type: ignore[arg-type] # a coroutine
 
 
 def test_totals_are_of_replicas_that_are_present() -> None:
     replicas = [replica(4), replica(3), replica(9, "away")]
-    status = json.loads(ask(StatusState(), replicas, "GET").body)
+    status = json.loads(ask(StatusState(), replicas, "getStatus").body)
     assert status["totals"] == {"replicas": 2, "machines": 7, "connections": 2, "requests": 4}
     assert status["replicas"] == replicas
-    assert json.loads(ask(StatusState(), [], "GET").body)["totals"] is None
+    assert json.loads(ask(StatusState(), [], "getStatus").body)["totals"] is None
 
 
 def test_log_level_is_set() -> None:
     state = StatusState()
-    assert ask(state, [], "PUT", {"level": "debug"}).status == 204
+    assert ask(state, [], "setLogLevel", {"level": "debug"}).status == 204
     assert state.levels == ["debug"]
 
 
@@ -75,5 +84,20 @@ def test_log_level_is_set() -> None:
 def test_other_log_levels_are_refused(body: object) -> None:
     state = StatusState()
     with pytest.raises(InvalidRequest):
-        ask(state, [], "PUT", body)
+        ask(state, [], "setLogLevel", body)
     assert state.levels == []
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", None])
+def test_address_of_urls_is_chosen(address: str | None) -> None:
+    state = StatusState()
+    assert ask(state, [], "chooseAddress", {"address": address}).status == 204
+    assert state.addresses == [address]
+
+
+@pytest.mark.parametrize("body", [{}, {"address": 1}, {"address": None, "a": 1}, []])
+def test_other_bodies_choose_no_address(body: object) -> None:
+    state = StatusState()
+    with pytest.raises(InvalidRequest):
+        ask(state, [], "chooseAddress", body)
+    assert state.addresses == []

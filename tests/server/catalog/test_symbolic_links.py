@@ -150,7 +150,7 @@ def test_link_in_place_of_the_stand_ins_directory_is_refused(data_dir: Path, tmp
     (tmp_path / "elsewhere").mkdir(mode=0o755)
     (data_dir / "standalone").symlink_to(tmp_path / "elsewhere")
     reactor = cast("PosixReactorBase", Clock())
-    stand_in = Standalone(reactor, data_dir, ListenAddress("127.0.0.1", 0), None, "http://localhost")
+    stand_in = Standalone(reactor, data_dir, ListenAddress("127.0.0.1", 0), None, str)
     with pytest.raises(OSError, match=f"{data_dir / 'standalone'} is a symbolic link"):
         stand_in._prepare()
     assert list((tmp_path / "elsewhere").iterdir()) == []

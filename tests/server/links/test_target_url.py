@@ -10,7 +10,7 @@ from image_service.server.links.target_url import OwnUrls
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 BASE = "https://images.test/base"
-OWN = OwnUrls(BASE, {8080, 8081})
+OWN = OwnUrls(lambda: BASE, {8080, 8081})
 ISO = ImageRef(ID, "4.20", "x86_64", Kind.FULL_ISO)
 PATH = f"/byid/{ID}/4.20/x86_64/full.iso"
 

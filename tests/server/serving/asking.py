@@ -90,7 +90,7 @@ class Service:
             pages,
             "/base",
             links=links,
-            scripts=scripts or IpxeScripts(self.world.images, base_url, "/base", uses_host=False),
+            scripts=scripts or IpxeScripts(self.world.images, lambda: base_url, "/base", uses_host=False),
             withheld=self.withheld,
             cors=self.cors,
             registry=Registry(self.world.images, digests, responses) if self.is_registry else None,

@@ -56,7 +56,9 @@ def finder() -> Iterator[ImageFinder]:
 
 @ensure_deferred
 async def test_kernel_fetches_the_iso_of_the_infra_env_without_credentials(finder: ImageFinder) -> None:
-    script = (await IpxeScripts(finder, BASE_URL, "", uses_host=False).render(READER, {}, "")).decode()
+    script = (
+        await IpxeScripts(finder, lambda: BASE_URL, "", uses_host=False).render(READER, {}, "")
+    ).decode()
     (kernel,) = (line for line in script.splitlines() if line.startswith("kernel"))
     assert f" url={BASE_URL}/byid/{ID}/24.04/x86_64/full.iso cloud-config-url=/dev/null autoinstall" in kernel
     assert SECRET not in kernel  # every user of the machine can read it in /proc/cmdline
@@ -65,7 +67,7 @@ async def test_kernel_fetches_the_iso_of_the_infra_env_without_credentials(finde
 
 @ensure_deferred
 async def test_listener_that_serves_no_isos_has_no_such_script(finder: ImageFinder) -> None:
-    scripts = IpxeScripts(finder, BASE_URL, "", uses_host=True, serves_isos=False)
+    scripts = IpxeScripts(finder, lambda: BASE_URL, "", uses_host=True, serves_isos=False)
     with pytest.raises(NotFound, match="set HTTP_SERVES_IMAGES"):
         await scripts.render(READER, {"host": "images.test"}, "")
 
@@ -73,4 +75,4 @@ async def test_listener_that_serves_no_isos_has_no_such_script(finder: ImageFind
 @ensure_deferred
 async def test_short_link_does_not_stand_for_a_script_that_names_the_iso(finder: ImageFinder) -> None:
     with pytest.raises(NotFound, match="no short link stands for its iPXE script"):
-        await IpxeScripts(finder, BASE_URL, "", uses_host=False).render(READER, {}, "", "code")
+        await IpxeScripts(finder, lambda: BASE_URL, "", uses_host=False).render(READER, {}, "", "code")

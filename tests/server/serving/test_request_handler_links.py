@@ -212,7 +212,7 @@ def test_script_is_refused_as_images_are(service: Service, infra_env_error: Unau
 def test_urls_of_the_plain_listener_are_those_by_which_it_was_reached(
     service: Service, host: str, reached: str
 ) -> None:
-    scripts = IpxeScripts(service.world.images, f"{BASE_URL}/base", "/base", uses_host=True)
+    scripts = IpxeScripts(service.world.images, lambda: f"{BASE_URL}/base", "/base", uses_host=True)
     service.handler = service.make_handler(service.links, scripts)
     script = body_of(service.get(SCRIPT, host=host).response).decode()
     assert f"kernel {reached}/boot-artifacts/4.20/x86_64/vmlinuz" in script

@@ -72,7 +72,7 @@ def service(request: pytest.FixtureRequest, world: World, mirror: Mirror) -> Ser
     """On a listener that serves ISOs, and on one that does not."""
     made = Service(world)
     digests = Digests(world.clock, lambda _: succeed(b""))
-    scripts = IpxeScripts(world.images, BASE_URL, "/base", uses_host=False)
+    scripts = IpxeScripts(world.images, lambda: BASE_URL, "/base", uses_host=False)
     made.handler = ImageRequestHandler(
         world.images,
         ImageResponses(world.images, digests, ReadRecorder(world.clock.seconds)),

@@ -47,7 +47,7 @@ class Service:
     def start(self) -> None:
         digests = Digests(self.world.clock, lambda work: succeed(work()))
         reads = ReadRecorder(self.world.clock.seconds)
-        scripts = IpxeScripts(self.world.images, BASE_URL, "", uses_host=False)
+        scripts = IpxeScripts(self.world.images, lambda: BASE_URL, "", uses_host=False)
         links = links_of(self.world)
         self.application = ImageRequestHandler(
             self.world.images,

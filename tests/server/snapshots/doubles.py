@@ -260,6 +260,7 @@ class World:
     cache_bytes: int = CACHE_BYTES
     wall_offset: float = 0.0
     clock_error_seconds: float | None = None
+    base_url: str = BASE_URL
     archive: SealedRepository = attrs.field(init=False)
     images: ImageFinder = attrs.field(init=False)
 
@@ -283,6 +284,7 @@ class World:
             run_now,
             self.clock,
             self.get_wall_time,
+            get_base_url=lambda: self.base_url,
             clock_error_seconds=self.clock_error_seconds,
         )
         return connect_boot_images(
@@ -294,7 +296,7 @@ class World:
                 mount_window_seconds=WINDOW_SECONDS,
             ),
             self.assisted,
-            ImageBuilder(self.catalog, self.derived, in_thread or self.threads.run, BASE_URL),
+            ImageBuilder(self.catalog, self.derived, in_thread or self.threads.run, lambda: self.base_url),
             self.archive,
             self.clock,
             count=count,

@@ -89,7 +89,7 @@ class Workbench:
     builder: ImageBuilder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.builder = ImageBuilder(self.catalog, self.derived, self.threads.run, BASE_URL)
+        self.builder = ImageBuilder(self.catalog, self.derived, self.threads.run, lambda: BASE_URL)
 
     def compose(self, ref: ImageRef, customization: Customization) -> list[BootImage | BaseException]:
         """Where the image or the exception will be."""

@@ -30,7 +30,7 @@ from image_service.server.web_api.resource import ApiResource, write_head
 from tests.server.standalone.tokens import TokenSigner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from twisted.internet.interfaces import IReactorTime, ITCPTransport
@@ -107,9 +107,9 @@ class FaultyStandalone(Standalone):
         data_dir: Path,
         listen: ListenAddress,
         token: str | None,
-        image_service_base_url: str,
+        get_base_url: Callable[[], str],
     ) -> None:
-        super().__init__(reactor, data_dir, listen, token, image_service_base_url)
+        super().__init__(reactor, data_dir, listen, token, get_base_url)
         self.calls: Counter[tuple[str, Call]] = Counter()
         self.faults: dict[Call, Fault] = {}
         self._clock = reactor

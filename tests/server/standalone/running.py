@@ -83,7 +83,7 @@ class ApiClient:
 async def running(
     reactor: EPollReactor, data_dir: Path, listen: ListenAddress = LOOPBACK, token: str | None = None
 ) -> AsyncIterator[FaultyStandalone]:
-    standalone = FaultyStandalone(reactor, data_dir, listen, token, BASE_URL)
+    standalone = FaultyStandalone(reactor, data_dir, listen, token, lambda: BASE_URL)
     await standalone.start()
     try:
         yield standalone

@@ -43,7 +43,7 @@ async def test_data_directory_is_private(reactor: EPollReactor, tmp_path: Path) 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 - to be refused
 def test_listener_beyond_loopback_requires_a_token(reactor: EPollReactor, tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigurationError, match="STANDALONE_TOKEN"):
-        Standalone(reactor, tmp_path, ListenAddress(host, 0), None, "")
+        Standalone(reactor, tmp_path, ListenAddress(host, 0), None, str)
 
 
 @ensure_deferred
@@ -73,7 +73,7 @@ async def test_occupied_port_is_an_error_and_leaves_no_listener(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         standalone = Standalone(
-            reactor, tmp_path, ListenAddress("127.0.0.1", taken.getsockname()[1]), None, ""
+            reactor, tmp_path, ListenAddress("127.0.0.1", taken.getsockname()[1]), None, str
         )
         with pytest.raises(ConfigurationError, match="STANDALONE_LISTEN"):
             await standalone.start()
@@ -81,7 +81,7 @@ async def test_occupied_port_is_an_error_and_leaves_no_listener(
 
 @ensure_deferred
 async def test_stop_does_not_wait_for_clients(reactor: EPollReactor, tmp_path: Path) -> None:
-    standalone = FaultyStandalone(reactor, tmp_path, LOOPBACK, None, "")
+    standalone = FaultyStandalone(reactor, tmp_path, LOOPBACK, None, str)
     await standalone.start()
     standalone.faults[Call.INFRA_ENV] = Fault(broken=Break.HANG)
     assisted = AssistedService(reactor, standalone.base_url, ca_file=standalone.ca_file)
@@ -96,7 +96,7 @@ async def test_stop_does_not_wait_for_clients(reactor: EPollReactor, tmp_path: P
 
 @ensure_deferred
 async def test_stop_is_idempotent_and_allowed_before_start(reactor: EPollReactor, tmp_path: Path) -> None:
-    standalone = Standalone(reactor, tmp_path, LOOPBACK, None, "")
+    standalone = Standalone(reactor, tmp_path, LOOPBACK, None, str)
     await standalone.stop()
     await standalone.start()
     await standalone.stop()

@@ -63,7 +63,7 @@ class Setup:
 
     def __attrs_post_init__(self) -> None:
         streams: Any = self
-        self.mirror = Mirror(streams, self._find, self._in_thread, self._prepare, BASE_URL)
+        self.mirror = Mirror(streams, self._find, self._in_thread, self._prepare, lambda: BASE_URL)
 
     def set_desired(self, *desired: StreamRelease) -> None:
         self.desired = [*desired]

@@ -40,16 +40,21 @@ function upstreamFact({ standalone, upstream }) {
   ];
 }
 
-/** Return how clients reach the service, and what else its operator may choose. */
-function clientsFact({ base_url: base, standalone, connections, requests }) {
+/** Return how clients reach the service, and which setting decides that. */
+function clientsFact({ base_url: base, base_address: choice, connections, requests }) {
   const isOwn = LOOPBACK.has(new URL(base).hostname);
-  const remedy =
-    isOwn && standalone ? "LISTEN_ADDRESS=0.0.0.0 serves others" : "IMAGE_SERVICE_BASE_URL chooses another address";
+  const { decided_by: setting, chosen, is_present: isPresent } = choice;
+  const remedy = {
+    null: "choose another",
+    LISTEN_ADDRESS: "LISTEN_ADDRESS=0.0.0.0 serves others",
+    IMAGE_SERVICE_BASE_URL: "IMAGE_SERVICE_BASE_URL chooses another address",
+  }[setting];
   return [
     number(connections, "connection"),
     second(`${number(requests, "request")} in progress`),
     second(`URLs begin with ${base}`),
-    second(isOwn ? `which only this machine reaches: ${remedy}` : remedy),
+    isOwn ? second(`which only this machine reaches: ${remedy}`) : setting && second(`${setting} decides that`),
+    isPresent ? null : second(`${chosen}, which was chosen, is not an address of this machine now`),
   ];
 }
 
@@ -106,9 +111,37 @@ level?.addEventListener("change", async () => {
   document.dispatchEvent(new Event("changed"));
 });
 
+const baseAddress = document.getElementById("base-address");
+
+/** Offer the machine's addresses, unless a setting decides or somebody chooses one. */
+function drawAddresses({ decided_by: setting, chosen, addresses }) {
+  document.getElementById("base-address-choice").hidden = setting !== null;
+  if (setting !== null || document.activeElement === baseAddress) {
+    return;
+  }
+  const offered = addresses.map(({ address, interface: name }) => new Option(`${address} (${name})`, address));
+  if (chosen !== null && !addresses.some(({ address }) => address === chosen)) {
+    offered.push(new Option(`${chosen} (not this machine's now)`, chosen));
+  }
+  baseAddress.replaceChildren(new Option("that of the default route", ""), ...offered);
+  baseAddress.value = chosen ?? "";
+}
+
+baseAddress?.addEventListener("change", async () => {
+  const told = document.getElementById("base-address-told");
+  try {
+    await request("api/v1/base-address", "PUT", { address: baseAddress.value || null });
+    told.textContent = "URLs and new images have it from now on; an image that is being read keeps its own";
+  } catch (error) {
+    told.textContent = error.message;
+  }
+  document.dispatchEvent(new Event("changed"));
+});
+
 function drawService(status) {
   drawVerdict(status.verdict);
   drawLevel(status.log_level);
+  drawAddresses(status.base_address);
   const shown = {
     "assisted-service": upstreamFact(status),
     Clients: clientsFact(status),

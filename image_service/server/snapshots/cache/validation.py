@@ -133,7 +133,7 @@ class Validator:
             self._count(SnapshotEvent.GRACE)
 
     async def recompose(self, entry: CacheEntry) -> None:
-        """Store the newest snapshot again, with a layout that all replicas have; mounts keep the other."""
+        """Store the newest snapshot again, so that new mounts can have it; others keep theirs."""
         await self._recomposing.join(entry.snapshot.key, lambda: self._recompose(entry))
 
     async def store_again(self, snapshot: Snapshot) -> None:
@@ -153,7 +153,7 @@ class Validator:
         key = entry.snapshot.key
         async with self._coordination.lock(entry.snapshot.stored_key), self._storing_lock(key):
             current = await self._cache.refresh(entry)
-            if current is None or self._repository.layouts.all_have(current.snapshot.layout):
+            if current is None or not self._repository.is_composed_anew(current.snapshot):
                 return
             snapshot = current.snapshot
             customization = await self._repository.load(snapshot)
@@ -232,7 +232,7 @@ class Validator:
     async def _accept(self, entry: CacheEntry, customization: Customization, asked_at: float) -> None:
         snapshot = entry.snapshot
         is_same = await self._repository.is_same(snapshot, customization)
-        if is_same and not self.is_old(snapshot):
+        if is_same and not self.is_old(snapshot) and self._repository.has_present_url(snapshot):
             self._count(SnapshotEvent.UNCHANGED)
             entry.validity.record_answer(asked_at)
             await self._repository.record_validation(snapshot, asked_at)

@@ -6,7 +6,8 @@ offset  bytes
      0      1   format, 1
      1      4   length of the head, big-endian
      5          head: a JSON object with kernel_arguments, a list of pairs; modified, a date of ISO 8601
-                or null; ignition_bytes; ramdisk_bytes, null where there is no ramdisk
+                or null; ignition_bytes; ramdisk_bytes, null where there is no ramdisk; base_url, which
+                earlier releases neither write nor read
                 Ignition config, as it is
                 ramdisk, as it is, to the end
 
@@ -40,6 +41,7 @@ def encode_customization(customization: Customization) -> bytes:
             "modified": None if modified is None else modified.isoformat(),
             "ignition_bytes": len(customization.ignition),
             "ramdisk_bytes": None if ramdisk is None else len(ramdisk),
+            "base_url": customization.base_url,
         }
     ).encode()
     return b"".join((_PREFIX.pack(_FORMAT, len(head)), head, customization.ignition, ramdisk or b""))
@@ -74,6 +76,7 @@ def _decode(payload: bytes) -> Customization:
         ),
         modified=None if head["modified"] is None else datetime.fromisoformat(head["modified"]),
         ramdisk=None if head["ramdisk_bytes"] is None else payload[ramdisk_at:],
+        base_url=head.get("base_url"),
     )
 
 

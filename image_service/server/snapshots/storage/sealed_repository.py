@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from image_service.common.concurrency.lru import LruCache
 from image_service.core.errors import SnapshotUnreadable, Unavailable
 from image_service.core.images.fingerprint import fingerprint
+from image_service.core.images.reference import Kind
 from image_service.server.snapshots.storage.codec import (
     decode_customization,
     decode_infra_env,
@@ -72,6 +73,7 @@ class SealedRepository:
     Args:
         clock: monotonic.
         wall_clock: returns seconds since the epoch, which may be wrong, and be set.
+        get_base_url: returns the URL by which clients reach the service now.
         clock_error_seconds: None: no other host uses the repository. Else replicas share it, and a stored
             instant may be as far in the future.
     """
@@ -84,13 +86,16 @@ class SealedRepository:
         clock: IReactorTime,
         wall_clock: Callable[[], float] = time.time,
         *,
+        get_base_url: Callable[[], str | None] = lambda: None,
         clock_error_seconds: float | None = None,
     ) -> None:
         self._repository = repository
         self.cipher = cipher
         self._in_thread = in_thread
         self._clock = clock
-        self._access = RepositoryAccess(clock, is_shared=clock_error_seconds is not None)
+        self._is_shared = clock_error_seconds is not None
+        self._access = RepositoryAccess(clock, is_shared=self._is_shared)
+        self._get_base_url = get_base_url
         self._time = StoredTime(clock, wall_clock, clock_error_seconds or 0.0)
         self.layouts = SharedLayouts()
         self._offset_at_cleanup = self._time.offset()
@@ -133,8 +138,29 @@ class SealedRepository:
             self._recent.pop((seal.key, stored.generation))
         taken_at = self._time.to_monotonic(stored.taken_at)
         snapshot = Snapshot(key, seal, stored.generation, taken_at, stored.taken_at, stored.layout)
-        is_readable = await self.load(snapshot) is not None
-        return (snapshot, stored) if is_readable else None
+        customization = await self.load(snapshot)
+        if customization is None:
+            return None
+        snapshot.base_url = customization.base_url
+        return snapshot, stored
+
+    def has_present_url(self, snapshot: Snapshot) -> bool:
+        """Return True if the newest snapshot of a key has the base URL that a new one would have."""
+        return snapshot.base_url == self._pinned_url(snapshot.key)
+
+    def is_composed_anew(self, snapshot: Snapshot) -> bool:
+        """Return True if new mounts need the same answer in another snapshot.
+
+        Not all replicas have its layout, or it has another base URL. Replicas may have different base URLs
+        while an update changes them, so they replace it only when it is validated, not each of them in turn.
+        """
+        return not self.layouts.all_have(snapshot.layout) or not (
+            self._is_shared or self.has_present_url(snapshot)
+        )
+
+    def _pinned_url(self, key: SnapshotKey) -> str | None:
+        """Return the base URL that a new snapshot gets; None: no image that is made of it has one."""
+        return self._get_base_url() if key.kind is Kind.MINIMAL_ISO else None
 
     async def find_layout(self, stored_key: bytes, generation: int) -> int | None:
         """Return the layout of a generation; None: it is not stored any more, or cannot be read."""
@@ -172,7 +198,9 @@ class SealedRepository:
         """
         generation = after + 1 if after > 0 else first_generation()
         stored_at = self._time.to_stored(at)
-        snapshot = Snapshot(key, seal, generation, at, stored_at, self.layouts.common)
+        base_url = self._pinned_url(key)
+        customization = attrs.evolve(customization, base_url=base_url)
+        snapshot = Snapshot(key, seal, generation, at, stored_at, self.layouts.common, base_url)
         is_stored = await self._put(snapshot, customization)
         if is_stored is False:
             found = await self.load_newest(key, seal)

@@ -56,6 +56,7 @@ class Snapshot:
         taken_at: when assisted-service answered; in seconds of the process's clock, as all instants here.
         stored_at: the same, as stored: it distinguishes snapshots of one generation.
         layout: the version of the byte layout of its images.
+        base_url: see `Customization`; known of the newest.
         fingerprint: of the answer without its tokens; None: it has not been compared yet.
         validity: how long it may be seen, shared with the newest of its key; None until it is cached.
         is_newest: it is the one that new mounts get.
@@ -67,6 +68,7 @@ class Snapshot:
     taken_at: float
     stored_at: float
     layout: int
+    base_url: str | None = None
     fingerprint: bytes | None = None
     validity: Validity | None = attrs.field(default=None, init=False, repr=False)
     is_newest: bool = attrs.field(default=False, init=False)
