@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from image_service.common.files.atomic import atomic_write
 from image_service.common.http.own_addresses import find_own_addresses
-from image_service.core.errors import Conflict, InvalidParameter
+from image_service.core.errors import Conflict, InvalidParameter, Unavailable
 from image_service.settings.parsers import Address
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class BaseUrl:
         Raises:
             Conflict: a setting decides.
             InvalidParameter: it is not an address of this machine.
+            Unavailable: the choice cannot be stored; URLs stay as they are.
         """
         if self.decided_by:
             raise Conflict(f"{self.decided_by} decides the address in URLs")
@@ -104,7 +105,10 @@ class BaseUrl:
 
     async def _choose(self, address: str | None) -> None:
         save = partial(self._save, address)
-        await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), save)
+        try:
+            await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), save)
+        except OSError as error:
+            raise Unavailable(f"the choice cannot be stored in DATA_DIR: {error.strerror}") from None
         self._chosen, self.url = address, self._make(address)
         _log.info("URLs begin with {url} from now on", url=self.url)
 

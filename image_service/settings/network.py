@@ -79,9 +79,9 @@ class ListenSettings:
     """The URL by which clients reach this service. Everything is served below its path too. When not set:
     `LISTEN_ADDRESS` and `LISTEN_PORT`; for `0.0.0.0` and `::` the address of the interface that has the
     default route when the service starts, or in standalone mode the one that was chosen on the status page;
-    without such a route, without `LISTEN_ADDRESS` and for 127.0.0.1 `localhost`. Another address makes other minimal ISOs, which have other ETags. In the jobs role: the URL
-    of a byte server with the same base images, from which composed minimal ISOs fetch their root file
-    system."""
+    without such a route, without `LISTEN_ADDRESS` and for 127.0.0.1 `localhost`. Another address makes other
+    minimal ISOs, which have other ETags. In the jobs role: the URL of a byte server with the same base
+    images, from which composed minimal ISOs fetch their root file system."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
         "TRUSTED_PROXIES", parse=parsers.networks, absent=()
     )

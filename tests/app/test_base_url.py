@@ -11,7 +11,7 @@ import pytest
 from image_service.app import base_url
 from image_service.app.base_url import FILE, BaseUrl
 from image_service.common.http.own_addresses import OwnAddress
-from image_service.core.errors import Conflict, InvalidParameter
+from image_service.core.errors import Conflict, InvalidParameter, Unavailable
 from image_service.settings.settings import Settings
 from tests.pytwisted import ensure_deferred
 
@@ -57,6 +57,16 @@ async def test_chosen_address_is_used_at_once_and_after_a_restart(
 
 
 @ensure_deferred
+async def test_choice_that_cannot_be_stored_changes_nothing(
+    reactor: EPollReactor, environ: dict[str, str], tmp_path: Path
+) -> None:
+    base = make(reactor, {**environ, "DATA_DIR": str(tmp_path / "absent")})
+    with pytest.raises(Unavailable, match="cannot be stored in DATA_DIR: No such file or directory"):
+        await base.choose(LATER)
+    assert (base.get(), base.describe()["chosen"]) == ("http://192.0.2.7:8080", None)
+
+
+@ensure_deferred
 async def test_address_of_ipv6_is_offered_where_the_service_listens_on_it(
     reactor: EPollReactor, environ: dict[str, str]
 ) -> None:
@@ -83,7 +93,9 @@ async def test_chosen_address_that_is_gone_gives_way_until_it_returns(
             "addresses": [{"address": "192.0.2.7", "interface": "eth0"}],
         }
         (warning,) = base.find_warnings()
-        assert warning.startswith(f"{LATER}, which was chosen for URLs, is not an address of this machine now")
+        assert warning.startswith(
+            f"{LATER}, which was chosen for URLs, is not an address of this machine now"
+        )
     assert make(reactor, environ).get() == f"http://{LATER}:8080"
 
 
@@ -102,7 +114,7 @@ DECIDED = {
     "LISTEN_ADDRESS": [{"LISTEN_ADDRESS": ""}, {"LISTEN_ADDRESS": "192.0.2.7"}],
     "IMAGE_SERVICE_BASE_URL": [
         {"IMAGE_SERVICE_BASE_URL": "http://images.example.com"},
-        {"ASSISTED_SERVICE_HOST": "assisted:8090", "OS_IMAGES": "[]", "COREOS_STREAMS": "stable"},
+        {"ASSISTED_SERVICE_HOST": "assisted:8090", "COREOS_STREAMS": "stable"},
     ],
 }
 

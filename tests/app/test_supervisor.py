@@ -12,6 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from image_service.app.base_url import BaseUrl
 from image_service.app.processes.serving_process import CREDENTIALS
 from image_service.app.processes.supervisor import Supervisor
 from image_service.app.reload import Configuration
@@ -65,12 +66,14 @@ class Supervised:
     clock: Clock = attrs.field(factory=Clock)
     workers: dict[int, FakeProcess] = attrs.field(factory=dict)
     credentials: dict[str, str] = attrs.field(factory=dict)
+    base_urls: list[str] = attrs.field(factory=list)
     supervisor: Supervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = Settings(process=ProcessSettings(workers=WORKERS))
         reactor = cast("EPollReactor", self.clock)
         self.supervisor = Supervisor(reactor, settings, standalone=False, spawn=self._spawn)
+        self.supervisor.base_url = BaseUrl(reactor, settings, 8080, standalone=False)
         self.supervisor.startService()
 
     def _spawn(
@@ -81,6 +84,7 @@ class Supervised:
         handlers: Handlers,
         exited: Callable[[str, int | None], None],
     ) -> FakeProcess:
+        self.base_urls.append(assignment.base_url)
         self.workers[assignment.number] = FakeProcess(handlers, exited)
         self.credentials = read_credentials(os.dup(int(descriptors[CREDENTIALS])))
         return self.workers[assignment.number]
@@ -150,6 +154,15 @@ def test_worker_that_starts_later_has_the_present_log_level(supervised: Supervis
     assert present_level() == "debug"
     assert supervised.workers[2].received[0] == ("log_level", "debug")
     del level_filter  # its level is this process's while it lives
+
+
+def test_worker_that_starts_later_has_the_present_base_url(supervised: Supervised) -> None:
+    first = supervised.supervisor.base_url.url
+    supervised.serve(0, 1, 2)
+    supervised.supervisor.base_url.url = "http://192.0.2.7:8080"
+    supervised.workers[2].exited("killed", None)
+    supervised.clock.advance(1)
+    assert supervised.base_urls == [first] * 3 + ["http://192.0.2.7:8080"]
 
 
 def exported(snapshot_hits: int) -> object:

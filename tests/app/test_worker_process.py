@@ -16,16 +16,17 @@ from image_service.app.processes.serving_process import (
 from image_service.app.standalone_mode import StandIn
 
 STAND_IN = StandIn("https://127.0.0.1:1", Path("/data/ca.pem"), sample=None)
+BASE_URL = "http://192.0.2.1:8080"
 
 
 @pytest.mark.parametrize("stand_in", [None, STAND_IN])
 def test_rendered_assignment_is_parsed_to_the_same(stand_in: StandIn | None) -> None:
-    assignment = Assignment(1, 4, 2, stand_in)
+    assignment = Assignment(1, 4, 2, stand_in, BASE_URL)
     assert Assignment.parse(assignment.render()) == assignment
 
 
 def test_worker_has_its_pipes_shared_memory_slots_and_all_listeners() -> None:
-    descriptors = Assignment(0, 2, 2, None).descriptors(30, 31, 32, [40, 41, 42, 43])
+    descriptors = Assignment(0, 2, 2, None, BASE_URL).descriptors(30, 31, 32, [40, 41, 42, 43])
     assert descriptors == {
         0: 0,
         1: 1,

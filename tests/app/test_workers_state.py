@@ -59,6 +59,16 @@ async def render_metrics() -> Page:
     return b"metrics", "text/plain"
 
 
+@attrs.define
+class FakeBaseUrl:
+    """The base URL; any address may be chosen."""
+
+    url: str = "http://192.0.2.1"
+
+    async def choose(self, address: str | None) -> None:
+        self.url = f"http://{address}"
+
+
 @attrs.define(eq=False)
 class World:
     """Three workers."""
@@ -70,7 +80,12 @@ class World:
 
     def __attrs_post_init__(self) -> None:
         self.slots = [FakeSlot(self.clock) for _ in range(3)]
-        self.state = CombinedState(self.slots, render_metrics, lambda: self.is_running)  # type: ignore[arg-type] # a double
+        self.state = CombinedState(
+            self.slots,  # type: ignore[arg-type] # a double
+            FakeBaseUrl(),  # type: ignore[arg-type] # same
+            render_metrics,
+            lambda: self.is_running,
+        )
 
     def start(self, work: Coroutine[Deferred[Any], Any, Any]) -> list[Any]:
         """Start a query; its result is added to the list, its error as text."""
@@ -160,6 +175,12 @@ def test_log_level_is_set_in_each_worker_also_one_that_starts(world: World) -> N
     world.slots[2].is_serving = False
     assert world.start(world.state.set_log_level("debug")) == [None]
     assert [slot.sent for slot in world.slots] == [[["log_level", "debug"]]] * 3
+
+
+def test_chosen_address_is_told_to_each_worker_also_one_that_starts(world: World) -> None:
+    world.slots[2].is_serving = False
+    assert world.start(world.state.choose_address("192.0.2.2")) == [None]
+    assert [slot.sent for slot in world.slots] == [[["base_url", "http://192.0.2.2"]]] * 3
 
 
 def test_figures_are_exchanged_by_the_first_worker_that_responds(world: World) -> None:

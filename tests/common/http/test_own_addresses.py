@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,7 @@ from image_service.common.http import own_addresses
 from image_service.common.http.own_addresses import find_own_addresses
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
 LINES = """\
@@ -32,7 +32,7 @@ def test_addresses_of_ipv4_are_those_of_the_kernel() -> None:
     program = shutil.which("ip")
     if program is None:
         pytest.skip("ip is not installed")
-    shown = subprocess.run([program, "-json", "-4", "address"], check=True, capture_output=True).stdout  # noqa: S603 - ip
+    shown = subprocess.run([program, "-json", "-4", "address"], check=True, capture_output=True).stdout
     links: list[dict[str, Any]] = json.loads(shown)
     expected = {
         (ip_address(info["local"]), link["ifname"])
