@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
 LATER = "192.0.2.9"
+STREAM = {"stream": "stable", "architectures": ["x86_64"]}
 ADDRESSES = [OwnAddress(ip_address("192.0.2.7"), "eth0"), OwnAddress(ip_address(LATER), "eth1")]
 
 
@@ -114,7 +115,7 @@ DECIDED = {
     "LISTEN_ADDRESS": [{"LISTEN_ADDRESS": ""}, {"LISTEN_ADDRESS": "192.0.2.7"}],
     "IMAGE_SERVICE_BASE_URL": [
         {"IMAGE_SERVICE_BASE_URL": "http://images.example.com"},
-        {"ASSISTED_SERVICE_HOST": "assisted:8090", "COREOS_STREAMS": "stable"},
+        {"ASSISTED_SERVICE_HOST": "assisted:8090", "COREOS_STREAMS": json.dumps([STREAM])},
     ],
 }
 

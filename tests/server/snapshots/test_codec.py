@@ -34,6 +34,7 @@ customizations = st.builds(
     st.lists(st.builds(KernelArgument, st.sampled_from(Operation), st.text(st.characters()))).map(tuple),
     st.none() | st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-3, seconds=1))])),
     st.none() | st.binary(),
+    st.none() | st.text(),
 )
 
 

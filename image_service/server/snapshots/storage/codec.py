@@ -6,8 +6,8 @@ offset  bytes
      0      1   format, 1
      1      4   length of the head, big-endian
      5          head: a JSON object with kernel_arguments, a list of pairs; modified, a date of ISO 8601
-                or null; ignition_bytes; ramdisk_bytes, null where there is no ramdisk; base_url, which
-                earlier releases neither write nor read
+                or null; ignition_bytes; ramdisk_bytes, null where there is no ramdisk; of a minimal
+                ISO base_url, which earlier releases neither write nor read
                 Ignition config, as it is
                 ramdisk, as it is, to the end
 
@@ -41,7 +41,7 @@ def encode_customization(customization: Customization) -> bytes:
             "modified": None if modified is None else modified.isoformat(),
             "ignition_bytes": len(customization.ignition),
             "ramdisk_bytes": None if ramdisk is None else len(ramdisk),
-            "base_url": customization.base_url,
+            **({} if customization.base_url is None else {"base_url": customization.base_url}),
         }
     ).encode()
     return b"".join((_PREFIX.pack(_FORMAT, len(head)), head, customization.ignition, ramdisk or b""))
