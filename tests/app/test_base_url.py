@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
 LATER = "192.0.2.9"
-STREAM = {"stream": "stable", "architectures": ["x86_64"]}
+STREAM = {"stream": "stable", "architectures": ["x86_64"], "url": "file:///stable.json"}
 ADDRESSES = [OwnAddress(ip_address("192.0.2.7"), "eth0"), OwnAddress(ip_address(LATER), "eth1")]
 
 

@@ -61,7 +61,12 @@ def process(**parts: Any) -> ProcessStatus:
 
 def checked(status: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = {**reference("Status"), "components": {"schemas": STATUS_SCHEMAS}}
-    others: Mapping[str, Any] = {"verdict": {"level": "good", "text": ""}, "replicas": [], "totals": None}
+    others: Mapping[str, Any] = {
+        "verdict": {"level": "good", "text": ""},
+        "base_address": {"decided_by": "LISTEN_ADDRESS", "chosen": None, "is_present": True, "addresses": []},
+        "replicas": [],
+        "totals": None,
+    }
     Draft202012Validator(schema).validate({**others, **status})
     return status
 

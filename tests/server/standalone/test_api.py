@@ -217,14 +217,14 @@ async def test_pull_secret_is_accepted_and_not_stored(api: ApiClient, tmp_path: 
 @pytest.mark.parametrize(("image_type", "file"), [("full-iso", "full.iso"), ("minimal-iso", "minimal.iso")])
 @ensure_deferred
 async def test_image_url_has_the_current_base_url(
-    api: ApiClient, standalone: Standalone, image_type: str, file: str
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch, image_type: str, file: str
 ) -> None:
     infra_env_id = await api.register(image_type=image_type, cpu_architecture="aarch64")
     reply = await api("GET", f"{INFRA_ENVS}/{infra_env_id}/downloads/image-url")
     url = f"{BASE_URL}/byid/{infra_env_id}/4.20/aarch64/{file}"
     assert reply.document["url"] == url
     assert (await api("GET", f"{INFRA_ENVS}/{infra_env_id}")).document["download_url"] == url
-    standalone.image_service_base_url = "https://other.test"
+    monkeypatch.setattr("tests.server.standalone.running.BASE_URL", "https://other.test")
     reply = await api("GET", f"{INFRA_ENVS}/{infra_env_id}/downloads/image-url")
     assert reply.document["url"].startswith("https://other.test/byid/")
 
