@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
-from image_service.app.base_url import BaseUrl
+from image_service.app.admin.base_url import BaseUrl
 from image_service.app.reload import Configuration, Reloader, read_configuration
 from image_service.app.role_service import RoleService
 from image_service.core.errors import ConfigurationError

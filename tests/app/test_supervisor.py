@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from image_service.app.base_url import BaseUrl
+from image_service.app.admin.base_url import BaseUrl
 from image_service.app.processes.serving_process import CREDENTIALS
 from image_service.app.processes.supervisor import Supervisor
 from image_service.app.reload import Configuration

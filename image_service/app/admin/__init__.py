@@ -1,1 +1,1 @@
-"""Administration of a service that serves images: its state, of one process, and the listener."""
+"""Administration of a service that serves images: its state, its base URL, and the listener."""

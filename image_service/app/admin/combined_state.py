@@ -17,8 +17,8 @@ from image_service.server.processes.queries import NO_RESPONSE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from image_service.app.admin.base_url import BaseUrl
     from image_service.app.admin.process_status import StatusDocument
-    from image_service.app.base_url import BaseUrl
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page
     from image_service.server.processes.process_slot import ProcessSlot

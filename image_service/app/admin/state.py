@@ -15,8 +15,8 @@ from image_service.server.observability.log import set_level
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from image_service.app.admin.base_url import BaseUrl
     from image_service.app.admin.process_status import ProcessStatus, StatusDocument
-    from image_service.app.base_url import BaseUrl
     from image_service.common.database.monitor import DatabaseMonitor
     from image_service.server.admin.links_api import LinkHandlers
     from image_service.server.admin.state import Page

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from image_service.app import base_url
-from image_service.app.base_url import FILE, BaseUrl
+from image_service.app.admin import base_url
+from image_service.app.admin.base_url import FILE, BaseUrl
 from image_service.common.http.own_addresses import OwnAddress
 from image_service.core.errors import Conflict, InvalidParameter, Unavailable
 from image_service.settings.settings import Settings
