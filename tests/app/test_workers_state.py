@@ -179,8 +179,12 @@ def test_log_level_is_set_in_each_worker_also_one_that_starts(world: World) -> N
 
 def test_chosen_address_is_told_to_each_worker_also_one_that_starts(world: World) -> None:
     world.slots[2].is_serving = False
-    assert world.start(world.state.choose_address("192.0.2.2")) == [None]
-    assert [slot.sent for slot in world.slots] == [[["base_url", "http://192.0.2.2"]]] * 3
+    results = world.start(world.state.choose_address("192.0.2.2"))
+    assert [slot.sent.pop(0) for slot in world.slots] == [["base_url", "http://192.0.2.2"]] * 3
+    for slot in world.slots[:2]:
+        assert results == []  # before all that serve have it
+        slot.respond("")
+    assert results == [None]
 
 
 def test_figures_are_exchanged_by_the_first_worker_that_responds(world: World) -> None:

@@ -115,6 +115,9 @@ class CombinedState:
         await self._base_url.choose(address)
         for slot in self._slots:
             slot.send("base_url", self._base_url.url)
+        # Each handles messages in their order: a process that responds has the URL.
+        asked = [slot.query("unready_reason") for slot in self._serving]
+        await DeferredList(asked, consumeErrors=True)
 
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]
