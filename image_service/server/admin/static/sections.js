@@ -123,7 +123,11 @@ function drawAddresses({ decided_by: setting, chosen, addresses }) {
   if (chosen !== null && !addresses.some(({ address }) => address === chosen)) {
     offered.push(new Option(`${chosen} (not this machine's now)`, chosen));
   }
-  baseAddress.replaceChildren(new Option("that of the default route", ""), ...offered);
+  const texts = offered.map((option) => option.text).join();
+  if (baseAddress.dataset.offered !== texts) {
+    baseAddress.dataset.offered = texts; // a list that is open stays as it is
+    baseAddress.replaceChildren(new Option("that of the default route", ""), ...offered);
+  }
   baseAddress.value = chosen ?? "";
 }
 
