@@ -18,6 +18,7 @@ FOR_JOBS = (
     "http.response",
     "observability.process",
     "serving.digests",
+    "serving.signed_statements",
     "snapshots.storage.encryption",
     "streams.streams",
     "web_api.authentication",

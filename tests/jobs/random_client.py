@@ -34,7 +34,17 @@ _MOST_OPEN = 20
 _MOST_FILE_BYTES = 16 * MIB
 _REFUSED = {400, 404, 413, 429, 503, 507}
 """The statuses of refusals; any other 4xx or 5xx is a fault of the role."""
-_PARTS = ("", "/metadata", "/logs", "/manifests", "/sboms", "/provenance", "/download", "/nothing")
+_PARTS = (
+    "",
+    "/metadata",
+    "/logs",
+    "/manifests",
+    "/sboms",
+    "/provenance",
+    "/statement",
+    "/download",
+    "/nothing",
+)
 _PATHS = (
     f"{API}/",
     f"{API}/composes/%2e%2e/",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from image_service.app.jobs.ec2 import build_ec2_api, build_imports
-from image_service.app.signing import start_signing
 from image_service.common.objects.s3_links import S3Links
 from image_service.jobs.composer.compose_routes import ComposeRoutes
 from image_service.jobs.composer.composer_api import ComposerApi
@@ -30,9 +29,12 @@ from image_service.jobs.plans.plan import UploadPlace
 from image_service.jobs.worker_api.worker_api import WorkerApi
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from image_service.app.jobs.rows import JobsRows
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.objects.store import ObjectStorage
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.jobs.api.front import ServedApi
     from image_service.jobs.artifacts.build_artifacts import ArtifactParts
     from image_service.jobs.ec2.ec2_api import Ec2Api
@@ -67,6 +69,7 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     artifacts: ArtifactParts,
     engine: Engine,
     metrics: JobsMetrics,
+    get_signing_keys: Callable[[], SigningKeys] | None,
 ) -> JobParts:
     """Build the dispatching of jobs, and the APIs of ``JOBS_APIS`` that have routes."""
     dispatch_rows = DispatchRows(
@@ -85,7 +88,7 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     plans = ComposePlans(engine)
     composes = _build_composes(settings, rows, artifacts, plans)
     served: dict[str, ComposerApi | WorkerApi | RegistryApi] = {
-        COMPOSER: _build_composer_api(settings, rows, artifacts, composes),
+        COMPOSER: _build_composer_api(settings, rows, artifacts, composes, get_signing_keys),
         WORKER: WorkerApi(dispatch_rows, dispatcher, attempts, artifacts.contents),
         REGISTRY: RegistryApi(rows.composes, artifacts.contents, rows.in_thread),
     }
@@ -116,7 +119,11 @@ def _build_composes(
 
 
 def _build_composer_api(
-    settings: JobsRoleSettings, rows: JobsRows, artifacts: ArtifactParts, service: ComposeService
+    settings: JobsRoleSettings,
+    rows: JobsRows,
+    artifacts: ArtifactParts,
+    service: ComposeService,
+    get_signing_keys: Callable[[], SigningKeys] | None,
 ) -> ComposerApi:
     links = S3Links(settings.s3.options)
     routes = ComposeRoutes(
@@ -126,7 +133,8 @@ def _build_composer_api(
         artifacts.contents,
         rows.in_thread,
         links,
-        start_signing(settings.signing),
+        get_signing_keys,
+        artifacts.statements,
     )
     images = ImageRoutes(artifacts.catalog, service, artifacts.contents, rows.in_thread)
     return ComposerApi(routes, images, ReferenceRoutes(artifacts.bases))

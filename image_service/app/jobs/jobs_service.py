@@ -14,6 +14,7 @@ from image_service.app.jobs.memory import return_large_blocks
 from image_service.app.jobs.rows import open_rows
 from image_service.app.jobs.state import JobsState
 from image_service.app.role_service import RoleService
+from image_service.app.signing import start_signing
 from image_service.common.objects.build import open_store
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.artifacts.build_artifacts import build_artifacts
@@ -66,6 +67,7 @@ class JobsService(RoleService):
         rows = open_rows(parts, settings)
         bases = await start_compose_bases(parts, settings)
         store = open_store(settings.jobs.store_url, settings.s3.options, settings.jobs.store_reserve_bytes)
+        get_signing_keys = start_signing(settings.signing)
         artifacts = build_artifacts(
             parts,
             settings.catalog,
@@ -80,10 +82,11 @@ class JobsService(RoleService):
             jobs=rows.jobs,
             images=rows.images,
             store=store,
+            get_signing_keys=get_signing_keys,
         )
         engine = await start_engine(parts, settings)
         metrics = self._start_metrics(rows, engine)
-        jobs = build_jobs(parts, settings, rows, store, artifacts, engine.engine, metrics)
+        jobs = build_jobs(parts, settings, rows, store, artifacts, engine.engine, metrics, get_signing_keys)
         engine.connection.start(jobs.actions)
         parts.push_async_callback(engine.connection.stop)
         self._start_upkeep(rows, store, engine.engine)

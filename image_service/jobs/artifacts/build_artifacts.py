@@ -11,6 +11,7 @@ import attrs
 from image_service.common.concurrency.interruption import Interruption
 from image_service.jobs.artifacts.actions import ArtifactActions
 from image_service.jobs.artifacts.bases import Bases
+from image_service.jobs.artifacts.compose_statements import ComposeStatements
 from image_service.jobs.artifacts.composed_images import ComposedImages
 from image_service.jobs.artifacts.contents import Contents
 from image_service.jobs.artifacts.disk_images import DiskImages
@@ -21,12 +22,14 @@ from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.server.catalog.lifecycle.signature import KeyRing
 from image_service.server.catalog.storage.data_dir import DataDir
 from image_service.server.serving.digests import Digests
+from image_service.server.serving.signed_statements import SignedStatements
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from image_service.common.concurrency.process_parts import PartsStack
     from image_service.common.objects.store import ObjectStorage
+    from image_service.core.provenance.dsse import SigningKeys
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.database.images import ImageRepository
     from image_service.jobs.database.jobs import JobRepository
@@ -53,6 +56,7 @@ class ArtifactParts:
     catalog: ImageCatalog
     contents: Contents
     actions: ArtifactActions
+    statements: ComposeStatements | None  # None: nothing is signed
 
 
 def build_artifacts(  # noqa: PLR0913 - the inputs of all parts
@@ -70,8 +74,12 @@ def build_artifacts(  # noqa: PLR0913 - the inputs of all parts
     jobs: JobRepository,
     images: ImageRepository,
     store: ObjectStorage,
+    get_signing_keys: Callable[[], SigningKeys] | None,
 ) -> ArtifactParts:
     """Open the directory of disk images, and build the parts.
+
+    Args:
+        get_signing_keys: returns the keys of statements, as they are now; None: nothing is signed.
 
     Raises:
         OSError: the directory cannot be created or read.
@@ -102,4 +110,8 @@ def build_artifacts(  # noqa: PLR0913 - the inputs of all parts
     composed = ComposedImages(in_thread, bases, isos.derived, composes)
     contents = Contents(in_thread, bases, disk_images, composed, digests, composes, jobs, images, store)
     actions = ArtifactActions(in_thread, bases, disk_images, composed, digests, composes, jobs, images, store)
-    return ArtifactParts(bases, ImageCatalog(images, bases), contents, actions)
+    statements = None
+    if get_signing_keys is not None:
+        signed = SignedStatements(digests, get_signing_keys, isos.find_origin)
+        statements = ComposeStatements(signed, composed, composes, in_thread, parts.reactor)
+    return ArtifactParts(bases, ImageCatalog(images, bases), contents, actions, statements)

@@ -10,7 +10,9 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.core.errors import NotFound, StoreFailed
+from image_service.core.provenance.dsse import BUNDLE
 from image_service.jobs.api.api_error import ApiError
+from image_service.jobs.artifacts.contents import Content
 from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.paging import COMPOSE_FILTERS, MAX_SIZE, PAGE, parse_filter, parse_page
 from image_service.jobs.composer.requests import parse_request
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.s3_links import S3Links
     from image_service.core.provenance.dsse import SigningKeys
+    from image_service.jobs.artifacts.compose_statements import ComposeStatements
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.composer.service import ComposeService
     from image_service.jobs.database.composes import ComposeRepository
@@ -46,6 +49,7 @@ class ComposeRoutes:
     Args:
         in_thread: runs slow calls in a thread, such as those of the rows.
         get_signing_keys: returns the keys that sign the provenance, as they are now; None: nothing does.
+        statements: of ISOs; None: nothing is signed.
     """
 
     _service: ComposeService
@@ -55,6 +59,7 @@ class ComposeRoutes:
     _in_thread: InThread
     _links: S3Links
     _get_signing_keys: Callable[[], SigningKeys] | None = None
+    _statements: ComposeStatements | None = None
 
     @property
     def operations(self) -> tuple[ApiOperation, ...]:
@@ -109,6 +114,15 @@ class ComposeRoutes:
                 self._download,
                 other_statuses=(206, 304),
                 content_types=(replies.CONTENT_TYPE,),
+            ),
+            ApiOperation(
+                "GET",
+                f"{_ONE}/statement",
+                "getComposeStatement",
+                "show which bytes of an ISO are its base's, and what the others are for, signed",
+                self._statement,
+                other_statuses=(206, 304),
+                content_types=(BUNDLE,),
             ),
         )
 
@@ -177,6 +191,17 @@ class ComposeRoutes:
         try:
             content = await self._contents.open_image(compose)
             return await self._contents.respond(content, request)
+        except NotFound as error:
+            raise ApiError(error.detail, number=errors.ARTIFACT_NOT_FOUND) from None
+
+    async def _statement(self, request: ApiRequest, compose_id: str) -> ApiResponse:
+        compose = _successful(await self._in_thread(partial(self._find, request, compose_id)))
+        if self._statements is None:
+            detail = "there are no statements: SIGNING_KEY_FILE is not set"
+            raise ApiError(detail, number=errors.ARTIFACT_NOT_FOUND)
+        try:
+            statement = await self._statements.get(compose)
+            return await self._contents.respond(Content(statement), request)
         except NotFound as error:
             raise ApiError(error.detail, number=errors.ARTIFACT_NOT_FOUND) from None
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from image_service.server.boot_progress.recording import ReadRecorder
     from image_service.server.links.links import Links
     from image_service.server.serving.pages import Page
-    from image_service.server.serving.statements import FindOrigin
+    from image_service.server.serving.signed_statements import FindOrigin
     from image_service.server.snapshots.image_finder import ImageFinder
     from image_service.settings.network import ListenSettings
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import os
+import sys
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from image_service.server.standalone.sample import unpack_sample_disk
 from image_service.toolkit.commands import main
+from tests import forks
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import os_image
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
@@ -83,9 +94,20 @@ def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
             directory,
             COREOS_STREAMS=json.dumps([source]),
             OS_IMAGES=json.dumps(offer_malicious_disks(directory)),
+            SIGNING_KEY_FILE=str(make_key(directory)),
         ) as started:
             wait_until(lambda: "stable" in started.get("/distributions").json(), lambda: started.log)
             yield started
+
+
+def make_key(directory: Path) -> Path:
+    """Write a private key, and its public key to ``keys.pem``; return the first."""
+    path, key = directory / "signing.key", Ed25519PrivateKey.generate()
+    path.touch(mode=0o600)
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (directory / "keys.pem").write_bytes(public)
+    return path
 
 
 def make(role: RunningRole, distribution: str, image_type: str) -> tuple[str, dict[str, Any]]:
@@ -127,6 +149,43 @@ def test_minimal_iso_fetches_the_rootfs_from_the_stream(role: RunningRole, tmp_p
     shown = run_client("coreos-installer", "iso", "kargs", "show", tmp_path / "minimal.iso").decode()
     assert "live-rootfs.x86_64.img" in shown
     assert run_client("coreos-installer", "iso", "ignition", "show", tmp_path / "minimal.iso") == CONFIG
+
+
+@pytest.mark.parametrize("image_type", ["live-installer", "network-installer"])
+def test_iso_is_verified_by_its_statement(role: RunningRole, tmp_path: Path, image_type: str) -> None:
+    compose_id, _ = make(role, "stable", image_type)
+    iso, statement = tmp_path / "image.iso", tmp_path / "image.iso.intoto.json"
+    download(role, compose_id, iso)
+
+    def is_made() -> bool:
+        answer = role.get(f"/composes/{compose_id}/statement")
+        statement.write_bytes(answer.body)
+        return answer.status != HTTPStatus.SERVICE_UNAVAILABLE
+
+    wait_until(is_made, lambda: role.log)
+    keys = role.data_dir.with_name("keys.pem")
+    verify = (sys.executable, "-m", "image_service.cli", "verify", iso)
+    options = ("--statement", statement, "--key", keys, "--base-sha256", hashlib.sha256(ISO).hexdigest())
+    verified = forks.run([*map(str, (*verify, *options)), "--json"])
+    assert verified.returncode == 0, verified
+    shown = json.loads(verified.stdout)
+    assert (shown["verified"], shown["faults"]) == (True, [])
+    assert {"purpose": "ignition", "length": len(CONFIG), "detail": ""} in shown["added"]
+    with iso.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    refused = forks.run([*map(str, (*verify, *options)), "--json"])
+    assert (refused.returncode, json.loads(refused.stdout)["verified"]) == (1, False)
+
+
+@pytest.mark.parametrize("image_type", ["pxe-tar-xz", "guest-image"])
+def test_other_images_have_provenance_only(role: RunningRole, image_type: str) -> None:
+    compose_id, _ = make(role, "stable", image_type)
+    answer = role.get(f"/composes/{compose_id}/statement")
+    assert (answer.status, answer.json()["code"]) == (400, "IMAGE-BUILDER-COMPOSER-1022")
+    assert "/provenance" in answer.json()["details"]
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def test_only_an_image_that_is_there_is_downloaded(composer: Composer) -> None:
     assert number(composer("GET", f"/composes/{compose_id}/download")) == (400, "1022")
 
 
-@pytest.mark.parametrize("part", ["sboms", "provenance", "download"])
+@pytest.mark.parametrize("part", ["sboms", "provenance", "statement", "download"])
 def test_unfinished_image_has_no_such_part(composer: Composer, part: str) -> None:
     assert number(composer("GET", f"/composes/{composer.compose()}/{part}")) == (400, "31")
 
@@ -295,6 +295,14 @@ def test_provenance_is_signed_with_the_key_of_now(composer: Composer) -> None:
         (bundle,) = document["bundles"]
         opened = open_bundle(json.dumps(bundle).encode(), [each.signer.public])
         assert [json.loads(opened)] == document["items"]
+
+
+def test_no_statement_is_made_without_a_key(composer: Composer) -> None:
+    compose_id = composer.compose(ImageType.LIVE_INSTALLER)
+    composer.rows.composes.finish(compose_id, ComposeState.SUCCESS)
+    reply = composer("GET", f"/composes/{compose_id}/statement")
+    assert number(reply) == (400, "1022")
+    assert "SIGNING_KEY_FILE" in reply.document["details"]
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 OURS = {
     ("/composes/{}/cancel", "post"),
     ("/composes/{}/provenance", "get"),
+    ("/composes/{}/statement", "get"),
     ("/images", "get"),
     ("/images/{}", "get"),
     ("/images/{}", "delete"),
@@ -41,6 +42,7 @@ THEIRS = {
     ("/depsolve/blueprint", "post"),
     ("/search/packages", "post"),
 }
+PARTS = ("/metadata", "/logs", "/manifests", "/sboms", "/provenance", "/statement", "/download")
 BARE_ARRAY = {("/composes/", "get")}  # composer-cli reads one, unlike the document
 THREE_LEVELS = {("/distributions", "get")}  # same
 UPLOAD_SCHEMAS = {
@@ -112,7 +114,7 @@ def replies_of(composer: Composer) -> list[tuple[tuple[str, str], int, Any]]:
         ask("delete", "/images/{}", f"/images/{image['id']}")
     ask("get", "/distributions/{}", "/distributions/rhcos-4.19")
     for compose in composer("GET", "/composes/").document:
-        for part in ("", "/metadata", "/logs", "/manifests", "/sboms", "/provenance", "/download"):
+        for part in ("", *PARTS):
             ask("get", "/composes/{}" + part, f"/composes/{compose['id']}{part}")
         ask("post", "/composes/{}/cancel", f"/composes/{compose['id']}/cancel")
         ask("delete", "/composes/{}", f"/composes/{compose['id']}")
