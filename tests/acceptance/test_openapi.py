@@ -83,7 +83,10 @@ def test_public_listener_does_what_its_document_says(
     check_api(service.url, tmp_path, "--exclude-path-regex", IMAGES, "--phases", phases)
 
 
-def test_images_are_as_the_document_says(administered: tuple[Service, str], tmp_path: Path) -> None:
+@PHASES
+def test_images_are_as_the_document_says(
+    administered: tuple[Service, str], tmp_path: Path, phases: str
+) -> None:
     service, _ = administered
     config = f"""
         [parameters]
@@ -94,7 +97,7 @@ def test_images_are_as_the_document_says(administered: tuple[Service, str], tmp_
         version = "sample"
         arch = "x86_64"
     """
-    options = ("--include-path-regex", IMAGES, "--phases", "fuzzing")
+    options = ("--include-path-regex", IMAGES, "--phases", phases)
     check_api(service.url, tmp_path, *options, config=config)
 
 

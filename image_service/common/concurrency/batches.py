@@ -1,4 +1,4 @@
-"""Calls that come while one is under way are done together by the next: one transaction serves many."""
+"""Calls that come while a batch runs form the next batch: one transaction serves many."""
 
 from __future__ import annotations
 

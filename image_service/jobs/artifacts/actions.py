@@ -117,7 +117,7 @@ class ArtifactActions:
     async def check_image(self, compose: Compose, step: Step) -> StepResult:
         """Prove that the image can be composed, and compute its digest."""
         try:
-            image = (await self._composed.get(compose)).image
+            image = (await self._composed.get(compose)).representation.image
         except Unprocessable as error:
             reason = f"step {step.name}: {error.detail}"
             return StepResult(error=JobError(JobErrorId.INVALID_CUSTOMIZATION, reason, error.code))

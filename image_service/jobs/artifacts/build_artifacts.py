@@ -112,6 +112,9 @@ def build_artifacts(  # noqa: PLR0913 - the inputs of all parts
     actions = ArtifactActions(in_thread, bases, disk_images, composed, digests, composes, jobs, images, store)
     statements = None
     if get_signing_keys is not None:
-        signed = SignedStatements(digests, get_signing_keys, isos.find_origin)
-        statements = ComposeStatements(signed, composed, composes, in_thread, parts.reactor)
+        # In a thread of their own, because clients ask for them: jobs wait for the digests above.
+        stated = Digests(parts.reactor, parts.in_thread_pool(1, "statements", low_priority=True))
+        parts.push_async_callback(stated.stop)
+        signed = SignedStatements(stated, get_signing_keys, isos.find_origin)
+        statements = ComposeStatements(signed, composed, composes, in_thread, stated)
     return ArtifactParts(bases, ImageCatalog(images, bases), contents, actions, statements)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 from image_service.common.concurrency.lru import ENTRY_BYTES, LruCache
 from image_service.core.errors import NotFound
 from image_service.core.families.coreos.family import ROOTFS_URL
@@ -31,6 +33,14 @@ CACHE_BYTES = 8 * 1024 * 1024
 _EXTENT_BYTES = 112  # an extent of a file, and where it starts
 
 
+@attrs.frozen
+class ImageOfBase:
+    """A composed image, and the live ISO that it contains."""
+
+    base: BaseImage
+    representation: Representation
+
+
 class ComposedImages:
     """Lays customizations over live ISOs.
 
@@ -46,10 +56,10 @@ class ComposedImages:
         self._bases = bases
         self._derived = derived
         self._composes = composes
-        self._cache: LruCache[tuple[str, str, str], Representation] = LruCache(CACHE_BYTES, _held_bytes)
+        self._cache: LruCache[tuple[str, str, str], ImageOfBase] = LruCache(CACHE_BYTES, _held_bytes)
 
-    async def get(self, compose: Compose) -> Representation:
-        """Return the image of a compose.
+    async def get(self, compose: Compose) -> ImageOfBase:
+        """Return the image of a compose, and its base.
 
         Raises:
             NotFound: its customization was erased, or the base has no file that the image needs.
@@ -60,14 +70,14 @@ class ComposedImages:
         """
         base = self.base_of(compose)
         key = compose.tenant, compose.id, base.sha256
-        representation = self._cache.get(key)
-        if representation is None:
+        composed = self._cache.get(key)
+        if composed is None or composed.base is not base:  # the base was opened again
             customization = await self._in_thread(partial(self._composes.customization, compose))
             if customization is None:
                 raise NotFound("the customization of this image was erased")
             image = await self._in_thread(partial(self._compose, compose, base, customization))
-            representation = self._cache[key] = Representation(image)
-        return representation
+            composed = self._cache[key] = ImageOfBase(base, Representation(image))
+        return composed
 
     def base_of(self, compose: Compose) -> BaseImage:
         """Return the live ISO of a compose; see `get`."""
@@ -96,6 +106,6 @@ def _base(compose: Compose) -> ComposeBase:
     return ComposeBase.from_arguments(compose.plan.steps[0].arguments)
 
 
-def _held_bytes(representation: Representation) -> int:
-    extents = representation.image.extents
+def _held_bytes(composed: ImageOfBase) -> int:
+    extents = composed.representation.image.extents
     return ENTRY_BYTES + extents.literal_bytes + _EXTENT_BYTES * len(extents.extents)

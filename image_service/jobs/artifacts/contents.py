@@ -210,7 +210,7 @@ class Contents:
         return self.open_catalog_image(image)
 
     async def _open_composed(self, compose: Compose) -> Content:
-        representation = await self._composed.get(compose)
+        representation = (await self._composed.get(compose)).representation
         digest = self._digests.get_cached_digest(representation.image.etag)
         return Content(representation, digest.hex() if digest else _recorded_sha256(compose))
 

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from image_service.common.concurrency.single_flight import shielded
 from image_service.common.openapi.document import (
     BOOLEAN,
     COUNT,
@@ -150,8 +152,9 @@ class StatusApi:
     async def _choose_address(self, request: ApiRequest) -> ApiResponse:
         match parse_json_object(request.body):
             case {"address": str() | None as address, **others} if not others:
-                _log.info("{client} chooses another address in URLs", client=request.client)
-                await self._state.choose_address(address)
+                # It is carried out for all processes, also if the client leaves.
+                await shielded(Deferred.fromCoroutine(self._state.choose_address(address)))
+                _log.info("{client} chose the address in URLs", client=request.client)
             case _:
                 raise InvalidParameter("address must be the only member: a string or null")
         return ApiResponse(204)

@@ -145,7 +145,7 @@ class Digests:
 
     def _too_slow(self, name: str, *_: object) -> NoReturn:
         raise Unavailable(
-            f"{name} was not ready in time; it is still being computed",
+            f"{name} was not ready within {self._timeout_seconds:g} s; it is still being computed",
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
 

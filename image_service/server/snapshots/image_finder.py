@@ -340,7 +340,7 @@ class ImageFinder:
         """Refuse a range that may be of a mount of a superseded base image, which cannot be read now.
 
         Else the newest version would be another one. Machines read the beginning of an image again, too: for
-        a mount's window after its start, this process does not know who reads anew.
+        a mount's window after its start, this process cannot tell a reader that begins from one that goes on.
         """
         may_start_over = self._clock.seconds() > self._started_at + self.mounts.window_seconds
         is_further = request.mode is ReadMode.RESUME and not (request.starts_over and may_start_over)

@@ -17,7 +17,7 @@ from twisted.web.client import ResponseFailed
 
 from image_service.common.objects.directory import DirectoryStore
 from image_service.core.errors import NotFound, StoreDenied, StoreFailed, Unavailable
-from image_service.core.extents import Literal, Zeros
+from image_service.core.extents import FileExtent, Literal, Zeros
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_archives
 from image_service.jobs.artifacts.contents import (
@@ -134,6 +134,29 @@ async def test_image_in_memory_is_for_its_tenant_alone(artifacts: Artifacts, iso
     await contents.open_image(compose)
     with pytest.raises(StoreFailed, match="of another tenant"):
         await contents.open_image(attrs.evolve(compose, tenant="org-of-a-changed-row"))
+
+
+@ensure_deferred
+async def test_image_is_composed_anew_when_its_base_is_opened_again(
+    artifacts: Artifacts, iso: BaseImage
+) -> None:
+    compose, _ = artifacts.add(request(ImageType.LIVE_INSTALLER))
+    composed = artifacts.composed
+    first = await composed.get(compose)
+    assert await composed.get(compose) is first
+    with base_image(iso.file.read_at(0, iso.file.size), version=iso.version) as opened_again:
+        artifacts.isos.ready[iso.version] = opened_again
+        second = await composed.get(compose)
+    assert (first.base, second.base) == (iso, opened_again)
+    files = [
+        {
+            extent.file
+            for extent in each.representation.image.extents.extents
+            if isinstance(extent, FileExtent)
+        }
+        for each in (first, second)
+    ]
+    assert files == [{iso.file}, {opened_again.file}]
 
 
 @ensure_deferred

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from twisted.internet.defer import CancelledError, Deferred
 
 from image_service.core.errors import InvalidRequest
 from image_service.server.admin.status_api import StatusApi
 from image_service.server.web_api.messages import ApiRequest, ApiResponse
 from tests.server.admin.test_verdict import GOOD
 from tests.server.snapshots.outcomes import outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 
 @attrs.define
@@ -57,13 +61,19 @@ def replica(machines: int, state: str = "present") -> dict[str, Any]:
     }
 
 
-def ask(
+def begin(
     state: StatusState, replicas: list[dict[str, Any]], operation_id: str, body: object = None
-) -> ApiResponse:
+) -> Coroutine[Any, Any, ApiResponse]:
     api = StatusApi(state, ACTIVITY, lambda: replicas)  # type: ignore[arg-type] # a double
     (operation,) = [each for each in api.operations if each.id == operation_id]
     request = ApiRequest(operation.method, operation.path, body=json.dumps(body).encode())
-    return outcome(operation.handler(request))  # type: ignore[arg-type] # a coroutine
+    return operation.handler(request)  # type: ignore[return-value] # a coroutine
+
+
+def ask(
+    state: StatusState, replicas: list[dict[str, Any]], operation_id: str, body: object = None
+) -> ApiResponse:
+    return outcome(begin(state, replicas, operation_id, body))
 
 
 def test_totals_are_of_replicas_that_are_present() -> None:
@@ -93,6 +103,23 @@ def test_address_of_urls_is_chosen(address: str | None) -> None:
     state = StatusState()
     assert ask(state, [], "chooseAddress", {"address": address}).status == 204
     assert state.addresses == [address]
+
+
+def test_address_is_chosen_for_all_processes_although_the_client_leaves() -> None:
+    stored: Deferred[None] = Deferred()
+
+    class SlowState(StatusState):
+        async def choose_address(self, address: str | None) -> None:
+            await stored
+            await super().choose_address(address)
+
+    state = SlowState()
+    responding = Deferred.fromCoroutine(begin(state, [], "chooseAddress", {"address": "192.0.2.1"}))
+    responding.cancel()
+    responding.addErrback(lambda failure: failure.trap(CancelledError))
+    assert state.addresses == []
+    stored.callback(None)
+    assert state.addresses == ["192.0.2.1"]
 
 
 @pytest.mark.parametrize("body", [{}, {"address": 1}, {"address": None, "a": 1}, []])

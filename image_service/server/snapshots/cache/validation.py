@@ -13,7 +13,7 @@ A request waits a second, then it is served what is pinned, for 30 s while the a
 is refused. So a credential that was revoked is good for at most
 
     SNAPSHOT_TTL and 30 s               if assisted-service answers, or is not asked
-    SNAPSHOT_TTL and SNAPSHOT_GRACE     if it fails
+    SNAPSHOT_TTL, 30 s, SNAPSHOT_GRACE  if it fails, the 30 s only if there was no call slot before
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _log = Logger()
 REVALIDATION_TIMEOUT_SECONDS = 1.0
 """How long requests wait for a revalidation, from its start, before they are served the snapshot."""
 LATE_SECONDS = 30.0
-"""For how long they are, from its start on, if it has not ended; then they wait for its end. Without a call
-slot: from the end of the TTL on."""
+"""For how long they are, from its start on, if it has not ended; then they wait for its end. If there is no
+call slot, this time begins when the TTL has passed."""
 
 
 class Fetch(Protocol):

@@ -45,8 +45,11 @@ FILES_BYTES = 6 * 1024 * 1024
 """Of the limit, for the files beside the database, such as a WAL; of a small limit the half."""
 BATCH_BYTES = 8 * 1024 * 1024
 """What one transaction removes, about: other writers wait meanwhile."""
-READ_CALLS, WRITE_CALLS = 2048, 256
-"""Calls that one transaction serves: thousands of clients begin, or go on after a restart, at once."""
+FIND_CALLS, READ_CALLS, WRITE_CALLS = 2048, 128, 256
+"""Calls that one transaction serves: thousands of clients begin, or go on after a restart, at once.
+
+Mounts are found by one statement, other rows by one each, within the time that a caller waits.
+"""
 MAX_BATCHES = 16
 """What is removed at most to make room; what does not fit then is not stored."""
 
@@ -102,7 +105,7 @@ class SqlRepository:
         self._add_snapshot = sql.add_snapshot(database)
         self._upsert_mount = sql.upsert_mount(database)
         self._reading: Batches[_Read, Any] = Batches(self._read_all, READ_CALLS)  # nothing large
-        self._finding = Batches(self._find_mounts, READ_CALLS)
+        self._finding = Batches(self._find_mounts, FIND_CALLS)
         self._saving = Batches(self._save_mounts, WRITE_CALLS)
 
     async def find_newest(self, key: bytes) -> StoredSnapshot | None:
@@ -178,9 +181,11 @@ class SqlRepository:
         await self.write(partial(_end, key, at))
 
     async def save_mounts(self, mounts: Sequence[StoredMount], now: float) -> None:
-        """Store mounts, with those of other calls."""
-        if mounts:
+        """Store mounts; a single one with those of other calls, which may find room that many do not."""
+        if len(mounts) == 1:
             await self._saving.add((mounts, now))
+        elif mounts:
+            await self._save_mounts([(mounts, now)])
 
     async def find_mount(self, reader: bytes) -> StoredMount | None:
         """Return a reader's mount, read with those of other calls."""
