@@ -236,8 +236,9 @@ def test_log_names_upstream_failures_and_each_failed_request_once(
     assert all(infra_env_id in line["path"] and line["detail"] for line in requests)
     upstream = [line["message"] for line in lines if "assisted" in line["logger"]]
     assert len(upstream) <= site.upstream.count(infra_env_id)
-    assert upstream or cause == _TOO_SLOW, "too many failures of one cause are not logged"
-    assert all(cause in message for message in upstream)
+    # A cause that a request names is logged. On a busy machine others are too slow; many of those are not.
+    assert upstream or not any(cause in line["detail"] for line in requests)
+    assert all(cause in message or _TOO_SLOW in message for message in upstream)
 
 
 def wait_until_no_more(service: Service, before: Mapping[str, float]) -> None:
