@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-LAB = {"LISTEN_ADDRESS": "0.0.0.0", "TRUSTED_PROXIES": "127.0.0.1"}  # noqa: S104 - what is tested
+EVERYWHERE = {"LISTEN_ADDRESS": "0.0.0.0", "TRUSTED_PROXIES": "127.0.0.1"}  # noqa: S104 - a test's own service
+"""The service listens on all addresses; a test names its clients in ``X-Forwarded-For``."""
 BEGIN, FURTHER = "bytes=0-65535", "bytes=65536-"
 
 
@@ -33,7 +34,7 @@ def other_address() -> str:
     """An address of this machine that is not that of its default route."""
     default = find_default_address(socket.AF_INET)
     found = (str(each.address) for each in find_own_addresses(socket.AF_INET) if each.address != default)
-    return next(found, None) or pytest.skip("this machine has one address of IPv4 only")
+    return next(found, None) or pytest.skip("a choice needs two addresses of IPv4")
 
 
 def choose(site: Site, address: str) -> int:
@@ -50,7 +51,7 @@ def read(site: Site, path: str, client: str, byte_range: str | None = None) -> A
 def test_chosen_address_is_in_all_new_images_and_after_a_restart(
     tmp_path: Path, other_address: str, workers: int
 ) -> None:
-    variables = {**LAB, "WORKERS": str(workers)}
+    variables = {**EVERYWHERE, "WORKERS": str(workers)}
     with running_site(tmp_path, **variables) as site:
         path = f"/byid/{site.service.register(VERSION, CONFIG)}/{VERSION}/x86_64/minimal.iso"
         first = read(site, path, "192.0.2.1")
@@ -69,7 +70,7 @@ def test_chosen_address_is_in_all_new_images_and_after_a_restart(
 
 
 def test_address_is_chosen_on_the_page(tmp_path: Path, other_address: str) -> None:
-    with running_console(tmp_path, **LAB) as console:
+    with running_console(tmp_path, **EVERYWHERE) as console:
         console.enter()
         addresses = Select(console.browser.find("#base-address"))
         console.wait_for_text("#service .facts", "URLs begin with http://")
@@ -88,7 +89,8 @@ def test_address_is_chosen_on_the_page(tmp_path: Path, other_address: str) -> No
 
 
 def test_page_names_the_setting_that_decides_the_address(tmp_path: Path) -> None:
-    with running_console(tmp_path, **LAB, IMAGE_SERVICE_BASE_URL="http://images.example.com") as console:
+    variables = {**EVERYWHERE, "IMAGE_SERVICE_BASE_URL": "http://images.example.com"}
+    with running_console(tmp_path, **variables) as console:
         console.enter()
         console.wait_for_text("#service .facts", "IMAGE_SERVICE_BASE_URL decides that")
         assert not console.browser.find("#base-address-choice").is_displayed()

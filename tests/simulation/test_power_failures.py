@@ -24,7 +24,7 @@ MOST_WRITES = 12
 
 
 def payload(generation: int) -> bytes:
-    """Return what is stored of a generation: some pages of the file."""
+    """Return random bytes for the row of a generation, which fill one to three pages of the database file."""
     return Random(generation).randbytes(3000 * (1 + generation % 4))
 
 

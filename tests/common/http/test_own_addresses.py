@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import subprocess
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-import pytest
-
 from image_service.common.http import own_addresses
 from image_service.common.http.own_addresses import find_own_addresses
+from tests.acceptance.clients import run_client
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
+
+    import pytest
 
 LINES = """\
 20010db8000000000000000000000007 02 40 00 80     eth0
@@ -29,10 +28,7 @@ fd000000000000000000000000000002 03 40 00 80     eth1
 
 
 def test_addresses_of_ipv4_are_those_of_the_kernel() -> None:
-    program = shutil.which("ip")
-    if program is None:
-        pytest.skip("ip is not installed")
-    shown = subprocess.run([program, "-json", "-4", "address"], check=True, capture_output=True).stdout
+    shown = run_client("ip", "-json", "-4", "address")
     links: list[dict[str, Any]] = json.loads(shown)
     expected = {
         (ip_address(info["local"]), link["ifname"])
