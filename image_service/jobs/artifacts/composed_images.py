@@ -35,7 +35,7 @@ _EXTENT_BYTES = 112  # an extent of a file, and where it starts
 
 @attrs.frozen
 class ImageOfBase:
-    """A composed image, and the live ISO that it contains."""
+    """A composed image, and the live ISO that it is made of."""
 
     base: BaseImage
     representation: Representation
