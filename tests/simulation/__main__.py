@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import attrs
+
 from tests.simulation.blocks import run_blocks
 from tests.simulation.downloads import run_downloads
-from tests.simulation.histories import describe, run_history
+from tests.simulation.histories import Outcome, describe, run_history
 from tests.simulation.jobs import run_jobs
 from tests.simulation.scenery import scenery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SHARE = 50
+"""Histories that a process takes at a time."""
 REPLICAS = "replicas"
 OTHERS = {"downloads": run_downloads, "blocks": run_blocks, "jobs": run_jobs}
 
@@ -30,27 +36,42 @@ def main() -> None:
     parser.add_argument(
         "--quiet", action="store_true", help="exit with 1 at the first fault, without shortening it"
     )
+    parser.add_argument("--processes", type=int, default=1, help="for histories of replicas")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.histories)
     if options.of == REPLICAS:
-        run_replicas(seeds, is_quiet=options.quiet)
+        run_replicas(seeds, is_quiet=options.quiet, processes=options.processes)
     else:
         run_others(OTHERS[options.of], seeds)
 
 
-def run_replicas(seeds: range, *, is_quiet: bool) -> None:
-    """Carry out histories of replicas."""
+def run_replicas(seeds: range, *, is_quiet: bool, processes: int) -> None:
+    """Carry out histories of replicas, in several processes."""
+    shares = [seeds[start : start + SHARE] for start in range(0, len(seeds), SHARE)]
     seconds = 0.0
+    with ProcessPoolExecutor(processes) as pool:
+        for outcome in pool.map(partial(run_share, is_quiet=is_quiet), shares):
+            seconds += outcome.simulated_seconds
+            if outcome.faults:
+                say(outcome.trace)
+                pool.shutdown(cancel_futures=True)
+                sys.exit(1)
+            if len(seeds) == 1:
+                say(outcome.trace)
+    say(f"no fault in {len(seeds)} histories of {seconds:,.0f} simulated seconds")
+
+
+def run_share(seeds: range, *, is_quiet: bool) -> Outcome:
+    """Carry out histories until one has a fault, which the trace then describes."""
+    seconds, outcome = 0.0, Outcome("", (), 0.0)
     with TemporaryDirectory() as directory, scenery(Path(directory)) as shared:
         for seed in seeds:
             outcome = run_history(shared, seed)
             seconds += outcome.simulated_seconds
             if outcome.faults:
-                say(f"seed {seed}: {outcome.faults[0]}" if is_quiet else describe(shared, seed))
-                sys.exit(1)
-            if len(seeds) == 1:
-                say(outcome.trace)
-    say(f"no fault in {len(seeds)} histories of {seconds:,.0f} simulated seconds")
+                trace = f"seed {seed}: {outcome.faults[0]}" if is_quiet else describe(shared, seed)
+                return attrs.evolve(outcome, trace=trace, simulated_seconds=seconds)
+    return attrs.evolve(outcome, simulated_seconds=seconds)
 
 
 def run_others(run: Callable[[Path, int], list[str]], seeds: range) -> None:

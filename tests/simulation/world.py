@@ -15,7 +15,7 @@ from tests.simulation.assisted import TIMEOUT_SECONDS, AssistedState, InfraEnvSt
 from tests.simulation.client import CONTENT, SimulatedClient
 from tests.simulation.events import Events, Machine
 from tests.simulation.oracle import REFUSED_SECONDS, TTL_SECONDS, WINDOW_SECONDS, Oracle
-from tests.simulation.replica import Connection, Link, Replica, ReplicaDatabase
+from tests.simulation.replica import ABORT_SECONDS, Connection, Link, Replica, ReplicaDatabase
 from tests.simulation.scenery import PADDING_BYTES, SimulatedCatalog
 
 if TYPE_CHECKING:
@@ -161,27 +161,17 @@ class World:
     # The end.
 
     def _end(self) -> None:
-        """Heal everything, and check that every replica serves what is new, and leaves nothing."""
+        """Check that every replica serves what is new, and leaves nothing."""
         self.events.record("-- the end")
-        # After a failure the product serves what it knows, and asks again as late as after a refusal.
-        forgotten = TIMEOUT_SECONDS + REFUSED_SECONDS + 1
-        self.assisted.calm_at = min(self.assisted.until, self.events.now) + forgotten
-        self.assisted.until = 0.0
-        self._record_mood(is_well=True)
-        for number, replica in enumerate(self.replicas):
-            replica.connection.until = 0.0
-            if replica.handler is None and (replica.machine.is_dead or replica.is_stopping):
-                self.restart(number)
-            replica.machine.resume()
+        self._heal()
         for infra_env in self.assisted.infra_envs.values():
             infra_env.text += 1
             if self.chance.random() < 0.5:
                 infra_env.refusal = None
             self._record(infra_env)
-        for client in self.clients:
-            client.may_break = False
-        calm = max(self.oracle.disturbed_until, self.assisted.calm_at, self.events.now + REFUSED_SECONDS + 1)
-        self.run_for(calm - self.events.now)
+        self.run_for(max(self.assisted.calm_at - self.events.now, REFUSED_SECONDS + 1, ABORT_SECONDS + 1))
+        while self.scenery.server.count_claims() and self.events.now < self.oracle.disturbed_until:
+            self.run_for(1)
         for replica in self.replicas:
             for client in self.clients:
                 self.spawn(self._read_at_the_end(client, replica))
@@ -192,6 +182,21 @@ class World:
             if not stopped.called:
                 self.oracle.fail(f"{replica.machine.name} does not stop")
         self._check_tables()
+
+    def _heal(self) -> None:
+        """End all faults."""
+        # After a failure the product serves what it knows, and asks again as late as after a refusal.
+        forgotten = TIMEOUT_SECONDS + REFUSED_SECONDS + 1
+        self.assisted.calm_at = min(self.assisted.until, self.events.now) + forgotten
+        self.assisted.until = 0.0
+        self._record_mood(is_well=True)
+        for number, replica in enumerate(self.replicas):
+            replica.connection.until = 0.0
+            if replica.handler is None and (replica.machine.is_dead or replica.is_stopping):
+                self.restart(number)
+            replica.machine.resume()
+        for client in self.clients:
+            client.may_break = False
 
     async def _read_at_the_end(self, client: SimulatedClient, replica: Replica) -> None:
         infra_env = self.assisted.infra_envs[client.infra_env]
