@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+# Treat extents as frozen: attrs' frozen classes take three times as long to make, and each range makes one.
 @attrs.define(unsafe_hash=True)
 class FileExtent:
-    """``length`` bytes of a file from ``offset`` on; treat it as frozen.
-
-    attrs' frozen classes take three times as long to make one, and each range makes one.
-    """
+    """``length`` bytes of a file from ``offset`` on."""
 
     file: BaseFile
     offset: int
@@ -30,11 +28,11 @@ class FileExtent:
         return FileExtent(self.file, self.offset + start, stop - start)
 
 
-@attrs.frozen
+@attrs.define(unsafe_hash=True)
 class Literal:
-    """Bytes in memory."""
+    """Bytes in memory; a slice of them is not a copy."""
 
-    data: bytes = attrs.field(repr=False)
+    data: bytes | memoryview = attrs.field(repr=False)
 
     @property
     def length(self) -> int:
@@ -43,7 +41,7 @@ class Literal:
 
     def slice(self, start: int, stop: int) -> Literal:
         """Return the bytes from ``start`` up to ``stop``."""
-        return Literal(self.data[start:stop])
+        return Literal(memoryview(self.data)[start:stop])
 
 
 @attrs.frozen
@@ -131,7 +129,7 @@ def _read(extent: Extent) -> bytes:
         case FileExtent():
             return extent.file.read_at(extent.offset, extent.length)
         case Literal():
-            return extent.data
+            return bytes(extent.data)
         case Zeros():
             return bytes(extent.length)
 

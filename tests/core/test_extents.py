@@ -141,3 +141,11 @@ def test_an_image_is_remote_if_a_file_of_it_may_lack_bytes() -> None:
     assert not ExtentMap(around).is_remote
     assert not ExtentMap(()).is_remote
     assert ExtentMap((*around, FileExtent(remote, 0, 10))).is_remote
+
+
+def test_slice_of_a_literal_is_not_a_copy() -> None:
+    config = bytes(1000)
+    (extent,) = ExtentMap((Literal(config),)).slice(100, 900)
+    assert isinstance(extent, Literal)
+    assert isinstance(extent.data, memoryview)
+    assert extent.data.obj is config

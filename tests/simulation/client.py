@@ -322,6 +322,6 @@ def _read_extent(extent: Extent) -> bytes:
         case FileExtent():
             return os.pread(extent.file.descriptor, extent.length, extent.offset)
         case Literal():
-            return extent.data
+            return bytes(extent.data)
         case Zeros():
             return bytes(extent.length)

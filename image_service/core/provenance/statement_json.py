@@ -87,7 +87,7 @@ def _render_tail(part: StatedTail) -> dict[str, Any]:
 def _pack(beneath: Literal | Zeros) -> dict[str, str]:
     if isinstance(beneath, Zeros):
         return {}
-    return {"deflate": base64.b64encode(deflate_by_huffman(beneath.data)).decode()}
+    return {"deflate": base64.b64encode(deflate_by_huffman(bytes(beneath.data))).decode()}
 
 
 def parse_statement(data: bytes) -> Statement:

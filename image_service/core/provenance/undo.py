@@ -160,7 +160,7 @@ def _slice(extent: PristineExtent, start: int, stop: int) -> PristineExtent:
 
 def _read(read_at: ReadAt, extent: PristineExtent) -> Iterator[bytes]:
     if isinstance(extent, Literal):
-        yield extent.data
+        yield bytes(extent.data)
         return
     for start in range(0, extent.length, _CHUNK):
         count = min(_CHUNK, extent.length - start)

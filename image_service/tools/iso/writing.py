@@ -61,7 +61,7 @@ def _write_chunk(chunk: Extent, target: int) -> int:
     return len(data)
 
 
-def write_all(data: bytes, target: int) -> None:
+def write_all(data: bytes | memoryview, target: int) -> None:
     """Write all bytes to a descriptor, which may take fewer at a time."""
     left = memoryview(data)
     while left:

@@ -38,7 +38,7 @@ def _read_one(extent: Extent) -> bytes:
         data = os.pread(extent.file.descriptor, extent.length, extent.offset)
         assert len(data) == extent.length, "the extent leaves its file"
         return data
-    return extent.data if isinstance(extent, Literal) else bytes(extent.length)
+    return bytes(extent.data) if isinstance(extent, Literal) else bytes(extent.length)
 
 
 def build(below: bytes, overlays: Iterable[Overlay]) -> bytes:

@@ -105,7 +105,7 @@ class Setup:
 def body(image: object) -> bytes:
     (extent,) = image.extents.extents  # type: ignore[attr-defined] # a BootImage
     assert isinstance(extent, Literal)
-    return extent.data
+    return bytes(extent.data)
 
 
 @pytest.fixture

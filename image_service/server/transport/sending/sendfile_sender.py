@@ -225,7 +225,7 @@ class SendfileSender(Sender):
         self._budget -= count | _LEAST_CHARGE
         return count
 
-    def _send_with_head(self, head: bytes, data: bytes) -> None:
+    def _send_with_head(self, head: bytes, data: bytes | memoryview) -> None:
         count = self._socket.sendmsg((head, data))
         self._sent.copy += count
         self.body_bytes += count
