@@ -172,7 +172,7 @@ def connect_boot_images(  # noqa: PLR0913 - same
     fetch = partial(fetch_customization, assisted)
     snapshots = Snapshots(fetch, sealed, clock, coordination, settings, count=count)
     resolver = Resolver(assisted.fetch_infra_env, sealed, clock, coordination, settings)
-    mounts = Mounts(sealed, clock, settings.mount_window_seconds, coordination)
+    mounts = Mounts(sealed.mounts, clock, settings.mount_window_seconds, coordination)
     cache = BootImageCache(builder, snapshots, settings.cache_bytes, count)
     return ImageFinder(VersionFinder(builder, resolver, snapshots), snapshots, mounts, cache, clock)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from image_service.common.concurrency.coordination import Coordination
     from image_service.core.images.reference import Reader, ReaderKey
-    from image_service.server.snapshots.storage.sealed_repository import SealedRepository
+    from image_service.server.snapshots.storage.sealed_mounts import SealedMounts
 
 _log = Logger()
 
@@ -91,12 +91,12 @@ class Mounts:
 
     def __init__(
         self,
-        repository: SealedRepository,
+        stored: SealedMounts,
         clock: IReactorTime,
         window_seconds: float,
         coordination: Coordination,
     ) -> None:
-        self._repository = repository
+        self._stored = stored
         self._clock = clock
         self.window_seconds = window_seconds
         self._coordination = coordination
@@ -132,7 +132,7 @@ class Mounts:
         """
         mount, now = self.cache.peek(reader.key), self._clock.seconds()
         if mount is None or not self._is_valid(mount) or mount.version != version:
-            reader_key = self._repository.reader_key_of(reader)
+            reader_key = self._stored.key_of(reader)
             mount = self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), now)
             mount.saved_at = -inf
         mount.read_at = max(mount.read_at, now)
@@ -203,10 +203,10 @@ class Mounts:
         Raises:
             Unavailable: replicas share the repository, which cannot be read, and nothing is known here.
         """
-        reader_key = self._repository.reader_key_of(reader)
+        reader_key = self._stored.key_of(reader)
         reader_counter = self._coordination.counter(reader_key)
         try:
-            stored = await self._repository.find_mount(reader_key)
+            stored = await self._stored.find(reader_key)
         except Unavailable:
             if self.find_local(reader) is None:  # another replica may know what it is reading
                 raise
@@ -219,12 +219,12 @@ class Mounts:
         self, reader: Reader, version: Version, reader_counter: int, stored: StoredMount | None
     ) -> None:
         """Take over the mount that `find_stored` returned."""
-        reader_key = self._repository.reader_key_of(reader)
+        reader_key = self._stored.key_of(reader)
         self._adopt(reader, reader_key, version, reader_counter, stored.read_at if stored else -inf)
 
     async def start_over(self, reader: Reader, version: Version) -> None:
         """Start a version for a reader, whatever it was reading."""
-        reader_key = self._repository.reader_key_of(reader)
+        reader_key = self._stored.key_of(reader)
         self._adopt(reader, reader_key, version, self._coordination.bump(reader_key), self._clock.seconds())
         saved = Deferred.fromCoroutine(self._save_start(reader, reader_key, version, inf))
         await (self._coordination.until_visible(saved, reader_key) or saved)
@@ -236,7 +236,7 @@ class Mounts:
             False: another process has started another version for it.
         """
         replaces_before = self._clock.seconds() - self.window_seconds
-        reader_key = self._repository.reader_key_of(reader)
+        reader_key = self._stored.key_of(reader)
         return await self._coordination.run_if_shared(
             partial(self._save_start, reader, reader_key, version, replaces_before)
         )
@@ -244,7 +244,7 @@ class Mounts:
     async def count_stored(self) -> Mapping[str, int] | None:
         """Return how many stored mounts are in progress, by the digest of their base; None: not known."""
         idle_seconds = self.window_seconds + self.save_seconds
-        return await self._repository.count_mounts(self._clock.seconds() - idle_seconds)
+        return await self._stored.count(self._clock.seconds() - idle_seconds)
 
     async def save(self) -> None:
         """Store the mounts that have read since the last time, and forget those that are over."""
@@ -275,7 +275,7 @@ class Mounts:
             mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
 
     async def _save(self, mounts: list[Mount]) -> None:
-        is_saved = await self._repository.save_mounts(
+        is_saved = await self._stored.save(
             [
                 _stored(mount.reader, mount.version, mount.read_at, mount.started_at)
                 for mount in mounts
@@ -292,13 +292,13 @@ class Mounts:
         if version.snapshot is None:
             return True
         now = self._clock.seconds()
-        is_saved = await self._repository.save_mounts([_stored(reader_key, version, now, replaces_before)])
+        is_saved = await self._stored.save([_stored(reader_key, version, now, replaces_before)])
 
         async def confirm() -> bool:
             reader_counter = self._coordination.bump(reader_key)
             stored = None
             with suppress(Unavailable):
-                stored = await self._repository.find_mount(reader_key)  # a later writer bumps it later
+                stored = await self._stored.find(reader_key)  # a later writer bumps it later
             if stored is not None and not is_of(stored, version):
                 return False
             # What was not saved may lose to what another process has saved meanwhile, and is read again.

@@ -182,7 +182,7 @@ def _other_mounts_take_its_place(service: Service) -> None:
 
 
 def _another_process_changes_the_mount(service: Service) -> None:
-    COORDINATION.bump(service.world.archive.reader_key_of(READER))
+    COORDINATION.bump(service.world.archive.mounts.key_of(READER))
 
 
 def _another_process_changes_the_snapshot(service: Service) -> None:

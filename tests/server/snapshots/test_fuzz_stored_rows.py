@@ -86,9 +86,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Database:
             outcome(sealed.add(key.key, sealed.seal_of(key), answer, after=number, at=NOW))
             for number, answer in enumerate(answers[key])
         ]
-        snapshot, reader_key = snapshots[-1], sealed.reader_key_of(reader_of(key))
+        snapshot, reader_key = snapshots[-1], sealed.mounts.key_of(reader_of(key))
         mount = StoredMount(reader_key, snapshot.stored_key, snapshot.generation, "5f" * 32, NOW)
-        outcome(sealed.save_mounts([mount]))
+        outcome(sealed.mounts.save([mount]))
         seal = sealed.seal_of_infra_env(key.infra_env_id, key.credentials)
         outcome(sealed.save_infra_env(seal, infra_env_of(key), NOW))
     outcome(repository.close())
@@ -132,11 +132,11 @@ def check_key(sealed: SealedRepository, key: Question, answers: list[Customizati
         assert outcome(sealed.load(snapshot)) in (None, answer)
         outcome(sealed.has_ended(snapshot))
         outcome(sealed.record_validation(snapshot, NOW))
-    mount = outcome(sealed.find_mount(sealed.reader_key_of(reader_of(key))))
+    mount = outcome(sealed.mounts.find(sealed.mounts.key_of(reader_of(key))))
     if mount is not None:
         read = Snapshot(key.key, attrs.evolve(seal, key=mount.key), mount.generation, NOW, NOW, 3)
         assert outcome(sealed.load(read)) in own
-        outcome(sealed.save_mounts([mount]))
+        outcome(sealed.mounts.save([mount]))
     infra_env = outcome(sealed.load_infra_env(sealed.seal_of_infra_env(key.infra_env_id, key.credentials)))
     assert infra_env is None or infra_env[0] == infra_env_of(key)
 

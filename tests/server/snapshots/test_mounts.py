@@ -66,7 +66,7 @@ class Mounting:
         self.archive = SealedRepository(
             self.repository, SnapshotCipher(SECRET), run_now, self.clock, self.clock.seconds
         )
-        self.mounts = Mounts(self.archive, self.clock, WINDOW, Coordination())
+        self.mounts = Mounts(self.archive.mounts, self.clock, WINDOW, Coordination())
 
     def read(self, reader: Reader = READER, version: Version = ONE) -> Mount:
         """A response that is over at once."""
@@ -76,7 +76,7 @@ class Mounting:
 
     def stored(self, reader: Reader = READER) -> tuple[int, float] | None:
         """The generation of the stored mount, and when it was read."""
-        mount = outcome(self.repository.find_mount(self.archive.reader_key_of(reader)))
+        mount = outcome(self.repository.find_mount(self.archive.mounts.key_of(reader)))
         return None if mount is None else (mount.generation, mount.read_at)
 
     def save(self) -> int:

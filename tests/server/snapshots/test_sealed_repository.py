@@ -94,12 +94,12 @@ def find_generation(pinning: Pinning, number: int) -> Snapshot | None:
 
 
 def stored_mount(pinning: Pinning, reader: Reader, snapshot: Snapshot) -> StoredMount:
-    reader_key = pinning.archive.reader_key_of(reader)
+    reader_key = pinning.archive.mounts.key_of(reader)
     return StoredMount(reader_key, snapshot.stored_key, snapshot.generation, BASE, NOW, NOW)
 
 
 def recall(pinning: Pinning, reader: Reader) -> StoredMount | None:
-    return outcome(pinning.archive.find_mount(pinning.archive.reader_key_of(reader)))
+    return outcome(pinning.archive.mounts.find(pinning.archive.mounts.key_of(reader)))
 
 
 def loaded(pinning: Pinning, snapshot: Snapshot) -> Customization | None:
@@ -186,7 +186,7 @@ def test_repository_holds_no_secret(pinning: Pinning) -> None:
     question = Question(ID, Kind.FULL_ISO, secret)
     kept = add(pinning, customization("s3cr3t-text"), question=question)
     outcome(
-        pinning.archive.save_mounts([stored_mount(pinning, attrs.evolve(READER, credentials=secret), kept)])
+        pinning.archive.mounts.save([stored_mount(pinning, attrs.evolve(READER, credentials=secret), kept)])
     )
     written = repr(pinning.store.store)
     for shown in ("s3cr3t", ID, "192.0.2.1", "ignition", "4.20"):
@@ -241,7 +241,7 @@ def test_answer_is_kept_in_memory_if_the_repository_fails(pinning: Pinning, brok
     kept = add(pinning, answer)
     assert loaded(pinning, kept) == answer
     outcome(archive.record_validation(kept, NOW + 1))
-    outcome(archive.save_mounts([stored_mount(pinning, READER, kept)]))
+    outcome(archive.mounts.save([stored_mount(pinning, READER, kept)]))
     recall(pinning, READER)
     outcome(archive.remove_unused(0))
     outcome(archive.end(kept, NOW))
@@ -420,7 +420,7 @@ def test_snapshot_without_room_is_kept_in_memory_and_not_logged(pinning: Pinning
 
 def test_mount_is_found_by_the_next_process_for_the_same_reader_only(pinning: Pinning) -> None:
     kept = add(pinning, customization())
-    outcome(pinning.archive.save_mounts([stored_mount(pinning, READER, kept)]))
+    outcome(pinning.archive.mounts.save([stored_mount(pinning, READER, kept)]))
     after = pinning.restarted()
     mount = recall(after, READER)
     assert mount is not None
@@ -446,7 +446,7 @@ REFS: list[Ref] = [
 
 
 def test_saving_no_mounts_needs_no_transaction(pinning: Pinning) -> None:
-    outcome(pinning.archive.save_mounts([]))
+    outcome(pinning.archive.mounts.save([]))
     assert pinning.store.called["save_mounts"] == 0
 
 

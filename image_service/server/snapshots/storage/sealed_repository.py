@@ -29,25 +29,22 @@ from image_service.server.snapshots.storage.codec import (
     encode_infra_env,
 )
 from image_service.server.snapshots.storage.repository_access import RepositoryAccess
+from image_service.server.snapshots.storage.sealed_mounts import SealedMounts
 from image_service.server.snapshots.storage.shared_layouts import SharedLayouts
 from image_service.server.snapshots.storage.snapshot import Snapshot
 from image_service.server.snapshots.storage.stored_time import StoredTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from twisted.internet.interfaces import IReactorTime
 
     from image_service.common.concurrency.process_parts import InThread
     from image_service.core.images.customization import Customization
-    from image_service.core.images.reference import Credentials, Reader
+    from image_service.core.images.reference import Credentials
     from image_service.server.assisted.responses import InfraEnv
     from image_service.server.snapshots.storage.encryption import Seal, SnapshotCipher
-    from image_service.server.snapshots.storage.repository import (
-        SnapshotRepository,
-        StoredMount,
-        StoredSnapshot,
-    )
+    from image_service.server.snapshots.storage.repository import SnapshotRepository, StoredSnapshot
     from image_service.server.snapshots.storage.snapshot import Question, SnapshotKey
 
 T = TypeVar("T")
@@ -68,7 +65,7 @@ def first_generation() -> int:
 
 
 class SealedRepository:
-    """Stores snapshots, mounts and infra-envs. Instants are the clock's seconds; minus infinity: never.
+    """Stores snapshots and infra-envs. Instants are the clock's seconds; minus infinity: never.
 
     Args:
         clock: monotonic.
@@ -98,6 +95,7 @@ class SealedRepository:
         self._get_base_url = get_base_url
         self._time = StoredTime(clock, wall_clock, clock_error_seconds or 0.0)
         self.layouts = SharedLayouts()
+        self.mounts = SealedMounts(repository, self._access, self._time, lambda: self.cipher)
         self._offset_at_cleanup = self._time.offset()
         self._no_cleanup_until = -inf
         self._recent: LruCache[tuple[bytes, int], Customization] = LruCache(
@@ -334,50 +332,6 @@ class SealedRepository:
         generation = 1 + newest.generation if newest else first_generation()
         sealed = seal.seal(generation, payload)
         await self._access.write(self._repository.add(seal.key, generation, sealed, stored_at, seal.owner))
-
-    # Mounts.
-
-    def reader_key_of(self, reader: Reader) -> bytes:
-        """Return what stands for a reader in the repository."""
-        ref = reader.ref
-        if not ref.needs_customization:
-            text = f"{ref.artifact.value} {ref.version} {ref.architecture}"
-        else:
-            kind = ref.kind.value if ref.kind else None
-            text = f"{ref.infra_env_id} {ref.version} {ref.architecture} {kind}"
-        if reader.pin is not None:
-            text += f" {reader.pin.generation} {reader.pin.base_sha256}"
-        return self.cipher.reader_key_of(reader.address, reader.credentials, text)
-
-    async def save_mounts(self, mounts: Sequence[StoredMount]) -> bool:
-        """Store which version each reader reads; return False if that failed."""
-        stored = [
-            attrs.evolve(
-                mount,
-                read_at=self._time.to_stored(mount.read_at),
-                replaces_before=self._time.to_stored(mount.replaces_before),
-            )
-            for mount in mounts
-        ]
-
-        async def save() -> bool:
-            await self._repository.save_mounts(stored, self._time.latest())
-            return True
-
-        return not stored or await self._access.write(save()) is True
-
-    async def find_mount(self, reader_key: bytes) -> StoredMount | None:
-        """Return what a reader was reading."""
-        stored = await self._access.read(self._repository.find_mount(reader_key))
-        return stored and attrs.evolve(stored, read_at=self._time.to_monotonic(stored.read_at))
-
-    async def count_mounts(self, read_since: float) -> dict[str, int] | None:
-        """Return how many mounts have read each base image since a time; None if that cannot be read."""
-        counting = self._repository.count_mounts(self._time.to_stored(read_since))
-        try:
-            return await self._access.read(counting)
-        except Unavailable:
-            return None
 
     # Payloads.
 
