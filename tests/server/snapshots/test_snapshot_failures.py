@@ -17,7 +17,7 @@ from image_service.core.errors import (
     UpstreamTimeout,
 )
 from image_service.server.snapshots.cache.validation import LATE_SECONDS, REVALIDATION_TIMEOUT_SECONDS
-from image_service.server.snapshots.storage.validity import RETRY_SECONDS
+from image_service.server.snapshots.storage.validity import NO_SLOT_SECONDS, RETRY_SECONDS
 from tests.server.snapshots.outcomes import Outcome, outcome
 from tests.server.snapshots.pinning import (
     FAILING,
@@ -114,6 +114,9 @@ def test_request_waits_a_second_for_a_slot(pinning: Pinning) -> None:
     pinning.upstream.error = UpstreamQueueFull("no slot")
     assert pinning.newest() is first
     pinning.upstream.held = []
+    assert outcome(pinning.snapshots.revalidate(first, None)) is None, "without waiting for a slot"
+    assert pinning.newest() is first
+    pinning.clock.advance(NO_SLOT_SECONDS)
     asked = Outcome(pinning.snapshots.get(KEY))
     pinning.clock.advance(REVALIDATION_TIMEOUT_SECONDS - MOMENT)
     assert not asked.has_fired

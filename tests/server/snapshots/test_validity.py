@@ -46,7 +46,7 @@ def tell(validity: Validity, what: str, at: float) -> None:
         case "failure":
             validity.record_failure(FAILURE, at, at + RETRY_SECONDS)
         case "no slot":
-            validity.record_no_slot()
+            validity.record_no_slot(at)
         case "end":
             validity.end()
 

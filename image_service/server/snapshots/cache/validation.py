@@ -118,7 +118,8 @@ class Validator:
             ImageServiceError: nothing may be served now.
         """
         validity, now = entry.validity, self._clock.seconds()
-        if now >= validity.retry_at:
+        is_good = may_serve_old and self._is_good_unasked(entry)
+        if now >= validity.retry_at or (validity.state is ValidityState.NO_SLOT and not is_good):
             try:
                 await self._wait(entry, credentials, now, may_serve_old=may_serve_old)
             except UpstreamQueueFull:
@@ -212,7 +213,7 @@ class Validator:
                 async with self._storing_lock(key):
                     await self._accept(entry, customization, asked_at)
         except UpstreamQueueFull:
-            entry.validity.record_no_slot()
+            entry.validity.record_no_slot(self._clock.seconds())
             raise
         except FAILURES as error:
             self._record_failure(entry, error, started_at)

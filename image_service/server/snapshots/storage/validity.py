@@ -19,6 +19,8 @@ FAILURES = (UpstreamError, UpstreamTimeout, Unavailable)
 too, but neither an answer nor a failure of assisted-service: it was not asked."""
 RETRY_SECONDS = 5.0
 """Between two attempts to ask it again after a failure or a refusal."""
+NO_SLOT_SECONDS = 1.0
+"""The same after there was no call slot: else each range of a mount would wait for one."""
 
 
 class ValidityState(enum.Enum):
@@ -65,7 +67,7 @@ class Validity:
         is_refused: nothing is served: the state is REFUSED or ENDED.
         refused_at: when it last refused; minus infinity: not to this process.
         failing_since: when it was first asked of those times since its last answer at which it failed.
-        retry_at: not to be asked again before.
+        retry_at: not to be asked again before; without a slot, unless nothing may be served unasked.
         error: the latest failure or refusal; None of a refusal: another process knows.
         asking_since: None: it is not being asked.
     """
@@ -114,10 +116,12 @@ class Validity:
         if not self.is_ended:
             self.error, self.retry_at = error.copy(), retry_at
 
-    def record_no_slot(self) -> None:
+    def record_no_slot(self, at: float) -> None:
         """Record that assisted-service could not be asked; that takes no failure and no refusal back."""
         if self.state is ValidityState.VALIDATED:
             self._enter(ValidityState.NO_SLOT)
+        if self.state is ValidityState.NO_SLOT:
+            self.retry_at = at + NO_SLOT_SECONDS
 
     def end(self) -> None:
         """Let none of the versions be seen any more."""
