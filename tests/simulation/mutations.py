@@ -162,8 +162,8 @@ MUTATIONS = (
         "a refused image is never asked for again",
         "lost wake-up",
         "server.snapshots.cache.validation",
-        "        if now >= validity.retry_at:\n",
-        "        if now >= validity.retry_at and not validity.is_refused:\n",
+        "        if now >= validity.retry_at or (",
+        "        if (now >= validity.retry_at and not validity.is_refused) or (",
     ),
     Mutation(
         "an unlocked key is asked for",

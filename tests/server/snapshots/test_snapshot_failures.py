@@ -124,6 +124,16 @@ def test_request_waits_a_second_for_a_slot(pinning: Pinning) -> None:
     assert asked.value is first
 
 
+def test_pause_after_a_missing_slot_prolongs_nothing(pinning: Pinning) -> None:
+    first = pinning.newest()
+    pinning.upstream.error = UpstreamQueueFull("no slot")
+    pinning.clock.advance(TTL + LATE_SECONDS - NO_SLOT_SECONDS / 2)
+    assert pinning.newest() is first
+    pinning.clock.advance(NO_SLOT_SECONDS / 2)
+    with pytest.raises(UpstreamQueueFull):
+        pinning.newest()
+
+
 def test_missing_slot_ends_no_grace(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)
