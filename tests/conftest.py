@@ -201,9 +201,9 @@ def _left_behind(reactor: EPollReactor, before: set[object]) -> set[object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of each of the markers, unless an expression of ``-m`` names it."""
     unnamed = [marker for marker in LEFT_OUT if marker not in config.option.markexpr]
-    left_out = [item for item in items if any(map(item.get_closest_marker, unnamed))]
+    left_out = {item for item in items if any(map(item.get_closest_marker, unnamed))}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 

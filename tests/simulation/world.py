@@ -63,6 +63,8 @@ class World:
             self.oracle.permitted[infra_env.id, infra_env.token].append((0.0, True))
             self._record(infra_env)
         self.oracle.moods.append((0.0, True))
+        self.heard_at = 0.0
+        """By when all faults but claims that nobody releases are over."""
         self.databases: dict[str, ReplicaDatabase] = {}
         self.replicas: list[Replica] = []
         self.has_notifications = self.chance.random() < 0.8
@@ -108,6 +110,7 @@ class World:
             leaves_claims: until claims that nobody releases have expired, too.
         """
         now, oracle = self.events.now, self.oracle
+        self.heard_at = max(self.heard_at, now + seconds + HEARD_SECONDS)
         over = now + seconds + (CLAIM_SECONDS if leaves_claims else HEARD_SECONDS)
         oracle.disturbed_until = max(oracle.disturbed_until, over)
         oracle.unheard_until = max(oracle.unheard_until, now + unheard_seconds)
@@ -169,7 +172,8 @@ class World:
             if self.chance.random() < 0.5:
                 infra_env.refusal = None
             self._record(infra_env)
-        self.run_for(max(self.assisted.calm_at - self.events.now, REFUSED_SECONDS + 1, ABORT_SECONDS + 1))
+        calm = max(self.assisted.calm_at, self.heard_at, self.events.now + ABORT_SECONDS + 1)
+        self.run_for(calm - self.events.now)
         while self.scenery.server.count_claims() and self.events.now < self.oracle.disturbed_until:
             self.run_for(1)
         for replica in self.replicas:

@@ -5,6 +5,7 @@ import errno
 import mmap
 import os
 import threading
+from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 SIZE = 16 * 2**20
 PAGE = mmap.PAGESIZE
-CONTENT = b"".join(b"%015d\n" % number for number in range(SIZE // 16))
+CONTENT = array("Q", range(SIZE // 8)).tobytes()
 
 
 @pytest.fixture
