@@ -140,16 +140,21 @@ class ImageFinder:
         self.retention.retain(request, composed)
         return self.mounts.start_response(request.reader, composed.version)
 
-    async def save(self) -> None:
-        """Store the mounts in progress, and those of their snapshots that are in memory only."""
-        await self.mounts.save()
+    async def save(self) -> bool:
+        """Store the mounts in progress, and those of their snapshots that are in memory only.
+
+        Returns:
+            False if one was not stored.
+        """
+        is_saved = await self.mounts.save()
         snapshots = {version.snapshot for version in self.mounts.versions() if version.snapshot is not None}
         unstored = [each for each in snapshots if each.is_newest and not each.is_stored]
         if unstored:
             storing = self._storing.join(None, lambda: self.snapshots.store_again(unstored))
             # Another process may have a lock, while it waits for assisted-service: the work goes on then.
             await storing.addTimeout(STORE_SECONDS, self._clock, lambda *_: None)
-            await self.mounts.save()
+            is_saved = await self.mounts.save() and all(each.is_stored for each in unstored)
+        return is_saved
 
     async def save_at_last(self) -> None:
         """Store the same before the process ends; a store that fails is tried once again."""
@@ -157,8 +162,7 @@ class ImageFinder:
         await saving.addTimeout(LAST_SAVE_SECONDS, self._clock, lambda *_: None)
 
     async def _save_twice(self) -> None:
-        await self.save()
-        if any(self.snapshots.store_failing.values()):
+        if not await self.save() and any(self.snapshots.store_failing.values()):
             await deferLater(self._clock, PAUSE_SECONDS)
             await self.save()
 

@@ -246,9 +246,13 @@ class Mounts:
         idle_seconds = self.window_seconds + self.save_seconds
         return await self._stored.count(self._clock.seconds() - idle_seconds)
 
-    async def save(self) -> None:
-        """Store the mounts that have read since the last time, and forget those that are over."""
-        await self._save(self.unsaved())
+    async def save(self) -> bool:
+        """Store the mounts that have read since the last time, and forget those that are over.
+
+        Returns:
+            False if one was not stored.
+        """
+        return await self._save(self.unsaved())
 
     def unsaved(self) -> list[Mount]:
         """Return the mounts that have read since they were stored, as stored; forget those that are over."""
@@ -274,7 +278,7 @@ class Mounts:
         if mount.saving is not None:
             mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
 
-    async def _save(self, mounts: list[Mount]) -> None:
+    async def _save(self, mounts: list[Mount]) -> bool:
         is_saved = await self._stored.save(
             [
                 _stored(mount.reader, mount.version, mount.read_at, mount.started_at)
@@ -284,6 +288,7 @@ class Mounts:
         )
         for mount in () if is_saved else mounts:
             _save_later(mount)
+        return is_saved
 
     async def _save_start(
         self, reader: Reader, reader_key: bytes, version: Version, replaces_before: float

@@ -403,6 +403,15 @@ def test_store_that_fails_at_the_end_is_tried_once_again(world: World, client: C
     assert bytes_of(client.range()) == first
 
 
+def test_end_does_not_wait_for_a_store_that_has_nothing_to_store(world: World, client: Client) -> None:
+    store = use_faulty_repository(world)
+    store.broken = {"add"}
+    client.range()
+    world.clock.advance(WINDOW_SECONDS + MOMENT)
+    assert world.images.snapshots.store_failing["write"]
+    assert Outcome(world.images.save_at_last()).has_fired
+
+
 def test_snapshot_that_is_stored_late_does_not_supersede_the_next_one(world: World, client: Client) -> None:
     """Assisted-service gives another answer, which is stored at the same time."""
     store = use_faulty_repository(world)
