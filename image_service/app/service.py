@@ -132,7 +132,7 @@ class ImageService(ProcessService):
             self.metrics,
             base_images=base_images,
             stand_in=stand_in,
-            get_base_url=get_base_url,
+            base_url=self.base_url,
             activity=self.activity,
         )
         images, database = built.images, built.monitor
