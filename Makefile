@@ -34,8 +34,8 @@ jobs: $(VENV)/jobs ## compose images as jobs, with engine and worker as child pr
 	mkdir -p '$(DATA_DIR)/jobs'
 	DATA_DIR='$(DATA_DIR)/jobs' ADMIN_LISTEN='$(JOBS_ADMIN_LISTEN)' exec $(bin)/image-service jobs
 
-boot: $(VENV)/tools ## boot a virtual machine from a customized ISO of the service; needs qemu, xorriso and apt
-	$(bin)/python -m tests.acceptance.boot_once
+boot: $(VENV)/tools ## boot a virtual machine from a customized ISO of the service, or by ARGS=ipxe; needs qemu, xorriso and apt
+	$(bin)/python -m tests.acceptance.boot_once $(ARGS)
 
 # The loop of a contributor: at most three minutes on two cores, also without any cache.
 check: $(VENV)/tools ## lint, check types and run the fast tests of what does no I/O

@@ -21,10 +21,10 @@ import struct
 import sys
 import threading
 from contextlib import suppress
-from ctypes import CDLL
+from ctypes import CDLL, get_errno
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import attrs
 from twisted.application.service import IServiceMaker
@@ -47,7 +47,9 @@ SERVING_NAME = "serving {}"
 
 _OF_TWISTD = ("twisted.scripts.twistd", "twisted.scripts._twistd_unix", "twisted.internet.epollreactor")
 _SERVING_PROCESS = "image_service.app.processes"
-_NAMESPACES = Path("/run/netns")  # where iproute2 has them
+OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
+"""The network namespace of this thread."""
+
 _CLONE_NEWNET = 0x40000000
 _set_namespace = CDLL(None, use_errno=True).setns  # os.setns, which Python has since 3.12
 _DESCRIPTORS = 4
@@ -63,14 +65,14 @@ class Order:
         arguments: after it.
         environment: all of it.
         directory: where it starts.
-        namespace: name of its network namespace; empty: that of the server.
+        namespace: path of its network namespace.
     """
 
     name: str
     arguments: Sequence[str]
     environment: Mapping[str, str] = attrs.field(repr=False)
     directory: str
-    namespace: str = ""
+    namespace: str
 
     def run(self) -> NoReturn:
         """Be the program to its end, but for the end of the interpreter.
@@ -92,10 +94,9 @@ class Order:
         raise ended
 
     def _run(self) -> None:
-        if self.namespace:
-            with (_NAMESPACES / self.namespace).open() as file:
-                entered = _set_namespace(file.fileno(), _CLONE_NEWNET)
-            assert entered == 0, f"cannot enter {file.name}"
+        if not Path(self.namespace).samefile(OWN_NAMESPACE):
+            with Path(self.namespace).open("rb") as file:
+                enter_network(file)
         os.chdir(self.directory)
         os.environ.clear()
         os.environ.update(self.environment)
@@ -106,6 +107,12 @@ class Order:
             runpy.run_path(self.name, run_name="__main__")
         else:
             runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+
+
+def enter_network(namespace: BinaryIO) -> None:
+    """Move this thread, and what it starts, into a network namespace."""
+    if _set_namespace(namespace.fileno(), _CLONE_NEWNET):
+        raise OSError(get_errno(), f"cannot enter {namespace.name}")
 
 
 def main() -> None:
@@ -177,7 +184,7 @@ def prepare_serving_processes(workers: str) -> None:
         process.pid, control = prepared.pop(0)
         with control:
             words = {os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()}
-            order = Order(_SERVING_PROCESS, arguments[4:], words, str(Path.cwd()))
+            order = Order(_SERVING_PROCESS, arguments[4:], words, str(Path.cwd()), str(OWN_NAMESPACE))
             _send_start(control, order, options["fdmap"])
         process.status = -1
         return True

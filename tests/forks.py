@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 TWISTD = str(Path(sys.executable).with_name("twistd"))
+NAMESPACES = Path("/run/netns")
+"""Where iproute2 has network namespaces."""
+
 # Each program would read some 150 certificates, which takes longer than the rest of its start.
 _NO_SYSTEM_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
@@ -43,7 +47,7 @@ class Fork:
         command: this Python with ``-m`` and a module of the package, or twistd; then arguments.
         cwd: directory in which it starts; None: this one.
         env: its environment; None: this one.
-        namespace: name of its network namespace; empty: this one.
+        namespace: name of its network namespace; empty: that of this thread.
         stdin: a file or descriptor; None: that of this process.
         stdout: same.
         stderr: same.
@@ -67,7 +71,9 @@ class Fork:
             assert (program, arguments[0]) == (sys.executable, "-m"), f"cannot fork {self.args}"
             program, *arguments = arguments[1:]
         environment = _NO_SYSTEM_AUTHORITIES | dict(os.environ if env is None else env)
-        order = Order(program, arguments, environment, str(cwd or Path.cwd()), namespace)
+        order = Order(
+            program, arguments, environment, str(cwd or Path.cwd()), str(_find_namespace(namespace))
+        )
         self._status, pipe = os.pipe()
         text = os.memfd_create("order")
         try:
@@ -189,6 +195,11 @@ def run(
             stream.seek(0)
             printed.append(stream.read().decode())
         return subprocess.CompletedProcess(fork.args, status, *printed)
+
+
+def _find_namespace(name: str) -> Path:
+    own = Path("/proc", str(os.getpid()), "task", str(threading.get_native_id()), "ns/net")
+    return NAMESPACES / name if name else own
 
 
 @cache

@@ -18,6 +18,7 @@ from image_service.server.snapshots.image_builder import ImageBuilder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from image_service.app.admin.base_url import BaseUrl
     from image_service.app.shared_resources import SharedResources
     from image_service.app.standalone_mode import StandIn
     from image_service.common.concurrency.process_parts import PartsStack
@@ -43,7 +44,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     *,
     base_images: BaseImages,
     stand_in: StandIn | None,
-    get_base_url: Callable[[], str],
+    base_url: BaseUrl,
     activity: ProcessActivity,
 ) -> tuple[BootImageParts, Links, UpstreamHealth]:
     """Return boot images with their parts, links to them, and assisted-service's health."""
@@ -60,9 +61,9 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
         settings,
         assisted,
         shared.coordination,
-        get_base_url=get_base_url,
+        get_base_url=base_url.get,
         make_builder=lambda in_thread: ImageBuilder(
-            base_images.catalog, base_images.derived, in_thread, get_base_url
+            base_images.catalog, base_images.derived, in_thread, base_url.get
         ),
         is_leader=shared.is_leader,
         count=metrics.record_snapshot_event,
@@ -72,7 +73,7 @@ async def start_boot_images(  # noqa: PLR0913 - what they are made of
     if built.monitor is not None:
         _add_gauges(metrics, built.monitor, is_leader=shared.is_leader)
     links = _build_links(
-        parts, built, settings, get_base_url, record_use=activity.record_link_use, is_leader=shared.is_leader
+        parts, built, settings, base_url, record_use=activity.record_link_use, is_leader=shared.is_leader
     )
     return built, links, assisted.health
 
@@ -94,7 +95,7 @@ def _build_links(  # noqa: PLR0913 - what they are made of
     parts: PartsStack,
     built: BootImageParts,
     settings: Settings,
-    get_base_url: Callable[[], str],
+    base_url: BaseUrl,
     *,
     record_use: Callable[[str], None],
     is_leader: bool,
@@ -104,7 +105,7 @@ def _build_links(  # noqa: PLR0913 - what they are made of
         LinkRepository(built.repository),
         lambda: built.sealed.cipher,
         built.images,
-        OwnUrls(get_base_url, {settings.listen.port, settings.listen.http_port}),
+        OwnUrls(base_url.find_all, {settings.listen.port, settings.listen.http_port}),
         settings.links.max_seconds,
         coordination=built.coordination,
         clock=parts.reactor,

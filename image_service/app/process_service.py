@@ -82,13 +82,6 @@ class ProcessService(RoleService):
             return None
         return partial(self.base_url.of_plain_port, self._ports[1][0].getsockname()[1])
 
-    def announce_page(self) -> None:
-        """Log the URL of the status page, which is the last line of a start."""
-        settings = self._settings
-        url = settings.admin.local_url(has_certificate=settings.tls.is_enabled)
-        if url and self.running:
-            _log.info("status page: {url}", url=url)
-
     def close_sockets(self) -> None:
         """Close the listening sockets of this process; duplicates of them stay open."""
         for listener in chain.from_iterable(self._ports):

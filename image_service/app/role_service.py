@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
     from twisted.python.failure import Failure
 
+    from image_service.settings.admin import AdminSettings
+    from image_service.settings.network import TlsSettings
+
 _log = Logger()
 
 
@@ -61,6 +64,12 @@ class RoleService(Service):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a descriptor
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # a core holds secrets; prlimit(1) allows it
+
+    def announce_page(self, admin: AdminSettings, tls: TlsSettings) -> None:
+        """Log the URL of the page of ``ADMIN_LISTEN``, which is the last line of a start."""
+        url = admin.local_url(has_certificate=tls.is_enabled)
+        if url and self.running:
+            _log.info("status page: {url}", url=url)
 
     def startService(self) -> None:
         """Start; a failure stops the process."""

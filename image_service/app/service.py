@@ -132,7 +132,7 @@ class ImageService(ProcessService):
             self.metrics,
             base_images=base_images,
             stand_in=stand_in,
-            get_base_url=get_base_url,
+            base_url=self.base_url,
             activity=self.activity,
         )
         images, database = built.images, built.monitor
@@ -211,7 +211,11 @@ class ImageService(ProcessService):
         _log.info("serving at {url}", url=get_base_url())
         shared.serving()
         self.manager.ready()
-        announce_page = self.announce_page if shared.set_status is None else lambda: None
+
+        def announce_page() -> None:
+            if shared.set_status is None:  # else the supervisor does
+                self.announce_page(settings.admin, settings.tls)
+
         if stand_in is not None and stand_in.sample is not None and shared.is_leader:
             announce_sample(catalog, f"{get_base_url()}/{stand_in.sample}", announce_page)
         else:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.cli.shared.admin import DEFAULT_ADMIN
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import EXIT_FAILURE, exit_on_signals, printable
 from image_service.common.command_line.progress_bar import ProgressBar
@@ -60,8 +61,11 @@ def run_list(options: argparse.Namespace) -> int:
         settings = _settings()
         statuses = _stored_images(settings)
         if not statuses:
-            absent = f"there is no base image in {settings.storage.data_dir}, and none is configured"
-            tell(absent, "info")
+            tell(
+                f"there is no base image in {settings.storage.data_dir}, and none is configured; --admin"
+                f" {DEFAULT_ADMIN} lists those of a running service",
+                "info",
+            )
         document = render_statuses(statuses)
     if options.json:
         sys.stdout.write(document.decode())

@@ -68,6 +68,7 @@ fetch() {{
     done
     ip link set eth0 up
     ip addr add 10.0.2.15/24 dev eth0
+    ip route add default via 10.0.2.2
     wget -q -O - "$1"
 }}
 echo "report"

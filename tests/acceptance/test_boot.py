@@ -41,6 +41,7 @@ CONFIGS = {
 }
 STAGES = ["probed", "firmware", "boot loader", "kernel", "initrd", "ignition"]
 CUTS = 4
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
 RAMDISK_TEXT = "static network of eth0"
 
 
@@ -284,9 +285,16 @@ def test_ipxe_for_uefi_boots_by_the_script_of_a_link(host: Host, tmp_path: Path)
 
 
 @pytest.mark.soak
-def test_make_boot_shows_what_the_machine_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert boot_once.main() == 0
+@pytest.mark.parametrize("image", ["full-iso", "minimal-iso", "ipxe"])
+def test_make_boot_shows_what_the_machine_found(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "mine.ign"
+    config.write_text(json.dumps(CONFIG | {"mine": "is this config"}))
+    assert boot_once.main([image, "--ignition", str(config)]) == 0
     shown, found = capsys.readouterr().out.split("booting …")
-    assert boot_once.ARGUMENT in found.splitlines()[-1]
-    assert "Hello%20from%20the%20config" in found
+    assert boot_once.ARGUMENT in found
+    assert "is this config" in found
     assert boot_once.ARGUMENT not in shown
+    rootfs = found.splitlines()[-1].rpartition(" ")[2]
+    assert rootfs == "none" if image == "full-iso" else rootfs not in {"none", EMPTY_SHA256}

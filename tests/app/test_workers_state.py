@@ -61,12 +61,17 @@ async def render_metrics() -> Page:
 
 @attrs.define
 class FakeBaseUrl:
-    """The base URL; any address may be chosen."""
+    """The base URL; any address may be chosen, and one may return."""
 
     url: str = "http://192.0.2.1"
+    returned: str = ""
 
     async def choose(self, address: str | None) -> None:
         self.url = f"http://{address}"
+
+    def follow(self) -> bool:
+        self.url = self.returned or self.url
+        return bool(self.returned)
 
 
 @attrs.define(eq=False)
@@ -76,13 +81,14 @@ class World:
     clock: Clock = attrs.field(factory=Clock)
     slots: list[FakeSlot] = attrs.field(init=False)
     is_running: bool = True
+    base_url: FakeBaseUrl = attrs.field(factory=FakeBaseUrl)
     state: CombinedState = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.slots = [FakeSlot(self.clock) for _ in range(3)]
         self.state = CombinedState(
             self.slots,  # type: ignore[arg-type] # a double
-            FakeBaseUrl(),  # type: ignore[arg-type] # same
+            self.base_url,  # type: ignore[arg-type] # same
             render_metrics,
             lambda: self.is_running,
         )
@@ -185,6 +191,14 @@ def test_chosen_address_is_told_to_each_worker_also_one_that_starts(world: World
         assert results == []  # before all that serve have it
         slot.respond("")
     assert results == [None]
+
+
+def test_address_that_returns_is_told_to_each_worker(world: World) -> None:
+    assert world.start(world.state.follow_address()) == [None]
+    assert [slot.sent for slot in world.slots] == [[], [], []]
+    world.base_url.returned = "http://192.0.2.2"
+    world.start(world.state.follow_address())
+    assert [slot.sent[0] for slot in world.slots] == [["base_url", "http://192.0.2.2"]] * 3
 
 
 def test_figures_are_exchanged_by_the_first_worker_that_responds(world: World) -> None:

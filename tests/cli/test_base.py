@@ -33,12 +33,13 @@ def test_missing_base_is_named(run: Run, tmp_path: Path) -> None:
     assert refused.errors == f"image-service: {tmp_path}/base.iso: No such file or directory\n"
 
 
-def test_base_that_is_no_iso_is_named(run: Run, tmp_path: Path) -> None:
+def test_base_that_is_not_an_iso_is_named(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "base.iso"
     path.write_bytes(b"hello")
     refused = run("inspect", path)
     assert refused.status == 1
     assert refused.errors.startswith(f"image-service: {path}: not an ISO 9660 image")
+    assert refused.errors.endswith("; image-toolkit inspect describes disk images\n")
 
 
 def test_no_descriptor_leaks(run: Run, base: Path, out: Path) -> None:

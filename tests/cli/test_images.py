@@ -314,6 +314,7 @@ def test_fetch_without_configuration_fails_and_makes_nothing(directory: Director
     listed = directory.images("list")
     assert listed.status == 0
     assert "there is no base image in " in listed.errors
+    assert "; --admin http://127.0.0.1:8081 lists those of a running service" in listed.errors
 
 
 def test_unknown_version_is_an_error(directory: Directory) -> None:

@@ -227,10 +227,12 @@ def test_help_exits_with_0(arguments: Sequence[str]) -> None:
     assert ended.stdout.startswith("usage: image-service")
 
 
-def test_missing_command_exits_with_2() -> None:
-    ended = run(COMMAND, env=ENVIRONMENT, timeout=TIMEOUT_SECONDS)
+@pytest.mark.parametrize(("words", "shown"), [((), "    serve  "), (("images",), "    list  ")])
+def test_missing_command_exits_with_2_and_all_commands(words: tuple[str, ...], shown: str) -> None:
+    ended = run([*COMMAND, *words], env=ENVIRONMENT, timeout=TIMEOUT_SECONDS)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("image-service: the following arguments are required: COMMAND\n")
+    assert ended.stderr.startswith("usage: image-service")
+    assert shown in ended.stderr
 
 
 def test_config_is_read_from_standard_input(base: Path, out: Path) -> None:

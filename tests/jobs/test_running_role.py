@@ -107,6 +107,7 @@ def test_page_of_the_operator_has_each_compose_with_its_jobs_logs_and_image(
     output = tmp_path / "disk.raw"
     compose_id = start(role, "aws", config, "--output", output)
     url = f"{role.admin_url}/api/v1/composes"
+    assert f"status page: {role.admin_url}/" in role.log
     assert fetch(f"{role.admin_url}/").status == 200
     (compose,) = [each for each in json.loads(fetch(url).body)["composes"] if each["id"] == compose_id]
     assert (compose["what"], compose["state"]) == (f"{DISTRIBUTION} x86_64 aws", "success")

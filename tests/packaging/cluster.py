@@ -6,7 +6,6 @@ The control plane runs on the first node. What pods reach runs in its network na
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import secrets
@@ -22,6 +21,7 @@ import yaml
 
 from tests.acceptance.clients import missing, needs_client
 from tests.jobs.running_role import wait_until
+from tests.network_namespace import inside_network
 from tests.packaging.conftest import CHECKOUT
 from tests.packaging.containers import finish
 from tests.processes import children_of
@@ -35,7 +35,6 @@ HOST = "172.31.77.1"
 _PODS, _SERVICES = "10.244.0.0/16", "10.96.0.0/16"
 _CGROUPS = "image-service-cluster-test"
 _ETCD_PORT, _API_PORT, _KUBELET_PORT = 2379, 6443, 10250
-_CLONE_NEWNET = 0x40000000
 
 # The first process: children of children that have ended are its own, and leave no zombies.
 _FIRST = (
@@ -240,27 +239,13 @@ class Cluster:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Move this thread, and what it starts, into the network namespace until the block ends."""
-        with ExitStack() as stack:
-            own, theirs = (
-                stack.enter_context(Path("/proc", str(process), "ns/net").open("rb"))
-                for process in ("thread-self", self.nodes[0].first)
-            )
-            _set_namespace(theirs.fileno())
-            try:
-                yield
-            finally:
-                _set_namespace(own.fileno())
+        with inside_network(Path("/proc", str(self.nodes[0].first), "ns/net")):
+            yield
 
     def explain(self) -> str:
         """Return the last lines of each log."""
         logs = sorted(self.directory.glob("node*/*.log"))
         return "\n".join(f"{log}: {log.read_text(errors='replace')[-1500:]}" for log in logs)
-
-
-def _set_namespace(descriptor: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(descriptor, _CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "setns")
 
 
 def find_programs() -> Path:

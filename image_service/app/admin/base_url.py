@@ -59,6 +59,11 @@ class BaseUrl:
         """Return it as it is now."""
         return self.url
 
+    def find_all(self) -> list[str]:
+        """Return it as it is now, and those of the other addresses that may be chosen."""
+        others = () if self.decided_by else map(self._make, self._texts())
+        return list(dict.fromkeys((self.url, *others)))
+
     def of_plain_port(self, port: int) -> str:
         """Return the URL of another port, on plain HTTP."""
         return f"http://{Address(urlsplit(self.url).hostname or '', port).netloc}"
@@ -80,13 +85,28 @@ class BaseUrl:
 
     def describe(self) -> Mapping[str, Any]:
         """Return ``BaseAddress`` of `admin.status_api`."""
-        addresses = [] if self.decided_by else self._find_addresses()
+        found = [] if self.decided_by else self._find_addresses()
+        addresses = [{"address": str(each.address), "interface": each.interface} for each in found]
         return {
             "decided_by": self.decided_by,
             "chosen": self._chosen,
-            "is_present": self.is_chosen_present,
-            "addresses": [{"address": str(each.address), "interface": each.interface} for each in addresses],
+            "is_present": self._chosen is None or any(each["address"] == self._chosen for each in addresses),
+            "addresses": addresses,
         }
+
+    def follow(self) -> bool:
+        """Have URLs begin with the chosen address if they do not, and this machine has it again.
+
+        Returns:
+            Whether they begin with another address now.
+        """
+        if self._chosen is None or not self.is_chosen_present:
+            return False
+        url = self._make(self._chosen)
+        if url == self.url:
+            return False
+        self._use(url)
+        return True
 
     async def choose(self, address: str | None) -> None:
         """Have URLs begin with an address of this machine; None: that of the default route, as at the start.
@@ -109,8 +129,12 @@ class BaseUrl:
             await deferToThreadPool(self._reactor, self._reactor.getThreadPool(), save)
         except OSError as error:
             raise Unavailable(f"the choice cannot be stored in DATA_DIR: {error.strerror}") from None
-        self._chosen, self.url = address, self._make(address)
-        _log.info("URLs begin with {url} from now on", url=self.url)
+        self._chosen = address
+        self._use(self._make(address))
+
+    def _use(self, url: str) -> None:
+        self.url = url
+        _log.info("URLs begin with {url} from now on", url=url)
 
     def _make(self, address: str | None) -> str:
         return self._settings.base_url(self._port, address)

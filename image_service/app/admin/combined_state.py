@@ -113,6 +113,18 @@ class CombinedState:
     async def choose_address(self, address: str | None) -> None:
         """See `ServingState`: those that start later get it with their assignment."""
         await self._base_url.choose(address)
+        await self._send_base_url()
+
+    async def follow_address(self) -> None:
+        """See `ServingState`."""
+        if self._base_url.follow():
+            await self._send_base_url()
+
+    def find_base_urls(self) -> Sequence[str]:
+        """See `ServingState`."""
+        return self._base_url.find_all()
+
+    async def _send_base_url(self) -> None:
         for slot in self._slots:
             slot.send("base_url", self._base_url.url)
         # Each handles messages in their order: a process that responds has the URL.

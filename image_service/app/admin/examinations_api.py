@@ -21,6 +21,8 @@ from image_service.tools.doctor.outcomes import CheckStatus, describe_checks, de
 from image_service.tools.doctor.target import ImageUrl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twisted.internet.interfaces import IReactorFromThreads
 
     from image_service.common.openapi.document import Schemas
@@ -66,8 +68,7 @@ class ExaminationsApi:
         }
 
     async def _examine(self, request: ApiRequest) -> ApiResponse:
-        base_url = (await self._state.describe_status())["base_url"]
-        examination = Examination(url=_parse_url(request.body, base_url))
+        examination = Examination(url=_parse_url(request.body, self._state.find_base_urls()))
         if self._is_running:
             raise Unavailable("another image is being checked", retry_after_seconds=10)
         self._is_running = True  # until the thread has ended, also if the client leaves before
@@ -102,16 +103,16 @@ def _run(examination: Examination) -> ApiResponse:
     return json_response({"verdict": describe_verdict(outcomes), "checks": describe_checks(outcomes)})
 
 
-def _parse_url(body: bytes, base_url: str) -> ImageUrl:
+def _parse_url(body: bytes, base_urls: Sequence[str]) -> ImageUrl:
     match parse_json_object(body):
-        case {"url": str(url), **others} if not others and _is_below(base_url, url):
+        case {"url": str(url), **others} if not others and _is_below(base_urls, url):
             try:
                 return ImageUrl.parse(url)
             except InvalidArguments as error:
                 raise InvalidParameter(error.detail) from None
-    raise InvalidParameter(f"url must be the only member, a URL of this service: {base_url}/…")
+    raise InvalidParameter(f"url must be the only member, a URL of this service: {base_urls[0]}/…")
 
 
-def _is_below(base_url: str, url: str) -> bool:
+def _is_below(base_urls: Sequence[str], url: str) -> bool:
     """Return True if a URL is this service's: a proxy may serve other paths of the host."""
-    return url.startswith(f"{base_url}/") and ".." not in unquote(url).split("/")
+    return url.startswith(tuple(f"{each}/" for each in base_urls)) and ".." not in unquote(url).split("/")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from image_service.server.observability.metrics import Metrics
     from image_service.settings.settings import Settings
 
+FOLLOW_SECONDS = 5
+"""Between two looks whether the machine has the chosen address again."""
 AT_THE_STAND_IN = "STANDALONE_LISTEN, because STANDALONE_TOKEN is set and ADMIN_TOKEN_FILE is not"
 """Where infra-envs are made, if a client needs a token for the stand-in but none for ``ADMIN_LISTEN``."""
 
@@ -60,6 +62,7 @@ def start_administration(  # noqa: PLR0913, PLR0917 - parts of the service
     metrics.count_states("mounts", activity.progress.stages)
     metrics.read_gauge("mounts_moved", activity.progress.count_moved)
     parts.call_every(COLLECT_SECONDS, activity.check)
+    parts.call_every(FOLLOW_SECONDS, state.follow_address)
     replicas = ReplicaFigures(state, activity)
     if settings.database.url is not None:
         parts.call_every(EXCHANGE_SECONDS, replicas.exchange)

@@ -111,6 +111,14 @@ class ProcessState:
         """See `ServingState`."""
         await self._base_url.choose(address)
 
+    async def follow_address(self) -> None:
+        """See `ServingState`."""
+        self._base_url.follow()
+
+    def find_base_urls(self) -> Sequence[str]:
+        """See `ServingState`."""
+        return self._base_url.find_all()
+
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]
     ) -> Sequence[Mapping[str, Any]]:

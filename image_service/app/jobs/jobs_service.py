@@ -117,6 +117,7 @@ class JobsService(RoleService):
             lambda: self.manager.set_status(engine.fault or "the job engine answers"),
             now=True,
         )
+        self.announce_page(settings.admin, settings.tls)
 
     def _start_metrics(self, rows: JobsRows, engine: StartedEngine) -> JobsMetrics:
         """Return the metrics, and update those of engine and rows from now on."""

@@ -148,7 +148,7 @@ class Supervisor(ProcessService):
         if all(slot.is_serving for slot in self._slots):
             if not self._is_announced:
                 self._is_announced = True
-                self.announce_page()
+                self.announce_page(self._settings.admin, self._settings.tls)
             self.manager.ready()
 
     def process_exited(self, slot: ProcessSlot) -> None:

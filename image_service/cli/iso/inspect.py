@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.cli.iso.base import open_iso_input
 from image_service.cli.shared.command import add_file_command
+from image_service.cli.shared.input import open_input
 from image_service.common.command_line.parser import printable
+from image_service.core.errors import BaseImageError
 from image_service.tools.iso.description import UNKNOWN, Description
+from image_service.tools.iso.iso_file import IsoFile
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
     from image_service.common.command_line.parser import AddParser
+    from image_service.core.base_file import BaseFile
     from image_service.core.formats.reading import Span
     from image_service.tools.iso.description import InitrdArea
     from image_service.tools.iso.other_description import OtherDescription
@@ -38,8 +41,8 @@ def add(add_parser: AddParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Describe a base image on standard output."""
-    with open_iso_input(options.base, None) as iso:
-        description = iso.inspect()
+    with open_input(options.base) as file:
+        description = _read(file, options.base).inspect()
     if options.json:
         text = json.dumps(attrs.asdict(description), indent=2)
     else:
@@ -50,6 +53,13 @@ def run(options: argparse.Namespace) -> int:
         text = "\n".join(f"{name:18}{printable(value)}" for name, value in lines)
     print(text)  # noqa: T201
     return 0
+
+
+def _read(file: BaseFile, path: str) -> IsoFile:
+    try:
+        return IsoFile.read(file, path)
+    except BaseImageError as error:
+        raise BaseImageError(f"{error.detail}; image-toolkit inspect describes disk images") from None
 
 
 def _lines_of_coreos(description: Description) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,10 @@ _STDOUT = 1
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses the arguments of a command. It reports a fault in two lines, with the nearest valid word."""
+    """Parses the arguments of a command. It reports a fault in two lines, with the nearest valid word.
+
+    Without any argument, where a command is to be chosen, it prints its help.
+    """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of the base class
         super().__init__(**options, allow_abbrev=False)
@@ -37,6 +40,8 @@ class CommandParser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         """Parse the arguments; all of them must be known."""
         words = sys.argv[1:] if args is None else list(args)
+        if self._subparsers and not words:
+            self.exit(EXIT_USAGE, self.format_help())
         # First, because an option that is spelled wrongly also makes a required one missing.
         for word in words:
             name = word.partition("=")[0]

@@ -21,6 +21,7 @@ class ProgressBar:
     Args:
         total: bytes; None: not known yet, and nothing is shown.
         stream: None: standard error.
+        phase: what is done, where one bar follows another; empty: it is not shown.
     """
 
     def __init__(
@@ -28,8 +29,11 @@ class ProgressBar:
         total: int | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        phase: str = "",
     ) -> None:
         self._total = total
+        self._end = f" left  {phase}" if phase else " left"
         self._stream = stream or sys.stderr
         self._clock = clock
         self._started_at = clock()
@@ -64,5 +68,7 @@ class ProgressBar:
         bar = "#" * int(share * _WIDTH)
         done = f"{self._done / _MIB:.1f} of {total / _MIB:.1f} MiB"
         left = "{:4}:{:02}".format(*divmod(int((total - self._done) / rate), 60)) if rate else "   -:--"
-        self._stream.write(f"\r[{bar:.<{_WIDTH}}] {share:4.0%}  {done}  {rate / _MIB:6.1f} MiB/s {left} left")
+        self._stream.write(
+            f"\r[{bar:.<{_WIDTH}}] {share:4.0%}  {done}  {rate / _MIB:6.1f} MiB/s {left}{self._end}"
+        )
         self._stream.flush()

@@ -51,6 +51,12 @@ class ServingState(ServiceState, Protocol):
             InvalidParameter: it is not an address of this machine.
         """
 
+    async def follow_address(self) -> None:
+        """Have the URLs of all processes begin with the chosen address, if this machine has it again."""
+
+    def find_base_urls(self) -> Sequence[str]:
+        """Return the URLs by which clients may reach the service, the present one first."""
+
     async def exchange_figures(
         self, replica_id: str, figures: Mapping[str, Any]
     ) -> Sequence[Mapping[str, Any]]:

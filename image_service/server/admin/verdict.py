@@ -87,8 +87,8 @@ def _judge_images(images: Sequence[Mapping[str, Any]]) -> tuple[Level, str]:
     named = [
         f"{each['openshift_version'] or each['version']} is {each['state']}" for each in unready[:_MOST_NAMED]
     ]
-    if len(unready) > _MOST_NAMED:
-        named.append(f"{len(unready) - _MOST_NAMED} more are not")
+    if more := len(unready[_MOST_NAMED:]):
+        named.append(f"{more} more {'is' if more == 1 else 'are'} not")
     level = Level.GOOD if not unready else Level.IMPAIRED
     return level if ready else Level.FAILING, text + (f" ({', '.join(named)})" if named else "")
 

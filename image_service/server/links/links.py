@@ -161,6 +161,8 @@ class Links:
         """
         try:
             target, suffix = await self._find_target(request, client)
+        except InvalidParameter:
+            raise
         except ImageServiceError as error:
             if status_of(error) >= 500:  # noqa: PLR2004 - a failure of ours or of assisted-service
                 raise

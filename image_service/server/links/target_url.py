@@ -13,7 +13,7 @@ from image_service.core.images.reference import ImageRef, Kind
 from image_service.server.http.routes import ImageRoute, parse_route
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
 _PORTS = {"http": 80, "https": 443}
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -24,17 +24,18 @@ class OwnUrls:
     """Knows which URLs are of this service.
 
     Args:
-        get_base_url: returns the URL by which clients reach it, without a slash at its end.
+        find_base_urls: returns the URLs by which clients may reach it, the present one first, without a slash
+            at their end.
         ports: of its listeners; None: of one that it does not have.
     """
 
-    _get_base_url: Callable[[], str]
+    _find_base_urls: Callable[[], Sequence[str]]
     ports: Collection[int | None]
 
     @property
     def base_url(self) -> str:
         """The URL by which clients reach the service now."""
-        return self._get_base_url()
+        return self._find_base_urls()[0]
 
     def parse(self, url: str) -> tuple[ImageRef, ImageRoute]:
         """Return the image or iPXE script that a URL names, as its reference and its route.
@@ -63,9 +64,9 @@ class OwnUrls:
         if not is_web_url(url):
             form = "must be an escaped http or https URL without user name and fragment"
             raise InvalidParameter(f"url {host_fault(url) or form}")
-        base, split = urlsplit(self.base_url), urlsplit(url)
-        port = split.port or _PORTS[split.scheme]
-        is_own = split.hostname in {base.hostname, *_LOOPBACK}
+        bases, split = list(map(urlsplit, self._find_base_urls())), urlsplit(url)
+        base, port = bases[0], split.port or _PORTS[split.scheme]
+        is_own = split.hostname in {*(each.hostname for each in bases), *_LOOPBACK}
         if not is_own or port not in {base.port or _PORTS[base.scheme], *self.ports}:
             raise InvalidParameter(f"url is not of this service, whose URLs begin with {self.base_url}")
         target = f"{split.path}?{split.query}" if split.query else split.path

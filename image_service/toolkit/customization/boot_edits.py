@@ -191,7 +191,7 @@ def _find_entry(root: Ext4Node) -> tuple[str, Ext4Node]:
     """Return path and node of the entry that boots by default."""
     directory = _find(root, ENTRIES)
     if directory is None:
-        raise NotCustomizable(f"no CoreOS disk: the boot partition has no /{ENTRIES}")
+        raise NotCustomizable(f"not a CoreOS disk: the boot partition has no /{ENTRIES}")
     name = find_default_entry(directory.entries())
     return f"{ENTRIES}/{name}", _find_node(directory, name)
 

@@ -30,7 +30,9 @@ def find_boot_partition(disk: VirtualDisk) -> Partition:
     """
     table = read_partitions(disk.read_at, disk.virtual_size)
     if table is None or table.scheme != "gpt":
-        raise NotCustomizable(f"no CoreOS disk: it has {'an MBR' if table else 'no partitions'}, not a GPT")
+        raise NotCustomizable(
+            f"not a CoreOS disk: it has {'an MBR' if table else 'no partitions'}, not a GPT"
+        )
     if any(partition.name in _NEEDED for partition in table.lost) or (table.losses and not table.partitions):
         raise FormatError("; ".join(table.losses))
     found = [
@@ -40,8 +42,8 @@ def find_boot_partition(disk: VirtualDisk) -> Partition:
     ]
     if len(found) != 1:
         raise NotCustomizable(
-            f"no CoreOS disk: {len(found)} of its {len(table.partitions)} partitions are Linux file systems"
-            f" labeled {_LABEL}; it must be one"
+            f"not a CoreOS disk: {len(found)} of its {len(table.partitions)} partitions are Linux file"
+            f" systems labeled {_LABEL}; it must be one"
         )
     return found[0]
 

@@ -172,7 +172,15 @@ def _finish(
 
 
 def _prepare(image: DiskImage, customization: DiskCustomization, workspace: Workspace) -> Patch:
-    """Return the patch that customizes a disk; only a copy of its boot partition is edited."""
+    """Return the patch that customizes a disk; a refusal names its file."""
+    try:
+        return _edit(image, customization, workspace)
+    except NotCustomizable as error:
+        raise NotCustomizable(f"{image.path}: {error.detail}") from None
+
+
+def _edit(image: DiskImage, customization: DiskCustomization, workspace: Workspace) -> Patch:
+    """Return the patch; only a copy of the boot partition is edited."""
     disk = image.disk
     if disk.format not in FORMATS:
         raise UnsafeImage(

@@ -62,10 +62,10 @@ def bar_progress() -> Progress:
     """Return a progress that shows a bar for each phase, if standard error is a terminal."""
     bar = ProgressBar()
 
-    def report(_phase: str, done: int, total: int) -> None:
+    def report(phase: str, done: int, total: int) -> None:
         nonlocal bar
         if done == 0:
-            bar = ProgressBar(total)
+            bar = ProgressBar(total, phase=phase)
         bar.report(done, total)
         if done == total:
             bar.__exit__(None, None, None)

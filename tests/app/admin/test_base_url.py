@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from ipaddress import ip_address
+from socket import AF_INET
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -97,7 +99,40 @@ async def test_chosen_address_that_is_gone_gives_way_until_it_returns(
         assert warning.startswith(
             f"{LATER}, which was chosen for URLs, is not an address of this machine now"
         )
+        assert not base.follow()
     assert make(reactor, environ).get() == f"http://{LATER}:8080"
+    assert [base.follow(), base.follow()] == [True, False]
+    assert base.get() == f"http://{LATER}:8080"
+
+
+@ensure_deferred
+async def test_address_that_goes_while_the_service_runs_stays_in_urls(
+    reactor: EPollReactor, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = make(reactor, environ)
+    await base.choose(LATER)
+    monkeypatch.setattr(base_url, "find_own_addresses", lambda _: ADDRESSES[:1])
+    assert not base.follow()
+    assert (base.get(), base.describe()["is_present"]) == (f"http://{LATER}:8080", False)
+
+
+@ensure_deferred
+async def test_urls_of_other_addresses_are_known_too(reactor: EPollReactor, environ: dict[str, str]) -> None:
+    base = make(reactor, environ)
+    assert base.find_all() == ["http://192.0.2.7:8080", f"http://{LATER}:8080"]
+    await base.choose(LATER)
+    assert base.find_all() == [f"http://{LATER}:8080", "http://192.0.2.7:8080"]
+    fixed = make(reactor, {**environ, "IMAGE_SERVICE_BASE_URL": "https://images.example.com"})
+    assert fixed.find_all() == ["https://images.example.com"]
+
+
+def test_addresses_are_read_once_for_a_status(
+    reactor: EPollReactor, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, find = make(reactor, environ), Mock(return_value=ADDRESSES)
+    monkeypatch.setattr(base_url, "find_own_addresses", find)
+    base.describe()
+    find.assert_called_once_with(AF_INET)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"address": 1}', "\xff"])

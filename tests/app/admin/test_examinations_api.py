@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from image_service.tools.doctor.outcomes import CheckOutcome
 
 BASE_URL = "http://images.example.com:8080"
+OTHER_URL = "http://192.0.2.7:8080"
 
 
-class StatusDouble:
-    """The state of a service whose URLs begin with `BASE_URL`."""
+class StateDouble:
+    """The state of a service whose URLs begin with `BASE_URL`, and began with `OTHER_URL`."""
 
-    async def describe_status(self) -> dict[str, str]:
-        return {"base_url": BASE_URL}
+    def find_base_urls(self) -> list[str]:
+        return [BASE_URL, OTHER_URL]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,7 @@ class StatusDouble:
         {"url": 1},
         {"url": f"{BASE_URL}/a", "deep": True},
         {"url": "http://192.0.2.1/full.iso"},
+        {"url": f"{OTHER_URL}@192.0.2.1/full.iso"},
         {"url": f"{BASE_URL}0/full.iso"},
         {"url": f"{BASE_URL}@192.0.2.1/full.iso"},
         {"url": f"{BASE_URL}/full iso"},
@@ -49,7 +51,7 @@ class StatusDouble:
     ],
 )
 def test_other_urls_are_refused(body: object) -> None:
-    state: Any = StatusDouble()
+    state: Any = StateDouble()
     reactor: Any = None  # no thread is started
     (operation,) = ExaminationsApi(state, reactor).operations
     request = ApiRequest("POST", operation.path, body=json.dumps(body).encode())
@@ -70,9 +72,10 @@ async def test_one_image_is_checked_at_a_time_also_if_its_client_has_left(
             reactor.callFromThread(reactor.callLater, 0, ended.callback, None)
 
     monkeypatch.setattr(Examination, "run", run)
-    state: Any = StatusDouble()
+    state: Any = StateDouble()
     (operation,) = ExaminationsApi(state, reactor).operations
-    request = ApiRequest("POST", operation.path, body=json.dumps({"url": f"{BASE_URL}/full.iso"}).encode())
+    url = f"{OTHER_URL}/full.iso"
+    request = ApiRequest("POST", operation.path, body=json.dumps({"url": url}).encode())
 
     def ask() -> Deferred[ApiResponse]:
         return Deferred.fromCoroutine(operation.handler(request))  # type: ignore[arg-type] # a coroutine

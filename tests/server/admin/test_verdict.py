@@ -56,7 +56,7 @@ OUTAGE = "assisted-service has failed for 40 s: new images get 502 (connection r
             Level.IMPAIRED,
             (
                 "serving 4 machines; 1 of 5 base images is ready"
-                " (4.21 is downloading, 4.10 is failed, 4.11 is failed, 1 more are not)"
+                " (4.21 is downloading, 4.10 is failed, 4.11 is failed, 1 more is not)"
             ),
         ),
         (

@@ -71,7 +71,7 @@ def links_of(
         repository or MemoryLinks(),
         lambda: world.archive.cipher,
         world.images,
-        OwnUrls(lambda: BASE_URL, PORTS),
+        OwnUrls(lambda: [BASE_URL], PORTS),
         MAX_SECONDS,
         coordination=coordination or Coordination(),
         clock=world.clock,

@@ -341,5 +341,10 @@ def test_failure_of_assisted_service_is_not_the_clients_fault(linking: Linking) 
     ],
 )
 def test_url_that_is_not_served_is_refused(linking: Linking, path: str) -> None:
-    with pytest.raises(InvalidParameter):
+    with pytest.raises(InvalidParameter, match=r"^url is not served: "):
         linking.make(f"{BASE_URL}{path}")
+
+
+def test_refusal_of_another_services_url_says_what_is_right(linking: Linking) -> None:
+    with pytest.raises(InvalidParameter, match=rf"^url is not of this service, .* begin with {BASE_URL}$"):
+        linking.make("http://elsewhere.test/full.iso")

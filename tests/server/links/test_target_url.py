@@ -10,7 +10,7 @@ from image_service.server.links.target_url import OwnUrls
 
 ID = "a6c0ff12-3456-4789-8abc-def012345678"
 BASE = "https://images.test/base"
-OWN = OwnUrls(lambda: BASE, {8080, 8081})
+OWN = OwnUrls(lambda: [BASE, "https://192.0.2.7", "https://[2001:db8::7]"], {8080, 8081})
 ISO = ImageRef(ID, "4.20", "x86_64", Kind.FULL_ISO)
 PATH = f"/byid/{ID}/4.20/x86_64/full.iso"
 
@@ -25,6 +25,8 @@ PATH = f"/byid/{ID}/4.20/x86_64/full.iso"
         f"http://localhost:8080{PATH}",
         f"http://127.0.0.1:8080/base{PATH}",
         f"http://[::1]:8080{PATH}",
+        f"https://192.0.2.7{PATH}",
+        f"http://[2001:DB8::7]:8080{PATH}",
         f"{BASE}/images/{ID}?type=full-iso&version=4.20",
     ],
 )
@@ -55,6 +57,8 @@ def test_netboot_urls_are_parsed(name: str, kind: Kind) -> None:
         f"https://images.test{PATH}#part",
         f"https://other.test{PATH}",
         f"https://images.test:8443{PATH}",
+        f"https://192.0.2.8{PATH}",
+        f"https://192.0.2.7:8443{PATH}",
         f"https://images.test.evil.test{PATH}",
         f"{BASE}{PATH}.sha256",
         f"{BASE}{PATH}?digest=sha256",

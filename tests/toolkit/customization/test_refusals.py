@@ -156,7 +156,8 @@ def test_disk_whose_gpt_linux_ignores(tmp_path: Path, refuse: CallCustomize) -> 
 def test_disk_without_partitions(tmp_path: Path, refuse: CallCustomize) -> None:
     disk = tmp_path / "empty.raw"
     disk.write_bytes(bytes(1024 * 1024))
-    assert "no CoreOS disk: it has no partitions" in refuse(disk)["error"]["reason"]
+    reason = refuse(disk)["error"]["reason"]
+    assert reason == f"{disk}: not a CoreOS disk: it has no partitions, not a GPT"
 
 
 def test_format_that_is_not_customized(tmp_path: Path, refuse: CallCustomize) -> None:

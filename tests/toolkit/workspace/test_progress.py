@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.toolkit.workspace.progress import Progress, json_progress
+from image_service.toolkit.workspace.progress import Progress, bar_progress, json_progress
+from tests.common.command_line.test_progress_bar import Terminal
 
 if TYPE_CHECKING:
     import pytest
@@ -49,6 +50,20 @@ def test_phase_of_many_small_steps_has_a_bounded_number_of_lines() -> None:
         progress.set(done)
     progress.finish()
     assert 500 < len(lines) <= 1002
+
+
+def test_each_bar_names_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress = bar_progress()
+    for phase in ("digest", "convert"):
+        progress.start(phase, 4)
+        progress.finish()
+    assert [line.rpartition(" left  ")[2] for line in terminal.getvalue().split("\r")] == [
+        "",
+        "digest\n",
+        "convert\n",
+    ]
 
 
 def test_json_lines_have_integers(capsys: pytest.CaptureFixture[str]) -> None:
