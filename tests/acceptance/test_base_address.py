@@ -78,7 +78,7 @@ def test_address_is_chosen_on_the_page(tmp_path: Path, other_address: str) -> No
         console.wait_for_text("#base-address-told", "URLs and new images have it from now on")
         console.browser.run("document.activeElement.blur()")
         console.wait_for_text("#service .facts", f"URLs begin with http://{other_address}:")
-        console.check_looks()
+        console.browser.check_looks()
         console.open()
         console.wait_for_text("#service .facts", f"URLs begin with http://{other_address}:")
         console.browser.wait_for(
