@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The whole of it is read once at start, for its SHA-256.
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
 
 VERSION = "huge"
 GIB4 = 2**32
