@@ -86,11 +86,3 @@ def test_address_is_chosen_on_the_page(tmp_path: Path, other_address: str) -> No
                 other_address
             )
         )
-
-
-def test_page_names_the_setting_that_decides_the_address(tmp_path: Path) -> None:
-    variables = {**EVERYWHERE, "IMAGE_SERVICE_BASE_URL": "http://images.example.com"}
-    with running_console(tmp_path, **variables) as console:
-        console.enter()
-        console.wait_for_text("#service .facts", "IMAGE_SERVICE_BASE_URL decides that")
-        assert not console.browser.find("#base-address-choice").is_displayed()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.acceptance.readers import Reader
     from tests.acceptance.service import Certificate
 
-# tests/server/snapshots/test_wall_clock.py and tests/app/test_reactor.py try the same with clocks of their own.
+# test_wall_clock and test_reactor try the same with clocks of their own.
 pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
 
 WORKERS = pytest.mark.parametrize("workers", ONE_OR_TWO)

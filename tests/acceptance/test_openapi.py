@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 _TIMEOUT_SECONDS = 300
+EXAMPLES = 3
+"""Of each operation when it is fuzzed in `make soak`."""
 PHASES = pytest.mark.parametrize(
-    ("phase", "examples"), [("fuzzing", 1), soaked("fuzzing", 3), soaked("coverage", 3)]
+    ("phase", "examples"), [("fuzzing", 1), soaked("fuzzing", EXAMPLES), soaked("coverage", EXAMPLES)]
 )
 """With the number of examples of each operation; coverage sends every value of each schema that is near a
 limit, and methods that a path lacks."""
@@ -49,7 +51,7 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ser
         yield service, f"http://{listen}"
 
 
-def check_api(url: str, directory: Path, phase: str, examples: int, config: str = "") -> None:
+def check_api(url: str, directory: Path, *options: str, examples: int = EXAMPLES, config: str = "") -> None:
     """Send requests of all operations, valid and invalid ones; each response must be as the document says."""
     file = directory / "schemathesis.toml"
     lenient = [
@@ -59,8 +61,8 @@ def check_api(url: str, directory: Path, phase: str, examples: int, config: str 
     file.write_text("".join([dedent(config), *lenient]))
     command = [
         *("schemathesis", "--config-file", str(file), "run", f"{url}/openapi.json", "--url", url),
-        *("--phases", phase, "--max-examples", str(examples), "--seed", "1"),
-        *("--no-color", "--suppress-health-check", "all"),
+        *("--max-examples", str(examples), "--seed", "1", "--no-color", "--suppress-health-check", "all"),
+        *options,
     ]
     program = Path(sys.executable).with_name(command[0])
     done = subprocess.run(
@@ -88,7 +90,7 @@ def test_public_listener_does_what_its_document_says(
         version = "sample"
         arch = "x86_64"
     """
-    check_api(service.url, tmp_path, phase, examples, config=config)
+    check_api(service.url, tmp_path, "--phases", phase, examples=examples, config=config)
 
 
 @PHASES
@@ -96,7 +98,7 @@ def test_stand_in_does_what_its_document_says(
     administered: tuple[Service, str], tmp_path: Path, phase: str, examples: int
 ) -> None:
     service, _ = administered
-    check_api(service.api_url, tmp_path, phase, examples)
+    check_api(service.api_url, tmp_path, "--phases", phase, examples=examples)
 
 
 @PHASES
@@ -104,4 +106,4 @@ def test_administrative_listener_does_what_its_document_says(
     administered: tuple[Service, str], tmp_path: Path, phase: str, examples: int
 ) -> None:
     _, admin_url = administered
-    check_api(admin_url, tmp_path, phase, examples)
+    check_api(admin_url, tmp_path, "--phases", phase, examples=examples)

@@ -8,7 +8,7 @@ import json
 import re
 import signal
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import attrs
 import pytest
@@ -91,14 +91,22 @@ def test_state_of_the_service_is_shown(page: Page) -> None:
 
 
 def test_remedy_suits_a_service_with_assisted_service(page: Page) -> None:
-    facts = page.browser.run("""
+    shown = page.browser.run("""
         const { service } = await import(new URL("static/sections.js", location));
         const status = await (await fetch("api/v1/status")).json();
-        const address = { ...status.base_address, decided_by: "IMAGE_SERVICE_BASE_URL" };
-        service.draw({ ...status, standalone: false, base_address: address });
-        return document.querySelector("#service dl").textContent;
+        const elsewhere = "http://images.example.com";
+        const setting = "IMAGE_SERVICE_BASE_URL";
+        const choice = document.getElementById("base-address-choice");
+        return [[status.base_url, setting], [elsewhere, setting], [elsewhere, null]].map(([url, decides]) => {
+          const address = { ...status.base_address, decided_by: decides };
+          service.draw({ ...status, standalone: false, base_address: address, base_url: url });
+          return [document.querySelector("#service dl").textContent, choice.checkVisibility()];
+        });
     """)
-    assert "only this machine reaches: IMAGE_SERVICE_BASE_URL chooses another address" in str(facts)
+    own, decided, free = cast("list[tuple[str, bool]]", shown)
+    assert "only this machine reaches: IMAGE_SERVICE_BASE_URL chooses another address" in own[0]
+    assert "IMAGE_SERVICE_BASE_URL decides that" in decided[0]
+    assert [own[1], decided[1], free[1]] == [False, False, True]
 
 
 def test_replica_that_is_away_is_shown(page: Page) -> None:
