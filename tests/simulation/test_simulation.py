@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import LoggedFailures
     from tests.simulation.scenery import Scenery
 
-HISTORIES = 15
+HISTORIES = 7
 """Of one test."""
 
 
@@ -37,7 +37,7 @@ def _coroutines_of_ended_processes(logged_failures: LoggedFailures) -> Iterator[
     logged_failures.flush()
 
 
-@pytest.mark.parametrize("first", range(0, 45, HISTORIES))
+@pytest.mark.parametrize("first", range(0, 21, HISTORIES))
 def test_history_has_no_fault(shared: Scenery, first: int) -> None:
     check(shared, first, HISTORIES)
 
