@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from axe_core_python.selenium import Axe
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
@@ -17,11 +18,14 @@ from selenium.webdriver.support.ui import WebDriverWait
 from tests.acceptance.clients import needs_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from selenium.webdriver.remote.webelement import WebElement
 
+WIDTHS = (360, 800, 1280, 1920)
+LOOKS = ((360, "dark"), (1920, "light"))
+"""Widths and color schemes in which assistive technology looks at a page: the extremes, and each scheme."""
 _TIMEOUT_SECONDS = 60
 _POLL_SECONDS = 0.2  # each look at the page takes the browser's time, too
 _OPTIONS = (
@@ -81,6 +85,17 @@ class Browser:
         """Return True if the page is as wide as what a vertical scroll bar leaves."""
         root = "document.documentElement"
         return bool(self.run(f"return {root}.scrollWidth <= {root}.clientWidth"))
+
+    def check_looks(self, looks: Iterable[tuple[int, str]] = LOOKS) -> None:
+        """Check that no width needs a scroll bar, and that the page suits assistive technology."""
+        for width in WIDTHS:
+            self.show_as(width)
+            assert self.needs_no_scroll_bar(), width
+        for width, scheme in looks:
+            self.show_as(width, scheme=scheme)
+            violations = Axe().run(self.driver)["violations"]
+            found = [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations]
+            assert found == [], (width, scheme)
 
     def save_screenshot(self, file: Path, selector: str = "html", margin: int = 0) -> None:
         """Write a picture of an element, and a margin around it, in the format of the file's suffix."""

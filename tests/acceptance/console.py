@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import attrs
-from axe_core_python.selenium import Axe
 from selenium.webdriver.common.keys import Keys
 
 from tests.acceptance.browser import Browser, running_browser
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOKEN = "token-of-the-operator"
-LOOKS = ((360, "dark"), (800, "light"), (1280, "dark"), (1920, "light"))
-"""Widths and colour schemes; each width and each scheme is looked at, not each pair."""
 HOSTILE = "<img src=x onerror=document.title='no'>\"'&{{7*7}}"
 
 
@@ -58,15 +55,6 @@ class Console:
         self.browser.wait_for(
             lambda: any(all(text in shown for text in texts) for shown in self.browser.texts(selector))
         )
-
-    def check_looks(self) -> None:
-        """Check that the page needs no scroll bar and suits assistive technology, in all `LOOKS`."""
-        for width, scheme in LOOKS:
-            self.browser.show_as(width, scheme=scheme)
-            assert self.browser.needs_no_scroll_bar(), width
-            violations = Axe().run(self.browser.driver)["violations"]
-            found = [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations]
-            assert found == [], found
 
     def check_no_injection(self) -> None:
         """Check that `HOSTILE` has stayed text."""

@@ -44,7 +44,8 @@ def to_be_killed(directory: Path, tenants: Tenants, environment: Mapping[str, st
         yield Site(service, tenants)
 
 
-@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak  # tests/replicas/test_replicas.py lets a claim be taken over, too
+@pytest.mark.parametrize("waits", [False, True])
 def test_claim_of_a_killed_replica_is_taken_over(
     certificate: Certificate, postgres: PostgresServer, tmp_path: Path, *, waits: bool
 ) -> None:

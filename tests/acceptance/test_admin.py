@@ -201,9 +201,13 @@ def test_health_is_503_while_the_service_stops(tmp_path: Path, workers: int) -> 
         assert admin.curl("/live").status == 200
 
 
-def test_listener_answers_while_workers_are_replaced(tmp_path: Path) -> None:
+def test_listener_answers_while_workers_are_replaced_by_some_with_the_log_level_that_was_set(
+    tmp_path: Path,
+) -> None:
     with administered(tmp_path, WORKERS="2") as admin:
         wait_for(lambda: b"assisted_image_service_workers 2.0\n" in admin.curl("/metrics").body)
+        options = ("--request", "PUT", "--json", '{"level": "debug"}')
+        assert admin.curl("/api/v1/log-level", *options).status == 204
         first, second = admin.workers()
         os.kill(first, signal.SIGSTOP)
         assert [admin.curl(path).status for path in ("/health", "/images", "/metrics")] == [200, 200, 200]
@@ -214,17 +218,7 @@ def test_listener_answers_while_workers_are_replaced(tmp_path: Path) -> None:
             os.kill(worker, signal.SIGKILL)
         wait_for(lambda: admin.curl("/health").status == 200)
         assert json.loads(admin.curl("/images").body)["images"][0]["state"] == "ready"
-
-
-def test_workers_that_start_later_have_the_log_level_that_was_set(tmp_path: Path) -> None:
-    with administered(tmp_path, WORKERS="2") as admin:
-        wait_for(lambda: b"assisted_image_service_workers 2.0\n" in admin.curl("/metrics").body)
-        options = ("--request", "PUT", "--json", '{"level": "debug"}')
-        assert admin.curl("/api/v1/log-level", *options).status == 204
-        first = admin.workers()
-        for worker in first:
-            os.kill(worker, signal.SIGKILL)
-        wait_for(lambda: set(first).isdisjoint(admin.workers()))
+        wait_for(lambda: len({first, second, *admin.workers()}) == 4)
         wait_for(lambda: admin.curl("/api/v1/status").status == 200)
         assert json.loads(admin.curl("/api/v1/status").body)["log_level"] == "debug"
 

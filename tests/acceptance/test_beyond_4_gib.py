@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# The whole of it is read once at start, for its SHA-256.
-pytestmark = pytest.mark.acceptance
+# The whole of it is read once at start, for its SHA-256. The core has offsets beyond 4 GiB in its own tests,
+# and test_remote_bases serves them.
+pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
 
 VERSION = "huge"
 GIB4 = 2**32

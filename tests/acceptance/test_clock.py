@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from tests.acceptance.readers import Reader
     from tests.acceptance.service import Certificate
 
-pytestmark = pytest.mark.acceptance
+# test_wall_clock and test_reactor try the same with clocks of their own.
+pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
 
 WORKERS = pytest.mark.parametrize("workers", ONE_OR_TWO)
 TTL_SECONDS = 1
@@ -54,7 +55,6 @@ ENVIRONMENT = {
 }
 
 
-@pytest.mark.soak
 @WORKERS
 def test_credential_used_while_the_clock_was_ahead_is_validated_after_a_restart(
     certificate: Certificate, tmp_path: Path, workers: int

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import os_image, run_service
+from tests.cli.piping import run_piped
 from tests.core.families.coreos.miniso_builder import live_iso_with_minimal
 
 if TYPE_CHECKING:
@@ -107,5 +106,6 @@ def download(url: str, path: Path) -> bytes:
 
 
 def run_command(*arguments: str | Path) -> bytes:
-    command = [sys.executable, "-m", "image_service", *map(str, arguments)]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    done = run_piped(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

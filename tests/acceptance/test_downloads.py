@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 VERSION = "large"
-ROOTFS_BYTES = 128 * 1024 * 1024
+ROOTFS_BYTES = 48 * 1024 * 1024
 CONFIG = {"ignition": {"version": "3.2.0"}, "systemd": {"units": [{"name": "sshd.service", "mask": True}]}}
 APPENDED = ["rd.neednet=1", "ip=dhcp"]
 RATE = "16M"  # bytes per second; slow enough that a kill at a tenth of the image lands in its middle

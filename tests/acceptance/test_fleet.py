@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.acceptance
 
-SMALL = ("--clients=20", "--infra-envs=4", "--ranges=20", "--start=1s", "--outage=1s", "--duration=10m")
+SMALL = ("--clients=12", "--infra-envs=2", "--ranges=20", "--start=1s", "--outage=1s", "--duration=10m")
 LARGE = ("--clients=350", "--infra-envs=70", "--start=1m", "--duration=3h")
 EVENTS = ["outage of assisted-service", "another base image", "rolling restart"]
 WRONG_SPLICE = """
@@ -39,7 +39,7 @@ def run_fleet(directory: Path, *options: str, before: str = "") -> tuple[int, st
     return ran.returncode, ran.stdout, json.loads((directory / "report.json").read_text())
 
 
-@pytest.mark.parametrize("options", [pytest.param(SMALL, id="20 hosts"), soaked(LARGE, id="350 hosts")])
+@pytest.mark.parametrize("options", [pytest.param(SMALL, id="12 hosts"), soaked(LARGE, id="350 hosts")])
 def test_every_host_of_a_fleet_gets_the_bytes_of_its_version(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

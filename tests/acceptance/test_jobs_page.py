@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from axe_core_python.selenium import Axe
 from selenium.webdriver.common.keys import Keys
 from twisted.internet.threads import deferToThread
 
@@ -20,7 +19,7 @@ from image_service.settings.admin import AdminSettings
 from image_service.settings.parsers import ListenAddress
 from image_service.settings.settings import Settings
 from tests.acceptance.browser import Browser, running_browser
-from tests.acceptance.console import HOSTILE, LOOKS, TOKEN
+from tests.acceptance.console import HOSTILE, TOKEN
 from tests.acceptance.service import fetch
 from tests.app.jobs.composes import JobsStateDouble, composes_api
 from tests.jobs.composer.composing import Composer
@@ -83,11 +82,7 @@ class JobsPage:
 
     def check_looks(self) -> None:
         """Check that text stays text, and that the page suits each width, scheme and assistive technology."""
-        for width, scheme in LOOKS:
-            self.browser.show_as(width, scheme=scheme)
-            assert self.browser.needs_no_scroll_bar(), width
-            violations = Axe().run(self.browser.driver)["violations"]
-            assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
+        self.browser.check_looks()
         assert self.browser.run("return document.querySelectorAll('main img').length") == 0
         assert self.browser.run("return document.title") == "image-service jobs"
 

@@ -29,7 +29,7 @@ def test_page_asks_for_the_token_and_shows_nothing_before(console: Console) -> N
     assert browser.driver.switch_to.active_element == browser.find("#login [name=token]")
     assert browser.texts("#summary") == ["sign in to see the state of the service"]
     assert not browser.find("#service").is_displayed()
-    console.check_looks()
+    browser.check_looks()
     console.sign_in("token-of-somebody-else")
     console.wait_for_text("#login-problem", "the token is missing or wrong")
     assert browser.find("#login [name=token]").get_property("value") == ""
@@ -82,7 +82,7 @@ def test_log_level_is_shown_and_changed(console: Console) -> None:
     status = fetch(f"{console.site.admin_url}/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
     assert json.loads(status.body)["log_level"] == "debug"
     console.site.service.wait_for("(sets the log level to debug)")
-    console.check_looks()
+    browser.check_looks()
 
 
 def test_api_is_shown_for_people(console: Console) -> None:
@@ -93,4 +93,4 @@ def test_api_is_shown_for_people(console: Console) -> None:
     assert browser.driver.current_url == f"{console.site.admin_url}/api"
     browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     console.wait_for_text("#operations .group", "GET /api/v1/status", "Reply 200: Status", '"verdict"')
-    console.check_looks()
+    browser.check_looks()

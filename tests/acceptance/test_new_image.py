@@ -113,14 +113,14 @@ def test_sizes_and_qr_codes_are_shown(console: Console) -> None:
     size = browser.find(drawn).size
     assert size["width"] == size["height"] >= 150  # a phone reads it from a screen
     assert browser.find(f"{drawn} rect").value_of_css_property("fill") == "rgb(255, 255, 255)"
-    console.check_looks()
+    browser.check_looks()
     code.send_keys(Keys.ENTER)
     assert browser.run(f"return document.querySelectorAll('{drawn}').length") == 0
     console.press("Check ISO")
     console.wait_for_text(
         "#infra-env-urls .examination", "a machine will not boot", "boot-records: no boot record"
     )
-    console.check_looks()
+    browser.check_looks()
 
 
 def test_table_makes_many_images_and_says_what_is_wrong_with_others(console: Console, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_table_makes_many_images_and_says_what_is_wrong_with_others(console: Con
     iso = str(browser.find("#infra-env-rows tr:last-child input").get_property("value"))
     assert console.site.service.get_image(f"/{iso.split('/', 3)[3]}", method="HEAD").status == 200
     console.wait_for_text("#infra-envs > table tbody tr", "rack-4", "1 kernel argument")
-    console.check_looks()
+    browser.check_looks()
     console.check_no_injection()
     assert SECRET not in browser.driver.page_source
     assert SECRET not in console.site.service.output.decode()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,8 +22,9 @@ from tests.acceptance.remote import (
     run_all,
     used_bytes,
 )
-from tests.acceptance.service import CHECKOUT, run_service
+from tests.acceptance.service import run_service
 from tests.acceptance.tenants import wait_for
+from tests.cli.piping import run_piped
 from tests.nginx import Nginx, running_nginx
 from tests.origin_faults import FaultyResource, corrupt, hold
 from tests.remote_base import ISLAND_BYTES, MIB, dense_base, noise, write_island_base
@@ -225,8 +224,7 @@ def test_origin_without_ranges_is_refused(tmp_path: Path, certificate: Certifica
 def listed(directory: Path, origin: Origin, base: bytes) -> dict[str, Any]:
     """Publish the list of digests that ``image-service digests`` writes; return the members of the entry."""
     (directory / "listed.iso").write_bytes(base)
-    command = [sys.executable, "-m", "image_service.cli", "digests", str(directory / "listed.iso")]
-    written = subprocess.run(command, check=True, capture_output=True, cwd=CHECKOUT).stdout
+    written = run_piped("digests", directory / "listed.iso").stdout
     head, *lines = written.decode().splitlines()
     assert head == f"sha256 {len(base)} {MIB}"
     blocks = (base[at : at + MIB] for at in range(0, len(base), MIB))

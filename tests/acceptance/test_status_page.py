@@ -8,7 +8,7 @@ import json
 import re
 import signal
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import attrs
 import pytest
@@ -16,7 +16,7 @@ from axe_core_python.selenium import Axe
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from tests.acceptance.browser import Browser, running_browser
+from tests.acceptance.browser import LOOKS, WIDTHS, Browser, running_browser
 from tests.acceptance.service import ONE_ATTEMPT, SERVE, fetch, os_image, run_service
 from tests.acceptance.test_families import DEBIAN, make_iso
 from tests.acceptance.test_mounts import CONFIG, VERSION, Site, opened, running_site
@@ -24,14 +24,12 @@ from tests.ports import free_port
 from tests.variants import soaked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.acceptance
 
-WIDTHS = (360, 800, 1280, 1920)
-SCHEMES = ("light", "dark")
-EXTREMES = {(360, "dark"), (1920, "light")}
+ALL_LOOKS = tuple(product(WIDTHS, ("light", "dark")))
 STALL_SECONDS = 2
 HOSTILE = "<img src=x onerror=document.title='no'>\"'&{{7*7}}"
 NAME = "rack 1 <b>&amp;</b>"
@@ -93,14 +91,39 @@ def test_state_of_the_service_is_shown(page: Page) -> None:
 
 
 def test_remedy_suits_a_service_with_assisted_service(page: Page) -> None:
-    facts = page.browser.run("""
+    shown = page.browser.run("""
         const { service } = await import(new URL("static/sections.js", location));
         const status = await (await fetch("api/v1/status")).json();
-        const address = { ...status.base_address, decided_by: "IMAGE_SERVICE_BASE_URL" };
-        service.draw({ ...status, standalone: false, base_address: address });
-        return document.querySelector("#service dl").textContent;
+        const elsewhere = "http://images.example.com";
+        const setting = "IMAGE_SERVICE_BASE_URL";
+        const choice = document.getElementById("base-address-choice");
+        return [[status.base_url, setting], [elsewhere, setting], [elsewhere, null]].map(([url, decides]) => {
+          const address = { ...status.base_address, decided_by: decides };
+          service.draw({ ...status, standalone: false, base_address: address, base_url: url });
+          return [document.querySelector("#service dl").textContent, choice.checkVisibility()];
+        });
     """)
-    assert "only this machine reaches: IMAGE_SERVICE_BASE_URL chooses another address" in str(facts)
+    own, decided, free = cast("list[tuple[str, bool]]", shown)
+    assert "only this machine reaches: IMAGE_SERVICE_BASE_URL chooses another address" in own[0]
+    assert "IMAGE_SERVICE_BASE_URL decides that" in decided[0]
+    assert [own[1], decided[1], free[1]] == [False, False, True]
+
+
+def test_replica_that_is_away_is_shown(page: Page) -> None:
+    shown = str(
+        page.browser.run("""
+            const { service } = await import(new URL("static/sections.js", location));
+            const status = await (await fetch("api/v1/status")).json();
+            const own = { host: "a", state: "present", is_own: true, machines: 1, connections: 2 };
+            const away = { ...own, host: "b", state: "away", is_own: false, age_seconds: 40 };
+            const verdict = { level: "impaired", text: "the replica b has been away for 40 s" };
+            service.draw({ ...status, verdict, replicas: [own, away] });
+            const [summary, facts] = document.querySelectorAll("#summary, #service dl");
+            return [summary.className, summary.textContent, facts.textContent];
+        """)
+    )
+    for text in ("warning", "the replica b has been away for 40 s", "(this page)", "away for 40 s"):
+        assert text in shown
 
 
 def test_last_hour_is_shown(page: Page) -> None:
@@ -462,19 +485,15 @@ def test_first_tab_stop_skips_to_the_machines(page: Page) -> None:
     assert page.browser.driver.current_url.endswith("#mounts")
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [shown if shown in EXTREMES else soaked(*shown) for shown in product(WIDTHS, SCHEMES)],
-)
-def test_page_fits_its_width_and_suits_assistive_technology(page: Page, width: int, scheme: str) -> None:
-    page.browser.show_as(width, scheme=scheme)
+@pytest.mark.parametrize("looks", [pytest.param(LOOKS, id="extremes"), soaked(ALL_LOOKS, id="all")])
+def test_page_fits_its_width_and_suits_assistive_technology(
+    page: Page, looks: Sequence[tuple[int, str]]
+) -> None:
     fetch(page.image_url("full.iso"))
     fetch(f"{page.site.service.url}/nowhere")
     page.browser.wait_for(lambda: page.rows("mounts") and page.rows("failures"))
     page.browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert page.browser.needs_no_scroll_bar()
-    violations = Axe().run(page.browser.driver)["violations"]
-    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
+    page.browser.check_looks(looks)
 
 
 def test_outage_is_shown_until_it_ends(page: Page) -> None:

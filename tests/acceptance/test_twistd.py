@@ -47,6 +47,7 @@ def test_jobs_role_composes_and_stops(options: Sequence[str], tmp_path: Path) ->
         assert role.get(f"/composes/{compose_id}/download").status == 200
 
 
+@pytest.mark.soak
 def test_jobs_role_composes_and_stops_as_a_daemon(tmp_path: Path) -> None:
     """As twistd runs without options of its own: detached, with a pid file and a log file."""
     pid_file, log, data_dir = tmp_path / "twistd.pid", tmp_path / "twistd.log", tmp_path / "data"

@@ -129,7 +129,7 @@ def site_of_two(certificate: Certificate, tmp_path_factory: pytest.TempPathFacto
         assert set(re.findall(r' ranges? of .*"worker": (\d)', output)) == {"0", "1"}
 
 
-@pytest.fixture(params=["site", "site_of_two"])
+@pytest.fixture(params=[soaked("site"), "site_of_two"])
 def each_site(request: pytest.FixtureRequest) -> Site:
     """Run the service with one worker and with two."""
     site: Site = request.getfixturevalue(request.param)

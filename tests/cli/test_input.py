@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from contextlib import contextmanager, suppress
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.piping import pipe_with, run_piped
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.cli.conftest import Run
@@ -21,36 +17,13 @@ CONFIG = b'{"ignition": {"version": "3.3.0"}}\n'
 NAMES = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
-def image_service(*arguments: object, content: bytes) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "image_service", *map(str, arguments)]
-    return subprocess.run(command, input=content, capture_output=True, check=False)
-
-
-@contextmanager
-def pipe_with(content: bytes) -> Iterator[str]:
-    """A pipe by the name that a shell gives to <(program)."""
-    reading, writing = os.pipe()
-
-    def write() -> None:
-        with suppress(BrokenPipeError), os.fdopen(writing, "wb") as file:
-            file.write(content)
-
-    writer = Thread(target=write)
-    writer.start()
-    try:
-        yield f"/dev/fd/{reading}"
-    finally:
-        os.close(reading)
-        writer.join()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_each_name_of_standard_input_is_read_from_a_pipe(base: Path, name: str) -> None:
     iso = base.read_bytes()
-    extracted = image_service("extract", name, "kernel", "-o", "-", content=iso)
+    extracted = run_piped("extract", name, "kernel", "-o", "-", content=iso)
     assert (extracted.returncode, extracted.stdout) == (0, b"kernel data\n")
-    listed = image_service("digests", name, content=iso)
-    assert listed.stdout == image_service("digests", base, content=b"").stdout
+    listed = run_piped("digests", name, content=iso)
+    assert listed.stdout == run_piped("digests", base).stdout
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +31,7 @@ def test_each_name_of_standard_input_can_be_a_config(run: Run, base: Path, out: 
     config = base.with_name("config.ign")
     config.write_bytes(CONFIG)
     assert run("customize", base, "--ignition", config, "-o", out).status == 0
-    made = image_service("customize", base, "--ignition", name, "-o", "-", content=CONFIG)
+    made = run_piped("customize", base, "--ignition", name, "-o", "-", content=CONFIG)
     assert made.stdout == out.read_bytes()
 
 
@@ -69,13 +42,14 @@ def test_standard_input_is_read_once_by_whatever_names(run: Run, base: Path, fir
 
 
 def test_pipe_is_read_as_a_file(run: Run, base: Path, out: Path) -> None:
+    """By the name that a shell gives to <(program)."""
     with pipe_with(base.read_bytes()) as pipe:
-        assert run("extract", pipe, "kernel", "-o", out).status == 0
+        assert run("extract", f"/dev/fd/{pipe}", "kernel", "-o", out).status == 0
     assert out.read_bytes() == b"kernel data\n"
     with pipe_with(base.read_bytes()) as pipe:
-        assert run("digests", pipe).output == run("digests", base).output
+        assert run("digests", f"/dev/fd/{pipe}").output == run("digests", base).output
     with pipe_with(CONFIG) as pipe:
-        assert run("customize", base, "--ignition", pipe, "-o", "-").status == 0
+        assert run("customize", base, "--ignition", f"/dev/fd/{pipe}", "-o", "-").status == 0
 
 
 @pytest.mark.parametrize("verb", [("inspect",), ("extract", "kernel", "-o", "-"), ("digests",)])

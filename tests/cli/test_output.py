@@ -17,8 +17,10 @@ from image_service.common.files.local_file import LocalFile
 from image_service.core.errors import BaseImageError
 from image_service.core.extents import ExtentMap, FileExtent, Literal
 from image_service.tools.iso import writing
+from tests.cli.piping import COMMAND, TIMEOUT_SECONDS, run_piped
 from tests.common.files.partly_absent import PartlyAbsent
 from tests.core.images.building import base_file, maps_over, read
+from tests.forks import Fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,18 +211,18 @@ def test_each_name_of_standard_output_is_standard_output(
     base: Path, out: Path, name: str, force: tuple[str, ...]
 ) -> None:
     """In a pipe, and in a file, which the shell has opened."""
-    command = [sys.executable, "-m", "image_service", "extract", str(base), "kernel", *force, "-o", name]
-    piped = subprocess.run(command, capture_output=True, check=False)
+    words = ("extract", str(base), "kernel", *force, "-o", name)
+    piped = run_piped(*words)
     assert (piped.returncode, piped.stdout, piped.stderr) == (0, b"kernel data\n", b"")
-    with out.open("wb") as file:
-        assert subprocess.run(command, stdout=file, check=False).returncode == 0
+    with out.open("wb") as file, Fork([*COMMAND, *words], stdout=file) as process:
+        assert process.wait(TIMEOUT_SECONDS) == 0
     assert out.read_bytes() == b"kernel data\n"
 
 
 def test_pipe_of_another_descriptor_is_refused_with_a_hint(base: Path) -> None:
     """As a shell passes >(program)."""
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "image_service", "extract", str(base), "kernel", "-f"]
+    command = [*COMMAND, "extract", str(base), "kernel", "-f"]
     refused = subprocess.run(
         [*command, "-o", f"/dev/fd/{writing}"], pass_fds=[writing], stderr=subprocess.PIPE, check=False
     )

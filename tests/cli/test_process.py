@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service import __version__
+from tests.cli.piping import COMMAND, TIMEOUT_SECONDS, pipe_with
 from tests.core.formats.filesystems.iso_builder import build_live_iso, write_sparse_live_iso
 from tests.forks import Fork, run
 from tests.ports import free_port
@@ -25,13 +26,11 @@ from tests.variants import soaked
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMAND = (sys.executable, "-m", "image_service")
 # PYTHONUNBUFFERED empty: output is buffered, as for a user.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""}
 
 
 CONFIG = '{"ignition": {"version": "3.3.0"}}\n'
-TIMEOUT_SECONDS = 100
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
@@ -102,9 +101,9 @@ def test_missing_xorriso_names_the_package(base: Path, out: Path) -> None:
     base.write_bytes(build_live_iso())
     command = [*COMMAND, "customize", str(base), *MINIMAL, "-o", str(out)]
     environment = ENVIRONMENT | {"PATH": str(out.parent)}
-    with subprocess.Popen(command, env=environment, stderr=PIPE) as process:
-        status, _, errors = finish(process)
-    assert (status, errors) == (1, b"image-service: xorriso is not installed; install the package xorriso\n")
+    ended = run(command, env=environment, timeout=TIMEOUT_SECONDS)
+    told = "image-service: xorriso is not installed; install the package xorriso\n"
+    assert (ended.returncode, ended.stderr) == (1, told)
     assert list(out.parent.iterdir()) == []
 
 
@@ -117,7 +116,16 @@ PRINTING = (
 )
 
 
-@pytest.mark.parametrize("line", ["customize BASE --karg-append a -o -", *PRINTING])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "customize BASE --karg-append a -o -",
+        "inspect BASE",
+        "doctor http://127.0.0.1:1/a.iso",
+        "--help",
+        *map(soaked, ("inspect BASE --json", "completion zsh")),
+    ],
+)
 def test_closed_pipe_exits_silently_with_141(base: Path, line: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -147,8 +155,9 @@ def test_full_disk_behind_standard_output_is_an_error(base: Path, line: str) -> 
 @pytest.mark.parametrize(
     ("line", "closed"),
     [
-        *((line, ">&-") for line in ("extract BASE rootfs -o -", *PRINTING)),
+        *((line, ">&-") for line in ("extract BASE rootfs -o -", "inspect BASE", "--help")),
         ("extract BASE rootfs -o -", "<&- >&-"),
+        *(soaked(line, ">&-") for line in PRINTING if line not in {"inspect BASE", "--help"}),
         *(soaked(line, "<&- >&-") for line in PRINTING),
     ],
 )
@@ -166,8 +175,8 @@ def test_standard_output_that_is_not_open_is_an_error(base: Path, line: str, clo
 def test_standard_output_is_appended_to(base: Path, out: Path, live_iso: bytes) -> None:
     out.write_bytes(b"before")
     command = [*COMMAND, "customize", str(base), "--reset", "-o", "-"]
-    with out.open("ab") as file, subprocess.Popen(command, env=ENVIRONMENT, stdout=file) as process:
-        assert finish(process)[0] == 0
+    with out.open("ab") as file, Fork(command, env=ENVIRONMENT, stdout=file) as process:
+        assert process.wait(TIMEOUT_SECONDS) == 0
     assert out.read_bytes() == b"before" + live_iso
 
 
@@ -245,11 +254,10 @@ def test_config_is_read_from_standard_input(base: Path, out: Path) -> None:
 @pytest.mark.parametrize("is_pipe", [True, False], ids=["pipe", "file"])
 def test_base_is_read_from_standard_input(base: Path, out: Path, live_iso: bytes, *, is_pipe: bool) -> None:
     command = [*COMMAND, "customize", "-", "--reset", "-o", str(out)]
-    if is_pipe:
-        subprocess.run(command, env=ENVIRONMENT, input=live_iso, check=True)
-    else:
-        with base.open("rb") as file:
-            subprocess.run(command, env=ENVIRONMENT, stdin=file, check=True)
+    with pipe_with(live_iso) as pipe, base.open("rb") as file:
+        stdin = pipe if is_pipe else file
+        with Fork(command, env=ENVIRONMENT, stdin=stdin) as process:
+            assert process.wait(TIMEOUT_SECONDS) == 0
     assert out.read_bytes() == live_iso
 
 
@@ -261,12 +269,11 @@ def test_closed_standard_input_is_an_error(arguments: str) -> None:
 
 
 def test_base_on_standard_input_is_named_in_errors() -> None:
-    command = [*COMMAND, "inspect", "-"]
-    ended = subprocess.run(command, env=ENVIRONMENT, input=b"no ISO", check=False, stderr=PIPE)
-    assert (ended.returncode, ended.stderr.count(b"\n")) == (1, 1)
-    assert ended.stderr.startswith(b"image-service: -: ")
+    ended = run([*COMMAND, "inspect", "-"], env=ENVIRONMENT, text="no ISO", timeout=TIMEOUT_SECONDS)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith("image-service: -: ")
 
 
 def test_version_is_that_of_the_package() -> None:
-    with subprocess.Popen([*COMMAND, "--version"], env=ENVIRONMENT, stdout=PIPE, stderr=PIPE) as process:
-        assert finish(process) == (0, f"image-service {__version__}\n".encode(), b"")
+    ended = run([*COMMAND, "--version"], env=ENVIRONMENT, timeout=TIMEOUT_SECONDS)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"image-service {__version__}\n", "")

@@ -58,7 +58,7 @@ class Size:
 
 
 SIZES = [
-    pytest.param(Size(6, 60, 0.05, 3), id="small"),
+    pytest.param(Size(4, 40, 0.1, 3), id="small"),
     *(
         pytest.param(Size(50, 3000, 0, 20, [mode]), marks=pytest.mark.soak, id=f"full-{mode.value}")
         for mode in Mode

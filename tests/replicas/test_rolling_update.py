@@ -113,6 +113,7 @@ def refused(client: Mount) -> bool:
     return True
 
 
+@pytest.mark.soak  # test_snapshot_layouts and test_layouts try the same with doubles
 @pytest.mark.acceptance
 def test_mounts_get_one_image_while_replicas_are_updated_and_back() -> None:
     with running_site(2, SERVE) as site, ThreadPoolExecutor(8) as threads:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Run = Callable[[Path, int], list[str]]
 
 
-@pytest.mark.parametrize(("run", "histories"), [(run_downloads, 100), (run_blocks, 12), (run_jobs, 8)])
+@pytest.mark.parametrize(("run", "histories"), [(run_downloads, 50), (run_blocks, 6), (run_jobs, 4)])
 def test_history_has_no_fault(run: Run, histories: int, tmp_path: Path) -> None:
     check(run, range(histories), tmp_path)
 

@@ -3,8 +3,8 @@
 A step is a system call that touches the directory, as audit events report it.
 
 usage: python -m tests.server.catalog.fetching fetch DIRECTORY URL…
-       python -m tests.server.catalog.fetching every-step DIRECTORY URL
-       python -m tests.server.catalog.fetching random-steps DIRECTORY URL…
+       python -m tests.server.catalog.fetching steps=STRIDE DIRECTORY URL
+       python -m tests.server.catalog.fetching random-steps=TIMES DIRECTORY URL…
        python -m tests.server.catalog.fetching full-disk DIRECTORY URL…
 
 An image's URL ends with the SHA-256 of its content, with which any result is compared.
@@ -160,8 +160,8 @@ def _count_steps(directory: Path) -> Callable[[], int]:
 # Killed at every step, or at random steps.
 
 
-def every_step(directory: Path, url: str) -> list[str]:
-    """Be killed before the first step that touches the directory, then before the second, and so on.
+def kill_at_steps(directory: Path, urls: Sequence[str], stride: int) -> list[str]:
+    """Be killed before the first step that touches the directory, then `stride` steps later, and so on.
 
     After each kill another process has to succeed; returns the outputs.
     """
@@ -169,8 +169,8 @@ def every_step(directory: Path, url: str) -> list[str]:
     killed = True
     while killed:
         shutil.rmtree(directory, ignore_errors=True)
-        killed = not run(directory, [url], len(outputs) + 1)[0]
-        outputs += run(directory, [url])[0]
+        killed = not run(directory, urls, len(outputs) * stride + 1)[0]
+        outputs += run(directory, urls)[0]
     return outputs
 
 
@@ -199,9 +199,9 @@ def kill_often(
     return outputs
 
 
-def random_steps(directory: Path, urls: Sequence[str]) -> set[str]:
-    """Be killed thirty times, then succeed."""
-    return kill_often(directory, urls, 30) | run(directory, urls)[0]
+def random_steps(directory: Path, urls: Sequence[str], times: int) -> set[str]:
+    """Be killed some times, then succeed."""
+    return kill_often(directory, urls, times) | run(directory, urls)[0]
 
 
 def full_disk(directory: Path, urls: Sequence[str]) -> list[str]:
@@ -225,10 +225,11 @@ def full_disk(directory: Path, urls: Sequence[str]) -> list[str]:
 
 if __name__ == "__main__":
     what, where, *all_urls = sys.argv[1:]
+    what, _, number = what.partition("=")
     work: dict[str, Callable[[Path, list[str]], Iterable[str]]] = {
         "fetch": fetch,
-        "every-step": lambda path, urls: every_step(path, *urls),
-        "random-steps": random_steps,
+        "steps": lambda path, urls: kill_at_steps(path, urls, int(number)),
+        "random-steps": lambda path, urls: random_steps(path, urls, int(number)),
         "full-disk": full_disk,
     }
     with patch("os.fsync"):  # slow; a process that is killed loses nothing that it has written

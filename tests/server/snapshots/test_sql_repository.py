@@ -6,14 +6,13 @@ import errno
 import os
 import resource
 import shutil
-import signal
+import socket
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 from sqlalchemy import MetaData
@@ -33,6 +32,7 @@ from image_service.server.snapshots.storage.sql_statements import (
     SCHEMA_VERSION,
     TABLES,
 )
+from tests.forks import Fork
 from tests.server.snapshots.outcomes import outcome
 from tests.server.snapshots.repositories import repository_in
 from tests.server.snapshots.repository_writer import key_of, payload_of
@@ -145,35 +145,36 @@ def test_files_hold_nothing_in_clear(store: SqlRepository, tmp_path: Path) -> No
 
 
 @contextmanager
-def writing(directory: Path, name: str, first: int, end: int) -> Iterator[subprocess.Popen[str]]:
-    """A process that is about to add; told to go on, it does."""
+def writing(directory: Path, name: str, first: int, end: int) -> Iterator[tuple[Fork, TextIO]]:
+    """A process that is about to add, and what it says; told to go on, it does."""
     arguments = (str(directory), name, str(first), str(end))
     command = [sys.executable, "-m", "tests.server.snapshots.repository_writer", *arguments]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
-        try:
-            assert process.stdout
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
+    ours, theirs = socket.socketpair()
+    with ours, ours.makefile("rw") as talk:
+        with theirs:
+            process = Fork(command, cwd=ROOT, stdin=theirs.fileno(), stdout=theirs.fileno())
+        with process:
+            try:
+                assert talk.readline() == "ready\n"
+                yield process, talk
+            finally:
+                process.kill()
 
 
-def go_on(process: subprocess.Popen[str]) -> None:
-    assert process.stdin
-    process.stdin.write("\n")
-    process.stdin.flush()
+def go_on(talk: TextIO) -> None:
+    talk.write("\n")
+    talk.flush()
 
 
 def test_one_of_two_processes_wins_each_generation(store: SqlRepository, tmp_path: Path, path: Path) -> None:
     """From the moment on in which both of them make the file."""
-    with writing(tmp_path, "A", 0, 40) as one, writing(tmp_path, "B", 0, 40) as other:
-        go_on(one)
-        go_on(other)
-        told = {name: process.communicate()[0].splitlines() for name, process in (("A", one), ("B", other))}
-    assert (one.returncode, other.returncode) == (0, 0)
+    with writing(tmp_path, "A", 0, 40) as (one, of_one), writing(tmp_path, "B", 0, 40) as (other, of_other):
+        go_on(of_one)
+        go_on(of_other)
+        told = {"A": of_one.readlines(), "B": of_other.readlines()}
+        assert (one.wait(), other.wait()) == (0, 0)
     for number in range(40):
-        (winner,) = [name for name in "AB" if told[name][number] == f"{number} won"]
+        (winner,) = [name for name in "AB" if told[name][number] == f"{number} won\n"]
         assert load(store, key_of(number)) == payload_of(winner)
     assert is_sound(path)
 
@@ -182,11 +183,10 @@ def test_kill_9_loses_nothing_acknowledged(store: SqlRepository, tmp_path: Path,
     """Killed in the middle of one of the writes that follow the last one that was told."""
     first = 0
     for acknowledged in (1, 2, 5, 13, 30):
-        with writing(tmp_path, "A", first, 1_000_000) as process:
-            go_on(process)
-            assert process.stdout
-            told = [process.stdout.readline() for _ in range(acknowledged)]
-            os.kill(process.pid, signal.SIGKILL)
+        with writing(tmp_path, "A", first, 1_000_000) as (process, talk):
+            go_on(talk)
+            told = [talk.readline() for _ in range(acknowledged)]
+            process.kill()
         assert told == [f"{first + number} won\n" for number in range(acknowledged)]
         for number in range(first + acknowledged):
             assert load(store, key_of(number)) == payload_of("A")

@@ -260,7 +260,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(steps=STEPS)
 def test_order_and_size_after_any_sequence(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]]

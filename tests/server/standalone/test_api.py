@@ -17,10 +17,12 @@ from twisted.logger import capturedLogs
 from image_service.core.formats.initrd import read_members
 from image_service.core.formats.newc import write_archive
 from image_service.server.http.routes import ImageRoute, parse_route
+from image_service.server.standalone import service
 from image_service.server.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES
 from image_service.server.standalone.service import MAX_BODY_BYTES
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.server.standalone.running import BASE_URL, INFRA_ENVS, LOOPBACK, ApiClient, Reply, running
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -184,11 +186,12 @@ async def test_ramdisk_is_fetched(api: ApiClient) -> None:
     assert name == "etc/coreos-firstboot-network/a.nmconnection"
 
 
+@pytest.mark.parametrize("override_bytes", [1000, soaked(MAX_OVERRIDE_BYTES)])
 @ensure_deferred
-async def test_own_ramdisk_replaces_that_of_keyfiles(api: ApiClient) -> None:
+async def test_own_ramdisk_replaces_that_of_keyfiles(api: ApiClient, override_bytes: int) -> None:
     infra_env_id = await api.register(network_keyfiles={"a.nmconnection": ""})
     one, largest = f"{INFRA_ENVS}/{infra_env_id}", write_archive([]).ljust(MAX_RAMDISK_BYTES, b"\0")
-    override = IGNITION + " " * (MAX_OVERRIDE_BYTES - len(IGNITION))
+    override = IGNITION.ljust(override_bytes)
     fields = {"ramdisk": base64.b64encode(largest).decode(), "ignition_config_override": override}
     set_ = await api("PATCH", one, fields)
     assert (set_.status, set_.document["ramdisk_set"]) == (201, True)
@@ -415,14 +418,25 @@ async def test_every_request_needs_the_token(guarded: ApiClient) -> None:
 # What a client could do to the process.
 
 
+def test_limit_of_the_body_lets_the_largest_fields_pass() -> None:
+    escaped_override_bytes, ramdisk_in_base64_bytes = 2 * MAX_OVERRIDE_BYTES, 4 * MAX_RAMDISK_BYTES // 3
+    assert escaped_override_bytes + ramdisk_in_base64_bytes + 64 * 1024 < MAX_BODY_BYTES
+
+
+@pytest.mark.parametrize("limit_bytes", [1024 * 1024, soaked(MAX_BODY_BYTES)])
 @ensure_deferred
-async def test_body_above_the_limit_is_413(api: ApiClient) -> None:
-    for size in (MAX_BODY_BYTES + 1, 3 * MAX_BODY_BYTES):
-        reply = await api("POST", INFRA_ENVS, body=b" " * size, Content_Type="application/json")
-        assert problem(reply) == (413, "content-not-accepted")
-    largest = json.dumps({"name": "a", "openshift_version": "4"}).encode()
-    reply = await api("POST", INFRA_ENVS, body=largest.ljust(MAX_BODY_BYTES), Content_Type="application/json")
-    assert reply.status == 201
+async def test_body_above_the_limit_is_413(
+    reactor: EPollReactor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int
+) -> None:
+    monkeypatch.setattr(service, "MAX_BODY_BYTES", limit_bytes)
+    fields = {"Content_Type": "application/json"}
+    async with running(reactor, tmp_path) as standalone:
+        api = ApiClient(reactor, standalone.api_url)
+        for size in (limit_bytes + 1, 3 * limit_bytes):
+            reply = await api("POST", INFRA_ENVS, body=b" " * size, **fields)
+            assert problem(reply) == (413, "content-not-accepted")
+        largest = json.dumps({"name": "a", "openshift_version": "4"}).encode().ljust(limit_bytes)
+        assert (await api("POST", INFRA_ENVS, body=largest, **fields)).status == 201
 
 
 @ensure_deferred
