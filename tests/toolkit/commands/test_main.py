@@ -77,6 +77,14 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("image-toolkit ")
 
 
+def test_version_imports_no_verb() -> None:
+    code = "import sys; from image_service.toolkit.commands import main; main(['--version'])"
+    command = [sys.executable, "-c", f"{code}; print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "image_service.toolkit.commands.report" in done.stdout
+    assert "image_service.toolkit.commands.convert" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
