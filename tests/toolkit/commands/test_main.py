@@ -77,12 +77,25 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("image-toolkit ")
 
 
+def modules_of_a_call(*arguments: str | Path) -> str:
+    """Return the names of all modules that a call imports, behind its output."""
+    code = "import sys; from image_service.toolkit.commands import main; main(); print(*sys.modules)"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_version_imports_no_verb() -> None:
-    code = "import sys; from image_service.toolkit.commands import main; main(['--version'])"
-    command = [sys.executable, "-c", f"{code}; print(*sys.modules)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "image_service.toolkit.commands.report" in done.stdout
-    assert "image_service.toolkit.commands.convert" not in done.stdout
+    modules = modules_of_a_call("--version")
+    assert "image_service.toolkit.commands.report" in modules
+    assert "image_service.toolkit.commands.convert" not in modules
+
+
+def test_verb_does_not_import_what_takes_longer_than_the_verb(tmp_path: Path) -> None:
+    disk = tmp_path / "disk.raw"
+    disk.write_bytes(bytes(1 << 20))
+    modules = modules_of_a_call("inspect", disk)
+    assert "oslo_utils.imageutils.format_inspector" in modules
+    assert "oslo_utils.strutils" not in modules
 
 
 @pytest.mark.parametrize(
