@@ -92,6 +92,7 @@ def test_live_iso_is_customized_and_not_stored(role: RunningRole, config: Path, 
     assert iso.stat().st_size not in sizes
 
 
+@pytest.mark.soak
 def test_disk_of_a_requested_size_is_made(role: RunningRole, config: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     start(role, "guest-image", config, "--size", str(1024**3), "--output", disk)
