@@ -16,6 +16,7 @@ import pytest
 from image_service.core.errors import NoRoom, TimedOut, UnusableOutput
 from image_service.toolkit.commands import main
 from image_service.toolkit.workspace import dependencies
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from image_service.common.programs.dependencies import Dependency
@@ -159,12 +160,12 @@ def test_help_names_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 PRINTING = (
-    "list",
-    "list --json",
+    soaked("list"),
+    soaked("list --json"),
     "inspect disk.raw --json",
-    "inspect nosuch --json",
+    soaked("inspect nosuch --json"),
     "completion zsh",
-    "--help",
+    soaked("--help"),
 )
 
 
