@@ -80,7 +80,7 @@ def _leave_out_parser() -> None:
     """
     if _PARSER_OF_QEMU_IMG not in sys.modules:
         parser = ModuleType(_PARSER_OF_QEMU_IMG)
-        vars(parser)["QemuImgInfo"] = None
+        vars(parser)["__getattr__"] = lambda _: None  # for each name that the package imports of it
         sys.modules[_PARSER_OF_QEMU_IMG] = parser
 
 
