@@ -116,7 +116,7 @@ ALL_FORMATS = ("RAW", "OVA", *DRIVERS)
     [soaked("declared", ALL_FORMATS), soaked("detected", ALL_FORMATS), ("detected", ("OVA", "VHDX"))],
 )
 def test_images_are_imported(site: Site, tmp_path: Path, known: str, formats: Sequence[str]) -> None:
-    """The other tests import the other formats."""
+    """The next tests import RAW, VMDK and VHD; that of the worker imports QCOW2."""
     begun = {}
     for name in formats:
         key = site.keys[name]
