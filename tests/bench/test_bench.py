@@ -111,7 +111,7 @@ def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
         soaked("*larger base image", {"CPU of a request, 2 GiB ÷ 1 GiB"}),
         soaked("*more workers", {"WORKERS=2 ÷ WORKERS=1", "WORKERS=2, CPU time"}),
         soaked("*more replicas", {"3 replicas ÷ 1", "3 replicas"}),
-        ("memory growth", {"memory (PSS), caches full, at first", "the same, at last"}),
+        soaked("memory growth", {"memory (PSS), caches full, at first", "the same, at last"}),
         soaked("verification*", {"statement and base digest: throughput ÷ sha256sum"}),
         soaked("convert raw to qcow2", {"throughput ÷ qemu-img"}),
         soaked("customize a CoreOS ISO", {"throughput ÷ coreos-installer", "CPU time ÷ coreos-installer"}),

@@ -76,11 +76,11 @@ class RunningRole:
         distribution: str = DISTRIBUTION,
         *,
         config: bytes | None = None,
-        target: object = LOCAL,
+        targets: Sequence[object] = (LOCAL,),
         size: int | None = None,
     ) -> str:
         """Send a `compose_request`, and return the id of the compose."""
-        document = compose_request(image_type, distribution, config=config, target=target, size=size)
+        document = compose_request(image_type, distribution, config=config, targets=targets, size=size)
         answer = self.post("/compose", document)
         assert answer.status == HTTPStatus.CREATED, answer.body
         return str(answer.json()["id"])
@@ -119,7 +119,7 @@ def compose_request(
     distribution: str = DISTRIBUTION,
     *,
     config: bytes | None = None,
-    target: object = LOCAL,
+    targets: Sequence[object] = (LOCAL,),
     size: int | None = None,
 ) -> dict[str, object]:
     """Return a request for one image.
@@ -128,14 +128,14 @@ def compose_request(
         image_type: as in the API.
         distribution: same.
         config: Ignition; None: the image has none.
-        target: of the image.
+        targets: of the image.
         size: of its disk, in bytes; None: that of the base.
     """
     image: dict[str, object] = {
         "architecture": "x86_64",
         "image_type": image_type,
         "repositories": [],
-        "upload_targets": [target],
+        "upload_targets": list(targets),
     }
     if size is not None:
         image["size"] = size

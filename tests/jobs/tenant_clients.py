@@ -61,7 +61,7 @@ def ask(role: RunningRole, path: str, tenant: str, document: object = None, **cl
 
 def start(role: RunningRole, tenant: str, image_type: str, target: object = LOCAL) -> str:
     """Start a compose with a config; return its id."""
-    document = compose_request(image_type, config=_CONFIG, target=target)
+    document = compose_request(image_type, config=_CONFIG, targets=[target])
     answer = ask(role, f"{API}/compose", tenant, document)
     assert answer.status == 201, answer.body
     return str(json.loads(answer.body)["id"])

@@ -23,6 +23,7 @@ from tests.acceptance.service import fetch
 from tests.jobs.running_replicas import running_replicas
 from tests.jobs.running_role import API, RunningRole, compose_request
 from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, token
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ class Attacked:
         ).status
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=[soaked("sqlite"), "postgresql"])
 def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     directory = tmp_path_factory.mktemp(request.param)
     if request.param == "sqlite":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.acceptance.service import CHECKOUT, fetch
 from tests.jobs.running_role import JOBS, wait_until
 from tests.ports import free_port
@@ -46,7 +46,7 @@ def test_role_names_the_fault_of_its_engine(tmp_path: Path) -> None:
             except BlockingIOError:
                 return next((text for text in reversed(statuses) if text.startswith("STATUS=")), "")
 
-        with subprocess.Popen(JOBS, env=environment, stdout=output, stderr=output) as role:
+        with forks.start(JOBS, cwd=tmp_path, env=environment, stdout=output, stderr=output) as role:
             try:
                 wait_until(lambda: REASON in status(), log.read_text)
                 answer = fetch(f"http://{admin}/health")

@@ -23,6 +23,7 @@ from tests.jobs.euca2ools import ImportPrograms, InstalledEuca2ools, ReplayedEuc
 from tests.jobs.open_store import running_open_store
 from tests.jobs.running_role import RunningRole, running_role
 from tests.s3_server import BUCKET, running_s3_server
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,7 +117,7 @@ def test_instance_is_imported_with_all_options_of_the_program(site: Site, disk: 
     }
 
 
-@pytest.mark.parametrize("kind", ["volume", "instance"])
+@pytest.mark.parametrize("kind", [soaked("volume"), "instance"])
 def test_import_is_resumed(site: Site, disk: Path, kind: str) -> None:
     start = site.programs.import_volume if kind == "volume" else site.programs.import_instance
     task_id = start(disk, "--no-upload")["TaskId"]

@@ -31,7 +31,7 @@ from tests.s3_server import BUCKET, REGION, S3Server, running_s3_server
 from tests.variants import soaked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 pytestmark = pytest.mark.acceptance
 
@@ -108,10 +108,18 @@ def bucket_of(key: str) -> dict[str, Any]:
     return {"UserBucket": {"S3Bucket": BUCKET, "S3Key": key}}
 
 
-@pytest.mark.parametrize("known", [soaked("declared"), "detected"])
-def test_images_of_all_formats_are_imported(site: Site, tmp_path: Path, known: str) -> None:
+ALL_FORMATS = ("RAW", "OVA", *DRIVERS)
+
+
+@pytest.mark.parametrize(
+    ("known", "formats"),
+    [soaked("declared", ALL_FORMATS), soaked("detected", ALL_FORMATS), ("detected", ("OVA", "VHDX"))],
+)
+def test_images_are_imported(site: Site, tmp_path: Path, known: str, formats: Sequence[str]) -> None:
+    """The next tests import RAW, VMDK and VHD; that of the worker imports QCOW2."""
     begun = {}
-    for name, key in site.keys.items():
+    for name in formats:
+        key = site.keys[name]
         container = {**bucket_of(key), "Description": "first", "DeviceName": "/dev/sda1"}
         if known == "declared":
             container["Format"] = name.lower()
@@ -161,7 +169,7 @@ def test_images_of_all_formats_are_imported(site: Site, tmp_path: Path, known: s
         assert site.sha256(f"ami-{digits}", tmp_path) == raw_sha256(site.disk, "raw")
 
 
-@pytest.mark.parametrize("place", ["bucket", "s3 URL", "signed URL"])
+@pytest.mark.parametrize("place", [soaked("bucket"), soaked("s3 URL"), "signed URL"])
 def test_snapshot_is_imported(site: Site, tmp_path: Path, place: str) -> None:
     signed = s3_client(site.s3).generate_presigned_url(
         "get_object", {"Bucket": BUCKET, "Key": site.keys["VMDK"]}

@@ -50,6 +50,7 @@ def test_image_of_one_replica_is_downloaded_from_the_other(site: Site) -> None:
     assert (part.status, part.body) == (HTTPStatus.PARTIAL_CONTENT, found[0].body[1000:2000])
 
 
+@pytest.mark.soak
 def test_image_in_the_store_is_uploaded_to_s3(site: Site) -> None:
     target = {"type": "aws.s3", "upload_options": {"region": REGION}}
     compose_id = start(site.first, "1", "guest-image", target)

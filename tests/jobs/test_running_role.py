@@ -11,6 +11,7 @@ import tarfile
 from base64 import b64decode
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 
 from image_service.server.standalone.sample import unpack_sample
@@ -37,11 +38,25 @@ def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRole]:
         yield running
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.ign"
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "config.ign"
     path.write_bytes(CONFIG)
     return path
+
+
+@attrs.frozen
+class Made:
+    """An appliance that the command for people has made and downloaded."""
+
+    compose_id: str
+    ova: Path
+
+
+@pytest.fixture(scope="module")
+def made(role: RunningRole, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    ova = tmp_path_factory.mktemp("made") / "sample.ova"
+    return Made(start(role, "vsphere-ova", config, "--output", ova), ova)
 
 
 def start(role: RunningRole, image_type: str, config: Path, *arguments: str | Path) -> str:
@@ -50,19 +65,17 @@ def start(role: RunningRole, image_type: str, config: Path, *arguments: str | Pa
 
 
 def test_ova_of_the_sample_has_the_config_and_is_downloaded_by_ranges(
-    role: RunningRole, config: Path, tmp_path: Path
+    role: RunningRole, made: Made, tmp_path: Path
 ) -> None:
-    ova = tmp_path / "sample.ova"
-    compose_id = start(role, "vsphere-ova", config, "--output", ova)
-    whole = ova.read_bytes()
-    path = f"/composes/{compose_id}/download"
+    whole = made.ova.read_bytes()
+    path = f"/composes/{made.compose_id}/download"
     answer = role.get(path)
     digest = b64decode(answer.headers["Repr-Digest"].removeprefix("sha-256=:").removesuffix(":"))
     assert (answer.body, digest) == (whole, hashlib.sha256(whole).digest())
     halves = [role.get(path, {"Range": f"bytes={part}"}) for part in ("0-99999", "100000-")]
     assert [half.status for half in halves] == [206, 206]
     assert b"".join(half.body for half in halves) == whole
-    with tarfile.open(ova) as archive:
+    with tarfile.open(made.ova) as archive:
         (disk,) = [name for name in archive.getnames() if name.endswith(".vmdk")]
         archive.extract(disk, tmp_path, filter="data")
     run_client("qemu-img", "convert", "-f", "vmdk", "-O", "raw", tmp_path / disk, tmp_path / "disk.raw")
@@ -79,6 +92,7 @@ def test_live_iso_is_customized_and_not_stored(role: RunningRole, config: Path, 
     assert iso.stat().st_size not in sizes
 
 
+@pytest.mark.soak
 def test_disk_of_a_requested_size_is_made(role: RunningRole, config: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk.qcow2"
     start(role, "guest-image", config, "--size", str(1024**3), "--output", disk)
@@ -86,10 +100,7 @@ def test_disk_of_a_requested_size_is_made(role: RunningRole, config: Path, tmp_p
     assert (described["format"], described["virtual-size"]) == ("qcow2", 1024**3)
 
 
-def test_secret_of_the_config_is_in_no_log_row_or_scratch(
-    role: RunningRole, config: Path, tmp_path: Path
-) -> None:
-    compose_id = start(role, "vsphere", config, "--output", tmp_path / "disk.vmdk")
+def test_secret_of_the_config_is_in_no_log_row_or_scratch(role: RunningRole, made: Made) -> None:
     assert SECRET not in role.log
     for path in (role.data_dir / "engine", role.data_dir / "worker" / "scratch"):
         assert [
@@ -98,25 +109,24 @@ def test_secret_of_the_config_is_in_no_log_row_or_scratch(
     for path in role.data_dir.glob("jobs.sqlite*"):
         assert SECRET.encode() not in path.read_bytes()
     for name in ("metadata", "manifests", "logs", "provenance", "sboms"):
-        assert SECRET.encode() not in role.get(f"/composes/{compose_id}/{name}").body
+        assert SECRET.encode() not in role.get(f"/composes/{made.compose_id}/{name}").body
 
 
 def test_page_of_the_operator_has_each_compose_with_its_jobs_logs_and_image(
-    role: RunningRole, config: Path, tmp_path: Path
+    role: RunningRole, made: Made
 ) -> None:
-    output = tmp_path / "disk.raw"
-    compose_id = start(role, "aws", config, "--output", output)
+    compose_id = made.compose_id
     url = f"{role.admin_url}/api/v1/composes"
     assert f"status page: {role.admin_url}/" in role.log
     assert fetch(f"{role.admin_url}/").status == 200
     (compose,) = [each for each in json.loads(fetch(url).body)["composes"] if each["id"] == compose_id]
-    assert (compose["what"], compose["state"]) == (f"{DISTRIBUTION} x86_64 aws", "success")
+    assert (compose["what"], compose["state"]) == (f"{DISTRIBUTION} x86_64 vsphere-ova", "success")
     assert {job["state"] for job in compose["jobs"]} == {"finished"}
     assert SECRET not in json.dumps(compose)
     (build,) = json.loads(fetch(f"{url}/{compose_id}/logs").body)["image_builds"]
     assert [step["step"] for step in build["steps"]] == [job["step"] for job in compose["jobs"]]
     image = fetch(f"{url}/{compose_id}/image", headers={"Range": "bytes=0-511"})
-    assert (image.status, image.body) == (206, output.read_bytes()[:512])
+    assert (image.status, image.body) == (206, made.ova.read_bytes()[:512])
     assert fetch(f"{url}/{compose_id}/cancellation", "POST").status == 409
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 WORKER_API = "/api/image-builder-worker/v1"
-QUEUED = 3
+QUEUED = 2
 """Composes of the first tenant, while the second one starts one."""
 
 

@@ -1,4 +1,4 @@
-"""Uploads to S3 by the role and its own worker."""
+"""Uploads to S3 and to registries by the role and its own worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 CONFIG = b'{"ignition": {"version": "3.3.0"}, "passwd": {"users": [{"name": "s3cr3t"}]}}'
-TARGET = {"type": "aws.s3", "upload_options": {"region": REGION}}
+S3_TARGET = {"type": "aws.s3", "upload_options": {"region": REGION}}
+KUBEVIRT = {"type": "oci", "upload_options": {"name": "team/rhcos", "form": "container-disk"}}
+CONTAINER = {"type": "container", "upload_options": {"name": "team/disk"}}
 
 
 @pytest.fixture(scope="module")
@@ -50,52 +52,57 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
         yield server
 
 
-def upload_of(status: dict[str, Any]) -> dict[str, Any]:
-    (upload,) = status["image_status"]["upload_statuses"]
-    assert isinstance(upload, dict)
-    return upload
+def compose(role: RunningRole, image_type: str, *targets: object) -> tuple[str, dict[str, Any]]:
+    """Compose an image; return the id, and its uploads by the types of their targets."""
+    compose_id = role.start(image_type, config=CONFIG, targets=targets)
+    status: dict[str, Any] = role.wait_until_ended(compose_id)
+    assert status["status"] == "success", status
+    return compose_id, {upload["type"]: upload for upload in status["image_status"]["upload_statuses"]}
+
+
+@pytest.fixture(scope="module")
+def disk(role: RunningRole) -> tuple[str, dict[str, Any]]:
+    return compose(role, "guest-image", S3_TARGET, KUBEVIRT, CONTAINER)
 
 
 def test_disk_is_pushed_to_a_registry_for_kubevirt(
-    role: RunningRole, registry: RegistryServer, tmp_path: Path
+    role: RunningRole, registry: RegistryServer, disk: tuple[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    target = {"type": "oci", "upload_options": {"name": "team/rhcos", "form": "container-disk"}}
-    compose_id = role.start("guest-image", config=CONFIG, target=target)
-    status: dict[str, Any] = role.wait_until_ended(compose_id)
-    assert status["status"] == "success", status
-    upload = upload_of(status)
-    url = f"oci://{registry.host}/made/team/rhcos:{compose_id}"
-    assert (upload["status"], upload["type"], upload["options"]["url"]) == ("success", "oci", url)
-    copied = f"docker://{registry.host}/made/team/rhcos:{compose_id}"
-    run_client("skopeo", "copy", "--src-tls-verify=false", copied, f"dir:{tmp_path}")
+    compose_id, uploads = disk
+    image = f"{registry.host}/made/team/rhcos:{compose_id}-2"
+    assert (uploads["oci"]["status"], uploads["oci"]["options"]["url"]) == ("success", f"oci://{image}")
+    run_client("skopeo", "copy", "--src-tls-verify=false", f"docker://{image}", f"dir:{tmp_path}")
     (layer,) = json.loads((tmp_path / "manifest.json").read_bytes())["layers"]
     with tarfile.open(tmp_path / layer["digest"].partition(":")[2]) as archive:
-        disk = archive.extractfile("disk/disk.qcow2")
-        assert disk is not None
+        pushed = archive.extractfile("disk/disk.qcow2")
+        assert pushed is not None
         downloaded = role.get(f"/composes/{compose_id}/download").body
-        assert hashlib.sha256(disk.read()).digest() == hashlib.sha256(downloaded).digest()
+        assert hashlib.sha256(pushed.read()).digest() == hashlib.sha256(downloaded).digest()
 
 
 def test_container_of_osbuild_composer_has_the_digest_of_its_manifest(
-    role: RunningRole, registry: RegistryServer
+    registry: RegistryServer, disk: tuple[str, dict[str, Any]]
 ) -> None:
-    target = {"type": "container", "upload_options": {"name": "team/disk"}}
-    compose_id = role.start("guest-image", config=CONFIG, target=target)
-    status: dict[str, Any] = role.wait_until_ended(compose_id)
-    assert status["status"] == "success", status
-    url = f"{registry.host}/made/team/disk:{compose_id}"
+    compose_id, uploads = disk
+    url = f"{registry.host}/made/team/disk:{compose_id}-3"
     found = run_client("skopeo", "inspect", "--tls-verify=false", f"docker://{url}")
     options = {"url": url, "digest": json.loads(found)["Digest"]}
-    assert upload_of(status) == {"status": "success", "type": "container", "options": options}
+    assert uploads["container"] == {"status": "success", "type": "container", "options": options}
 
 
-@pytest.mark.parametrize("image_type", ["live-installer", "guest-image"])
-def test_uploaded_image_is_the_one_that_is_downloaded(role: RunningRole, image_type: str) -> None:
-    compose_id = role.start(image_type, config=CONFIG, target=TARGET)
-    status: dict[str, Any] = role.wait_until_ended(compose_id)
-    assert status["status"] == "success", status
-    upload = upload_of(status)
-    assert (upload["status"], upload["type"]) == ("success", "aws.s3")
+def test_uploaded_disk_is_the_one_that_is_downloaded(
+    role: RunningRole, disk: tuple[str, dict[str, Any]]
+) -> None:
+    check_uploaded(role, *disk)
+
+
+def test_uploaded_iso_is_the_one_that_is_downloaded(role: RunningRole) -> None:
+    check_uploaded(role, *compose(role, "live-installer", S3_TARGET))
+
+
+def check_uploaded(role: RunningRole, compose_id: str, uploads: dict[str, Any]) -> None:
+    upload = uploads["aws.s3"]
+    assert upload["status"] == "success"
     uploaded = fetch(upload["options"]["url"])
     downloaded = role.get(f"/composes/{compose_id}/download")
     assert uploaded.status == 200
@@ -110,7 +117,7 @@ def test_upload_is_repeated_until_the_bucket_is_there_and_nothing_else_is(
 ) -> None:
     s3.process.kill()
     s3.process.wait()
-    compose_id = role.start("guest-image", config=CONFIG, target=TARGET)
+    compose_id = role.start("guest-image", config=CONFIG, targets=[S3_TARGET])
 
     def attempts() -> dict[str, int]:
         (build,) = json.loads(role.get(f"/composes/{compose_id}/logs").body)["image_builds"]
@@ -121,5 +128,6 @@ def test_upload_is_repeated_until_the_bucket_is_there_and_nothing_else_is(
     with running_s3_server(s3.directory.parent, s3.port):
         status: dict[str, Any] = role.wait_until_ended(compose_id)
         assert status["status"] == "success", status
-        assert fetch(upload_of(status)["options"]["url"]).status == 200
+        (upload,) = status["image_status"]["upload_statuses"]
+        assert fetch(upload["options"]["url"]).status == 200
     assert attempts()["customize"] == 1

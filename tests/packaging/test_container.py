@@ -212,7 +212,7 @@ def test_container_serves_a_load_in_256_mib(serving: Serving, tmp_path: Path) ->
         assert podman.run(*options, "exec", NAME, "sh", "-c", read) == str(MEMORY)
         url = re.sub("/byid/[^/]+/", "/byid/{infra_env}/", container.url)
         for profile in ("mount", "download"):
-            wanted = (f"--profile={profile}", "--clients=32", "--duration=4s", "--slo=errors<0.1%")
+            wanted = (f"--profile={profile}", "--clients=32", "--duration=1s", "--slo=errors<0.1%")
             served = (url, "--infra-envs=20", f"--api=http://{api}", f"--report={tmp_path / profile}")
             tested = forks.run([*LOADTEST, *served, *wanted])
             assert tested.returncode == 0, tested.stdout + tested.stderr

@@ -101,6 +101,7 @@ def test_sdist_has_every_file_of_the_repository_and_no_other(
     assert all(sdist[name] == (CHECKOUT / name).read_bytes() for name in found - GENERATED)
 
 
+@pytest.mark.soak
 def test_sdist_makes_the_wheel_of_the_checkout(distributions: Path, wheel: Path) -> None:
     (from_sdist,) = distributions.glob("*.whl")
     assert contents(from_sdist) == contents(wheel)

@@ -88,6 +88,15 @@ def test_there_is_no_twisted(environment: Path) -> None:
     assert (status, output) == (0, f"image-toolkit {__version__}\n")
 
 
+def test_requirements_of_every_module_are_installed(environment: Path, toolkit_wheel: Path) -> None:
+    with zipfile.ZipFile(toolkit_wheel) as archive:
+        modules = [name.removesuffix(".py") for name in archive.namelist() if name.endswith(".py")]
+    imported = ", ".join(
+        name.removesuffix("/__init__").replace("/", ".") for name in modules if "__main__" not in name
+    )
+    assert run(environment / "python", "-c", f"import {imported}") == (0, "")
+
+
 def test_list_describes_every_verb(environment: Path) -> None:
     verbs = {verb["name"]: verb for verb in report_of(environment, "list")["verbs"]}
     assert verbs.keys() == {"inspect", "validate", "convert", "customize", "fetch", "publish"}
@@ -102,6 +111,7 @@ def test_inspect_and_validate(environment: Path, disk: Path) -> None:
     assert verdicts["image-safe"] == "ok"
 
 
+@pytest.mark.soak
 def test_customize_and_convert(environment: Path, disk: Path, config: Path, tmp_path: Path) -> None:
     made = tmp_path / "made.ova"
     customized = tmp_path / "customized.raw"
@@ -113,6 +123,7 @@ def test_customize_and_convert(environment: Path, disk: Path, config: Path, tmp_
     assert (tmp_path / "again.ova").read_bytes() == made.read_bytes()
 
 
+@pytest.mark.soak
 def test_publish_and_fetch(environment: Path, disk: Path, tmp_path: Path) -> None:
     manifest, fetched = tmp_path / "manifest.xml", tmp_path / "fetched.raw"
     with running_s3_server(tmp_path / "s3") as server:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,5 +91,6 @@ if __name__ == "__main__":
     from image_service.toolkit.commands import build_parser
 
     build_parser()
+    import_module("oslo_utils.imageutils.format_inspector")  # which the verbs import when they open an image
     for line in sys.stdin:
         print(json.dumps(_measure(json.loads(line))), flush=True)  # noqa: T201 - the answer

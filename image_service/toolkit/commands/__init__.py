@@ -176,9 +176,9 @@ def _printable(text: str) -> str:
 
 
 def build_parser(verb: str = "") -> CommandParser:
-    """Return the parser of one verb, or of all of them if `verb` names none.
+    """Return the parser of one verb, of none for ``--version``, else of all of them.
 
-    To import the modules of all takes half of the time of a short call.
+    To import the modules of all takes half of the time of a short call. Each worker asks for the version.
     """
     parser = _ToolkitParser(
         prog="image-toolkit",
@@ -188,7 +188,8 @@ def build_parser(verb: str = "") -> CommandParser:
         "--version", action="version", version=f"%(prog)s {__version__}", help="print the version"
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for module in [_VERBS[verb]] if verb in _VERBS else _VERBS.values():
+    modules = () if verb == "--version" else (_VERBS[verb],) if verb in _VERBS else _VERBS.values()
+    for module in modules:
         import_module(f"{__name__}.{module}").add(verbs.add_parser)
     completing = completion.add(verbs.add_parser, parser)
     completing.set_defaults(run=partial(_complete, parser))

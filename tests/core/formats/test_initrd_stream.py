@@ -143,7 +143,7 @@ def header(length: int, name_length: int) -> bytes:
 def test_bomb_is_refused_within_bounded_memory(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = 1024 * MEBIBYTE if "zstd" in command else 64 * MEBIBYTE
+    size = 256 * MEBIBYTE if "zstd" in command else 64 * MEBIBYTE
     monkeypatch.setattr(initrd_stream, "MAX_STREAMED", size)
     bomb = tmp_path / "bomb"
     needs_client(command.split(maxsplit=1)[0])

@@ -38,6 +38,7 @@ from tests.core.formats.filesystems.iso_builder import (
 )
 from tests.core.formats.reading import reader
 from tests.core.images.building import CONFIG, base_image, bytes_of, read
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -256,7 +257,7 @@ def test_large_incompressible_config_fits_a_large_area() -> None:
         assert read_members(area)["config.ign"].data == config
 
 
-@pytest.mark.parametrize("length", [1_000_000, 3 << 20])
+@pytest.mark.parametrize("length", [1_000_000, soaked(3 << 20)])
 def test_oversized_config_moves_behind_the_iso(base: BaseImage, length: int) -> None:
     config = big_config(length)
     image = composed(base, config, "quiet")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,6 @@ from tests.pytwisted import async_fixture, ensure_deferred
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -42,6 +42,10 @@ def listens(child: EngineChild) -> bool:
         return found.connect_ex((host, int(port))) == 0
 
 
+def environment_of(child: EngineChild) -> list[bytes]:
+    return Path(f"/proc/{child.process.pid}/environ").read_bytes().split(b"\0")
+
+
 @ensure_deferred
 async def test_child_is_started_again_on_its_port(child: EngineChild, reactor: EPollReactor) -> None:
     address, pid = child.address, child.process.pid
@@ -50,6 +54,12 @@ async def test_child_is_started_again_on_its_port(child: EngineChild, reactor: E
     await until(reactor, lambda: child.process.pid not in {None, pid})
     await until(reactor, lambda: listens(child))
     assert (child.address, child.process.restarts) == (address, 1)
+
+
+@ensure_deferred
+async def test_child_has_the_name_of_a_user(child: EngineChild) -> None:
+    """Without a name, in /etc/passwd or here, it ends at once."""
+    assert b"USER=image-service" in environment_of(child)
 
 
 @ensure_deferred

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests import forks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,7 @@ pytestmark = pytest.mark.acceptance
 
 def test_job_outlives_the_engine_that_handed_it_out(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.jobs.engine.role", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    finished = forks.run(command)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert json.loads(finished.stdout) == {
         "failures": True,

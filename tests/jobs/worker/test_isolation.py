@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from image_service.common.programs.isolation import works
+from tests import forks
 from tests.acceptance.service import CHECKOUT
 from tests.jobs.running_role import JOBS
 from tests.jobs.worker.workers import running_worker
@@ -82,6 +82,6 @@ def test_role_does_not_start_a_worker_without_the_isolation_that_it_requires(tmp
         "JOBS_LISTEN": "unix:{DATA_DIR}/jobs.sock",
         "JOBS_REQUIRE_ISOLATION": "true",
     }
-    done = subprocess.run(JOBS, env=environment, capture_output=True, text=True, check=False)
+    done = forks.run(JOBS, env=environment)
     assert done.returncode == os.EX_CONFIG
     assert "JOBS_REQUIRE_ISOLATION: neither bwrap nor unshare works here" in done.stdout

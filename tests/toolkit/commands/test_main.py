@@ -16,6 +16,7 @@ import pytest
 from image_service.core.errors import NoRoom, TimedOut, UnusableOutput
 from image_service.toolkit.commands import main
 from image_service.toolkit.workspace import dependencies
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from image_service.common.programs.dependencies import Dependency
@@ -75,6 +76,27 @@ def test_completion_knows_the_verbs(shell: str, capsys: pytest.CaptureFixture[st
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("image-toolkit ")
+
+
+def modules_of_a_call(*arguments: str | Path) -> str:
+    """Return the names of all modules that a call imports, behind its output."""
+    code = "import sys; from image_service.toolkit.commands import main; main(); print(*sys.modules)"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_version_imports_no_verb() -> None:
+    modules = modules_of_a_call("--version")
+    assert "image_service.toolkit.commands.report" in modules
+    assert "image_service.toolkit.commands.convert" not in modules
+
+
+def test_verb_does_not_import_what_takes_longer_than_the_verb(tmp_path: Path) -> None:
+    disk = tmp_path / "disk.raw"
+    disk.write_bytes(bytes(1 << 20))
+    modules = modules_of_a_call("inspect", disk)
+    assert "oslo_utils.imageutils.format_inspector" in modules
+    assert "oslo_utils.strutils" not in modules
 
 
 @pytest.mark.parametrize(
@@ -138,12 +160,12 @@ def test_help_names_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 PRINTING = (
-    "list",
-    "list --json",
+    soaked("list"),
+    soaked("list --json"),
     "inspect disk.raw --json",
-    "inspect nosuch --json",
+    soaked("inspect nosuch --json"),
     "completion zsh",
-    "--help",
+    soaked("--help"),
 )
 
 

@@ -18,6 +18,7 @@ from tests.toolkit.conversion.converting import (
     sha256_of_disk,
     write_disk,
 )
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,9 @@ def test_disk_survives_a_format_and_back(form: Form, tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("source", MAIN_FORMS, ids=str)
+@pytest.mark.parametrize(
+    "source", [Form("qcow2"), *(soaked(form) for form in MAIN_FORMS if form != Form("qcow2"))], ids=str
+)
 def test_every_pair_of_formats_keeps_the_disk(source: Form, tmp_path: Path) -> None:
     raw = write_disk(tmp_path / "disk.raw")
     digest = hashlib.sha256(raw.read_bytes()).hexdigest()
@@ -61,7 +64,10 @@ def test_every_pair_of_formats_keeps_the_disk(source: Form, tmp_path: Path) -> N
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("size", [512, 1536, MIB - 512, 16 * MIB, 16 * MIB + 512, 63 * 255 * 512])
+@pytest.mark.parametrize(
+    "size",
+    [512, soaked(1536), soaked(MIB - 512), soaked(16 * MIB), 16 * MIB + 512, soaked(63 * 255 * 512)],
+)
 def test_sizes_stay_exact(size: int, tmp_path: Path) -> None:
     raw = write_disk(tmp_path / "disk.raw", size, {0: 512})
     for form in FORMS:

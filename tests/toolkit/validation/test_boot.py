@@ -30,10 +30,12 @@ def booting_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.acceptance
-def test_pattern_on_the_console_is_ok_and_the_image_stays(booting_disk: Path) -> None:
-    image = converted(booting_disk, "vmdk", "subformat=streamOptimized")
+def test_customized_disk_boots_and_the_image_stays(booting_disk: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk.raw"
+    assert main(["customize", str(booting_disk), str(disk), "--karg-append=answer=42", "--no-digest"]) == 0
+    image = converted(disk, "vmdk", "subformat=streamOptimized")
     before = sha256(image.read_bytes()).digest()
-    found = validation(image, "ec2", BootTrial(re.compile("arguments: .*ostree="), 280))
+    found = validation(image, "ec2", BootTrial(re.compile("arguments: .*ostree=.* answer=42"), 280))
     assert (found.checks[-1].name, found.checks[-1].verdict.value) == ("boot", "ok"), found.console
     assert "(UEFI, nvme" in found.checks[-1].reason
     assert any("Run /init" in line or "report" in line for line in found.console)

@@ -29,6 +29,7 @@ from tests.core.formats.filesystems.file_systems import (
     write_tree,
 )
 from tests.core.formats.reading import MeteredReader
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +70,7 @@ def test_nmstatectl_is_read_from_erofs(ostree: Path, options: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [make_squashfs, make_erofs])
+@pytest.mark.parametrize("make", [soaked(make_squashfs), make_erofs])
 def test_program_of_real_size_is_read(tmp_path: Path, make: Callable[[Path, str], bytes]) -> None:
     program = executable(30 * MIB)
     tree = write_tree(tmp_path / "tree", {f"{DEPLOYMENT}/{NMSTATECTL}": program})

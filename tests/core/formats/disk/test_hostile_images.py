@@ -19,6 +19,7 @@ from image_service.core.formats.disk.reading_disks import read_disk
 from tests.acceptance.clients import run_client
 from tests.core.formats.disk.images import Write, disk_of, make_image, raw_form
 from tests.core.formats.reading import MeteredReader, reader
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +158,7 @@ def test_snapshots_inside_are_ignored(tmp_path: Path) -> None:
     assert disk.read_at(0, SIZE) == raw_form(path, "qcow2")
 
 
-@pytest.mark.parametrize("cluster", ["64K", pytest.param("2M", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cluster", ["64K", soaked("2M")])
 def test_qcow2_that_claims_64_tib_is_checked_at_once(tmp_path: Path, cluster: str) -> None:
     """The time is that of reading its tables, the memory that of two of them and a byte for each cluster."""
     options = f"cluster_size={cluster}"
