@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 from collections import Counter, deque
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
@@ -91,8 +90,8 @@ class RandomClient:
         self._open: deque[socket.socket] = deque()
         self._jobs: deque[dict[str, Any]] = deque(maxlen=8)
 
-    def run(self, ended: Event, most: int = sys.maxsize) -> None:
-        """Act until the event, at most so often."""
+    def run(self, ended: Event) -> None:
+        """Send requests until the event."""
         actions: Sequence[tuple[Callable[[], None], int]] = (
             (self._order, 6),
             (self._order_wrongly, 4),
@@ -106,9 +105,7 @@ class RandomClient:
             (self._leave_open, 4),
         )
         choices, weights = zip(*actions, strict=True)
-        for _ in range(most):
-            if ended.is_set():
-                break
+        while not ended.is_set():
             self._chance.choices(choices, weights)[0]()
         for connection in self._open:
             connection.close()

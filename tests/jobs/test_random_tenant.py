@@ -22,13 +22,13 @@ from tests.jobs.noisy_tenants import (
 )
 from tests.jobs.running_role import FRESH_JOBS
 from tests.jobs.tenant_clients import running_with_tenants
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from tests.jobs.random_client import RandomClient
-    from tests.jobs.running_role import RunningRole
 
 pytestmark = pytest.mark.acceptance
 
@@ -37,23 +37,9 @@ ANSWERS = (("POST", 201), ("PUT", 200), ("POST", 507))
 """That the noisy tenants get: orders and uploads are accepted, until there is no room."""
 
 
-ACTIONS = 40
-"""Of each client in each run, among which are orders that are accepted."""
-
-
-def test_random_requests_get_no_wrong_answer_and_exceed_neither_memory_nor_budgets(tmp_path: Path) -> None:
-    """Nothing is made of their orders, which takes most of the time of the next test."""
-    with running_with_tenants(tmp_path, FRESH_JOBS, **VARIABLES, JOBS_WORKER_SLOTS="0") as role:
-        stored, clients = StoredBytes(role.data_dir), noisy_clients(role, 1)
-        with ThreadPoolExecutor(len(clients)) as threads:
-            list(threads.map(lambda client: client.run(Event(), ACTIONS), clients))
-        stored.sample()
-        assert total(clients)["POST", 201]
-        check(role, clients, stored)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("seconds", "clients_of_tenant"), [(0, 1), (600, 3)], ids=["all answers", "minutes"])
+@pytest.mark.parametrize(
+    ("seconds", "clients_of_tenant"), [(0, 1), soaked(600, 3)], ids=["all answers", "minutes"]
+)
 def test_noisy_tenants_neither_harm_a_quiet_one_nor_exceed_memory_and_budgets(
     seconds: float, clients_of_tenant: int, tmp_path: Path
 ) -> None:
@@ -73,20 +59,18 @@ def test_noisy_tenants_neither_harm_a_quiet_one_nor_exceed_memory_and_budgets(
                 ended.set()
         for each in noise:
             each.result()
-        print(f"{quiet.images} images, slowest request {max(quiet.seconds):.2f} s")  # noqa: T201 - figures for people
-        check(role, clients, stored)
-
-
-def check(role: RunningRole, clients: Sequence[RandomClient], stored: StoredBytes) -> None:
-    """Check that the clients got no wrong answer, and what the role has taken."""
-    memory = peak_bytes(role)
-    print(f"{memory}; {dict(stored.most)}; {dict(sorted(total(clients).items()))}")  # noqa: T201 - same
-    assert [fault for client in clients for fault in client.faults] == []
-    assert memory["role"] < MOST_ROLE_BYTES
-    assert len(memory) == 2
-    assert sum(memory.values()) < MOST_BYTES_WITH_ENGINE
-    assert max(stored.most.values(), default=0) <= MOST_BYTES
-    assert "Traceback" not in role.log
+        memory = peak_bytes(role)
+        answers = total(clients)
+        print(  # noqa: T201 - figures for people
+            f"{quiet.images} images, slowest request {max(quiet.seconds):.2f} s; {memory};"
+            f" {dict(stored.most)}; {dict(sorted(answers.items()))}"
+        )
+        assert [fault for client in clients for fault in client.faults] == []
+        assert memory["role"] < MOST_ROLE_BYTES
+        assert len(memory) == 2
+        assert sum(memory.values()) < MOST_BYTES_WITH_ENGINE
+        assert max(stored.most.values()) <= MOST_BYTES
+        assert "Traceback" not in role.log
 
 
 def total(clients: Sequence[RandomClient]) -> Counter[tuple[str, int]]:

@@ -12,7 +12,7 @@ from tests.jobs.running_role import JOBS, running_role
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
+pytestmark = pytest.mark.acceptance
 
 UNKNOWN_USER = ("unshare", "--user", "--map-user=54321")
 

@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from image_service import __version__
@@ -106,6 +107,8 @@ class _ToolkitParser(CommandParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``image-toolkit`` and return its exit status; `arguments` lack the program's name."""
     open_missing_output()
+    if arguments is None:
+        _leave_out_parser()
     words = sys.argv[1:] if arguments is None else list(arguments)
     report = CallReport()
     status, reason = EXIT_FAILURE, None
@@ -131,6 +134,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_progress_json(words):
             traceback.print_exc()
     return _print(report, words, status, reason)
+
+
+def _leave_out_parser() -> None:
+    """Replace oslo.utils' parser of qemu-img's output in this process, which is the command's own.
+
+    Nothing here needs the parser. It compiles 432 regular expressions when it is imported: a third of the CPU
+    time of a short call.
+    """
+    parser = ModuleType("oslo_utils.imageutils.qemu")
+    vars(parser)["__getattr__"] = lambda _: None  # for each name that the package imports of it
+    sys.modules.setdefault(parser.__name__, parser)
 
 
 def _is_progress_json(words: Sequence[str]) -> bool:
