@@ -26,17 +26,17 @@ PORTS = (8000, 8080, 8081, 8090)
 FOREGROUND = {
     r"^make run": "status page",
     r"^make jobs": "the job engine answers",
-    r"image-service serve ": "status page",
+    r"image-service serve ": "serving at",
     "sushy-emulator": "Running on",
 }
 MAKE = """\
 make() {
     case $1 in
-        run) arguments="serve --standalone" ;;
+        run) arguments="serve --standalone" ADMIN_LISTEN=$RUN_ADMIN_LISTEN ;;
         jobs) arguments=jobs DATA_DIR=data/jobs ADMIN_LISTEN=$JOBS_ADMIN_LISTEN ;;
     esac
     mkdir -p "${DATA_DIR:=data}"
-    export DATA_DIR
+    export DATA_DIR ADMIN_LISTEN
     exec .venv/bin/image-service $arguments
 }
 """
@@ -65,7 +65,7 @@ def make_walk(directory: Path, preamble: str = "", **changes: str) -> Walk:
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(CHECKOUT),
         "LISTEN_PORT": str(ports[8080]),
-        "ADMIN_LISTEN": f"127.0.0.1:{ports[8081]}",
+        "RUN_ADMIN_LISTEN": f"127.0.0.1:{ports[8081]}",
         "JOBS_ADMIN_LISTEN": f"127.0.0.1:{free_port()}",
         "JOBS_LISTEN": f"unix:{{DATA_DIR}}/jobs.sock,127.0.0.1:{free_port()}",
         "STANDALONE_LISTEN": f"127.0.0.1:{ports[8090]}",

@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_BASE = Base(
-    "bookworm",  # whose systemd still starts where the machine has the first version of cgroups
-    (
-        *("systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "ca-certificates"),
-        *("xorriso", "gpgv", "bubblewrap", "qemu-utils", "e2fsprogs", "util-linux"),
-    ),
+_PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "ca-certificates"),
+    *("xorriso", "gpgv", "bubblewrap", "qemu-utils", "e2fsprogs", "util-linux"),
 )
 # What systemd needs to give units their own view of the machine.
 _CAPABILITIES = "SYS_ADMIN,SYS_CHROOT,SYS_PTRACE,MKNOD,NET_ADMIN"
@@ -115,7 +112,9 @@ class Machine:
 
 
 @contextmanager
-def running_machine(podman: Podman, name: str, context: Path, setup: str) -> Iterator[Machine]:
+def running_machine(
+    podman: Podman, name: str, context: Path, setup: str, suite: str = "bookworm"
+) -> Iterator[Machine]:
     """Run a machine until the block ends.
 
     Args:
@@ -123,11 +122,12 @@ def running_machine(podman: Podman, name: str, context: Path, setup: str) -> Ite
         name: of the container.
         context: a directory, whose directory `files` is /srv of the machine.
         setup: a command of the shell, for the image; it has the network.
+        suite: of Debian.
     """
-    image = f"localhost/{name}:test"
-    podman.make_base(_BASE)
+    image, base = f"localhost/{name}:test", Base(suite, _PACKAGES)
+    podman.make_base(base)
     (context / "Containerfile").write_text(_CONTAINERFILE % setup)
-    podman.build(context, image, {}, _BASE)
+    podman.build(context, image, {}, base)
     try:
         runner = by_podman(podman, image) or missing("podman cannot run a container here")
         machine = Machine(runner, name)

@@ -34,16 +34,16 @@ STATE = "/var/lib/private/image-service"
 CONFIGURATION = "/etc/image-service/image-service.env"
 HEALTH = ("image-service", "health")
 SOCKET = "unix:/run/image-service-jobs/jobs.sock"
+SUITES = {"debian12": "bookworm", "debian13": "trixie"}
+RPMS = {"el9": ("3.12", "el9"), "fedora": ("3.13", "fc")}
+"""The Python of each system with RPMs, and what the releases of its packages end with."""
 REQUIRED_BY_RPMS = {
-    "image-service": {"python3.12", "systemd", "shadow-utils"},
-    "image-service-jobs": {
-        f"image-service = {__version__}-2.el9",
-        *("python3.12", "systemd", "shadow-utils", "bubblewrap", "e2fsprogs", "qemu-img"),
-    },
-    "image-service-toolkit": {"python3.12"},
+    "image-service": {"systemd", "shadow-utils"},
+    "image-service-jobs": {"systemd", "shadow-utils", "bubblewrap", "e2fsprogs", "qemu-img"},
+    "image-service-toolkit": set[str](),
 }
 RPM = "rpm --force-debian --nodeps"
-LIKE_RHEL = (
+WITH_RPM = (
     "apt-get update && apt-get install --yes --no-install-recommends rpm && rm -r /var/lib/apt/lists"
     " && cp --recursive /srv/python/. /usr && ldconfig"
     " && echo 'disable *' >/usr/lib/systemd/system-preset/99-default-disable.preset"
@@ -73,9 +73,15 @@ def wheels(wheel: Path, toolkit_wheel: Path, tmp_path_factory: pytest.TempPathFa
     return directory
 
 
+@pytest.fixture(scope="module", params=SUITES)
+def debian(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def debs(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(wheels, "debian12", tmp_path_factory.mktemp("debs"))
+def debs(wheels: Path, debian: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(wheels, debian, tmp_path_factory.mktemp("debs"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.name}")
@@ -113,8 +119,10 @@ def test_upgrade_never_replaces_edited_configuration(name: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_packages_are_equal_wherever_they_are_built(debs: Path, wheels: Path, tmp_path: Path) -> None:
-    again = build(wheels, "debian12", tmp_path, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="1")
+def test_packages_are_equal_wherever_they_are_built(
+    debs: Path, debian: str, wheels: Path, tmp_path: Path
+) -> None:
+    again = build(wheels, debian, tmp_path, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="1")
     expected = {path.name: path.read_bytes() for path in debs.iterdir()}
     assert {re.split("_", name)[0] for name in expected} == set(NAMES)
     assert {path.name for path in again.iterdir()} == expected.keys()
@@ -130,16 +138,17 @@ def test_lintian_finds_nothing(debs: Path) -> None:
 
 @pytest.fixture(scope="module")
 def machine(
-    podman: Podman, debs: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory
+    podman: Podman, debs: Path, debian: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
-    """Run a Debian 12 with the packages in /srv/now, and those of a later revision in /srv/later."""
+    """Run a Debian with the packages in /srv/now, and those of a later revision in /srv/later."""
     if os.geteuid() != 0:
         missing("root, without which systemd cannot be PID 1 of a container")
     context = tmp_path_factory.mktemp("context")
     shutil.copytree(debs, context / "files" / "now")
-    later = build(wheels, "debian12", tmp_path_factory.mktemp("later"), REVISION="2")
+    later = build(wheels, debian, tmp_path_factory.mktemp("later"), REVISION="2")
     shutil.copytree(later, context / "files" / "later")
-    with running_machine(podman, "image-service-packages-test", context, "rm -r /var/lib/apt/lists") as found:
+    name, setup = "image-service-packages-test", "rm -r /var/lib/apt/lists"
+    with running_machine(podman, name, context, setup, SUITES[debian]) as found:
         yield found
 
 
@@ -160,8 +169,9 @@ def wait_until_healthy(machine: Machine) -> None:
     wait_until(lambda: machine.status(*HEALTH) == 0, lambda: machine.explain("image-service"))
 
 
-def version_of(machine: Machine, name: str) -> str:
-    return machine.run("dpkg-query", "--show", "--showformat=${Version}", name)
+def check_later_version(machine: Machine, debian: str) -> None:
+    installed = machine.run("dpkg-query", "--show", "--showformat=${Version}", "image-service")
+    assert installed == f"{__version__}-2~{debian.replace('debian', 'deb')}"
 
 
 @pytest.mark.soak
@@ -181,13 +191,13 @@ def test_installed_service_runs_and_health_finds_it(clean: Machine) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_upgrade_restarts_the_service_and_keeps_configuration_and_data(clean: Machine) -> None:
+def test_upgrade_restarts_the_service_and_keeps_configuration_and_data(clean: Machine, debian: str) -> None:
     install(clean, "image-service")
     clean.run("sh", "-c", f"echo LOG_FORMAT=json >>{CONFIGURATION}")
     clean.write(f"{STATE}/kept", "data")
     (before,) = clean.show("image-service", "MainPID")
     install(clean, "image-service", of="later")
-    assert version_of(clean, "image-service") == f"{__version__}-2~deb12"
+    check_later_version(clean, debian)
     wait_until_healthy(clean)
     assert clean.show("image-service", "MainPID") != [before]
     assert clean.run("tail", "--lines=1", CONFIGURATION) == "LOG_FORMAT=json"
@@ -225,7 +235,7 @@ def test_jobs_role_composes_and_its_removal_leaves_the_service(clean: Machine) -
 
 
 @pytest.fixture
-def debs_before(tmp_path: Path) -> Path:
+def debs_before(debian: str, tmp_path: Path) -> Path:
     """Build the packages of the release before this one; skip the test if there is none."""
     git = (needs_client("git"), "-C", str(CHECKOUT))
     tag = subprocess.run(
@@ -245,12 +255,14 @@ def debs_before(tmp_path: Path) -> Path:
     environment["PATH"] = f"{sys.exec_prefix}/bin:{environment['PATH']}"
     for program, *arguments in ((".ci/distributions", checkout, wheels), (".ci/toolkit/build", wheels)):
         subprocess.run([checkout / program, *arguments], check=True, env=environment, capture_output=True)
-    return build(wheels, "debian12", made, checkout)
+    return build(wheels, debian, made, checkout)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_upgrade_from_the_release_before_keeps_data_and_serves(clean: Machine, debs_before: Path) -> None:
+def test_upgrade_from_the_release_before_keeps_data_and_serves(
+    clean: Machine, debian: str, debs_before: Path
+) -> None:
     clean.run("mkdir", "--parents", "/srv/before")
     for deb in debs_before.glob("image-service_*.deb"):
         with deb.open("rb") as file:
@@ -261,26 +273,34 @@ def test_upgrade_from_the_release_before_keeps_data_and_serves(clean: Machine, d
     clean.write(f"{STATE}/kept", "data")
     install(clean, "image-service", of="later")
     wait_until_healthy(clean)
-    assert version_of(clean, "image-service") == f"{__version__}-2~deb12"
+    check_later_version(clean, debian)
     assert clean.run("cat", f"{STATE}/kept") == "data"
 
 
+@pytest.fixture(scope="module", params=RPMS)
+def rpm_system(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def rpms(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(wheels, "el9", tmp_path_factory.mktemp("rpms"))
+def rpms(wheels: Path, rpm_system: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(wheels, rpm_system, tmp_path_factory.mktemp("rpms"))
 
 
 @pytest.fixture
-def rhel(podman: Podman, rpms: Path, wheels: Path, tmp_path: Path) -> Iterator[Machine]:
-    """Run a Debian with rpm, and with RHEL's version of Python and presets; packages as those of Debian."""
+def rpm_machine(
+    podman: Podman, rpms: Path, rpm_system: str, wheels: Path, tmp_path: Path
+) -> Iterator[Machine]:
+    """Run a Debian with rpm, and with the system's Python and presets; packages as those of Debian."""
     if os.geteuid() != 0:
         missing("root, without which systemd cannot be PID 1 of a container")
     files, later = tmp_path / "files", tmp_path / "later"
     later.mkdir()
+    copy_python(RPMS[rpm_system][0], files / "python")
     shutil.copytree(rpms, files / "now")
-    shutil.copytree(build(wheels, "el9", later, REVISION="2"), files / "later")
-    copy_python("3.12", files / "python")
-    with running_machine(podman, "image-service-rpms-test", tmp_path, LIKE_RHEL) as found:
+    shutil.copytree(build(wheels, rpm_system, later, REVISION="2"), files / "later")
+    with running_machine(podman, "image-service-rpms-test", tmp_path, WITH_RPM) as found:
         yield found
 
 
@@ -304,29 +324,34 @@ def copy_python(version: str, directory: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_rpms_run_the_service_and_leave_data_and_configuration(rhel: Machine) -> None:
+def test_rpms_run_the_service_and_leave_data_and_configuration(rpm_machine: Machine, rpm_system: str) -> None:
     """Without what they depend on, for which Debian's packages stand."""
-    rhel.run("sh", "-c", f"{RPM} --install /srv/now/*.rpm")
-    assert rhel.show("image-service", "ActiveState", "UnitFileState") == ["inactive", "disabled"]
-    rhel.run("systemctl", "enable", "--now", "image-service", "image-service-jobs")
-    wait_until_healthy(rhel)
-    rhel.wait_for("image-service-jobs", ActiveState="active")
-    rhel.run("image-toolkit", "--version")
-    rhel.run("sh", "-c", f"echo LOG_FORMAT=json >>{CONFIGURATION}")
-    rhel.write(f"{STATE}/kept", "data")
-    (before,) = rhel.show("image-service", "MainPID")
-    rhel.run("sh", "-c", f"{RPM} --upgrade /srv/later/*.rpm")
-    wait_until_healthy(rhel)
-    assert rhel.show("image-service", "MainPID") != [before]
-    listed = rhel.run("sh", "-c", "rpm --query --all").split()
-    assert sorted(listed) == [f"{name}-{__version__}-2.el9.{platform.machine()}" for name in NAMES]
+    python, suffix = RPMS[rpm_system]
+    release = f"{__version__}-2.{suffix}"
+    rpm_machine.run("sh", "-c", f"{RPM} --install /srv/now/*.rpm")
+    assert rpm_machine.show("image-service", "ActiveState", "UnitFileState") == ["inactive", "disabled"]
+    rpm_machine.run("systemctl", "enable", "--now", "image-service", "image-service-jobs")
+    wait_until_healthy(rpm_machine)
+    rpm_machine.wait_for("image-service-jobs", ActiveState="active")
+    rpm_machine.run("image-toolkit", "--version")
+    rpm_machine.run("sh", "-c", f"echo LOG_FORMAT=json >>{CONFIGURATION}")
+    rpm_machine.write(f"{STATE}/kept", "data")
+    (before,) = rpm_machine.show("image-service", "MainPID")
+    rpm_machine.run("sh", "-c", f"{RPM} --upgrade /srv/later/*.rpm")
+    wait_until_healthy(rpm_machine)
+    assert rpm_machine.show("image-service", "MainPID") != [before]
+    listed = rpm_machine.run("sh", "-c", "rpm --query --all").split()
+    assert sorted(listed) == [f"{name}-{release}.{platform.machine()}" for name in NAMES]
     for name, required in REQUIRED_BY_RPMS.items():
-        assert required <= set(rhel.run("rpm", "--query", "--requires", name).splitlines())
-    rhel.run("sh", "-c", f"{RPM} --erase {' '.join(NAMES)}")
-    assert rhel.show("image-service", "ActiveState") == ["inactive"]
-    assert rhel.status("test", "-e", "/usr/lib/image-service") != 0
-    assert rhel.run("tail", "--lines=1", f"{CONFIGURATION}.rpmsave") == "LOG_FORMAT=json"
-    assert rhel.run("cat", f"{STATE}/kept") == "data"
+        found = set(rpm_machine.run("rpm", "--query", "--requires", name).splitlines())
+        assert required | {f"python{python}"} <= found
+    jobs = rpm_machine.run("rpm", "--query", "--requires", "image-service-jobs")
+    assert f"image-service = {release}" in jobs.splitlines()
+    rpm_machine.run("sh", "-c", f"{RPM} --erase {' '.join(NAMES)}")
+    assert rpm_machine.show("image-service", "ActiveState") == ["inactive"]
+    assert rpm_machine.status("test", "-e", "/usr/lib/image-service") != 0
+    assert rpm_machine.run("tail", "--lines=1", f"{CONFIGURATION}.rpmsave") == "LOG_FORMAT=json"
+    assert rpm_machine.run("cat", f"{STATE}/kept") == "data"
 
 
 @pytest.mark.soak
