@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import attrs
+from twisted.logger import globalLogBeginner
 
 from tests.simulation.blocks import run_blocks
 from tests.simulation.downloads import run_downloads
@@ -49,7 +50,7 @@ def run_replicas(seeds: range, *, is_quiet: bool, processes: int) -> None:
     """Carry out histories of replicas, in several processes."""
     shares = [seeds[start : start + SHARE] for start in range(0, len(seeds), SHARE)]
     seconds = 0.0
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, initializer=_ignore_ended_processes) as pool:
         for outcome in pool.map(partial(run_share, is_quiet=is_quiet), shares):
             seconds += outcome.simulated_seconds
             if outcome.faults:
@@ -59,6 +60,12 @@ def run_replicas(seeds: range, *, is_quiet: bool, processes: int) -> None:
             if len(seeds) == 1:
                 say(outcome.trace)
     say(f"no fault in {len(seeds)} histories of {seconds:,.0f} simulated seconds")
+
+
+def _ignore_ended_processes() -> None:
+    """Print nothing of the coroutines of killed processes, which are collected after their history."""
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False)
+    sys.unraisablehook = lambda _: None
 
 
 def run_share(seeds: range, *, is_quiet: bool) -> Outcome:
