@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
-from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
@@ -71,7 +69,7 @@ def _parse_url(text: str) -> ImageUrl:
 def run(options: argparse.Namespace) -> int:
     """Print the outcomes of the checks; return 1 if one has failed."""
     # Imported here because no other command needs them.
-    from image_service.cli.shared.admin import admin_client  # noqa: PLC0415
+    from image_service.server.admin.client import AdminClient  # noqa: PLC0415
     from image_service.tools.doctor.examination import Examination  # noqa: PLC0415
     from image_service.tools.doctor.requests_seen import ServerView  # noqa: PLC0415
 
@@ -80,15 +78,13 @@ def run(options: argparse.Namespace) -> int:
     width = shutil.get_terminal_size().columns
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show the symbols
-    # Without either, the service of this machine need not be the one that serves the URL.
-    is_known = bool(options.admin or os.environ.get("ADMIN_LISTEN"))
-    admin = admin_client(options) if is_known else None
+    admin = AdminClient(options.admin or "", options.token_file, options.ca_file)
     examination = Examination(
         url=options.url,
         profile=ClientProfile(options.profile) if options.profile else None,
         ca_file=options.ca_file,
         deep=options.deep,
-        fetch_view=partial(ServerView.fetch, admin.get) if admin else None,
+        fetch_view=(lambda: ServerView.fetch(admin.get)) if options.admin else None,
     )
     for outcome in examination.run():
         outcomes.append(outcome)

@@ -41,10 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ignition", type=Path, metavar="FILE", help="the config (default: a greeting)")
     options = parser.parse_args(arguments)
     try:
+        config = json.loads(options.ignition.read_bytes()) if options.ignition else CONFIG
+    except (OSError, ValueError) as error:
+        parser.error(f"--ignition: {error}")
+    try:
         if not BASE.exists():
             tell(f"making {BASE}, a small Linux of this machine's packages")
             make_base()
-        boot_once(options.image, json.loads(options.ignition.read_bytes()) if options.ignition else CONFIG)
+        boot_once(options.image, config)
     except pytest.skip.Exception as missing:
         tell(f"make boot: {missing}; `make deps` installs it")
         return 1

@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS = 300
 EXAMPLES = 3
 """Of each operation when it is fuzzed in `make soak`."""
 PHASES = pytest.mark.parametrize(
-    ("phase", "examples"), [("fuzzing", 1), soaked("fuzzing", EXAMPLES), soaked("coverage", EXAMPLES)]
+    ("phase", "examples"), [("fuzzing", 2), soaked("fuzzing", EXAMPLES), soaked("coverage", EXAMPLES)]
 )
 """With the number of examples of each operation; coverage sends every value of each schema that is near a
 limit, and methods that a path lacks."""

@@ -59,6 +59,8 @@ def _read(file: BaseFile, path: str) -> IsoFile:
     try:
         return IsoFile.read(file, path)
     except BaseImageError as error:
+        if "not an ISO 9660 image" not in error.detail:
+            raise
         raise BaseImageError(f"{error.detail}; image-toolkit inspect describes disk images") from None
 
 

@@ -102,6 +102,7 @@ class Mounts:
         self._coordination = coordination
         self.cache: LruCache[ReaderKey, Mount] = LruCache(MAX_MOUNTS, on_evict=_end)
         self.save_seconds = save_seconds(window_seconds)
+        self._saving = 0  # first writes that are not over
 
     # In this process.
 
@@ -250,9 +251,9 @@ class Mounts:
         """Store the mounts that have read since the last time, and forget those that are over.
 
         Returns:
-            False if one was not stored.
+            False if one was not stored, or is being stored.
         """
-        return await self._save(self.unsaved())
+        return await self._save(self.unsaved()) and not self._saving
 
     def unsaved(self) -> list[Mount]:
         """Return the mounts that have read since they were stored, as stored; forget those that are over."""
@@ -272,11 +273,17 @@ class Mounts:
 
     def _start_saving(self, mount: Mount, saving: Coroutine[Any, Any, object], *bumped: bytes) -> None:
         mount.set_saved(mount.read_at)
+        self._saving += 1
         saved = Deferred.fromCoroutine(saving)
         saved.addErrback(lambda failure: _log.failure("cannot save a mount", failure=failure))
+        saved.addBoth(self._end_saving)
         mount.saving = self._coordination.until_visible(saved, *bumped)
         if mount.saving is not None:
             mount.saving.addCallback(lambda _: setattr(mount, "saving", None))
+
+    def _end_saving(self, result: Any) -> Any:  # noqa: ANN401 - of any first write
+        self._saving -= 1
+        return result
 
     async def _save(self, mounts: list[Mount]) -> bool:
         is_saved = await self._stored.save(

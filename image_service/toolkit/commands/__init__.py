@@ -181,7 +181,8 @@ def _print(report: CallReport, words: Sequence[str], status: int, reason: str | 
 
 
 def _name_program(reason: str) -> str:
-    return _printable(reason if reason.startswith("image-toolkit") else f"image-toolkit: {reason}")
+    is_named = reason.startswith(("image-toolkit", "usage: image-toolkit"))
+    return _printable(reason if is_named else f"image-toolkit: {reason}")
 
 
 def _printable(text: str) -> str:

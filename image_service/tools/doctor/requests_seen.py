@@ -58,7 +58,7 @@ def check_requests(url: ImageUrl, fetch_view: Callable[[], ServerView] | None) -
     (name,) = SEEN_CHECKS
     infra_env = find_infra_env(url)
     if fetch_view is None:
-        return skipped(name, "--admin URL, or ADMIN_LISTEN, names the image service that knows its requests")
+        return skipped(name, "--admin URL asks an image service which requests it has seen")
     if infra_env is None:
         return skipped(name, "the URL names no infra-env; check the URL that a short link was made of")
     try:

@@ -9,6 +9,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from image_service.common.concurrency.coordination import Coordination
@@ -21,7 +22,7 @@ from image_service.server.snapshots.storage.snapshot import Snapshot, SnapshotKe
 from image_service.server.snapshots.versions import Version
 from tests.server.snapshots.memory import MemoryRepository
 from tests.server.snapshots.outcomes import outcome, run_now
-from tests.server.snapshots.pinning import SECRET
+from tests.server.snapshots.pinning import SECRET, FaultyRepository
 
 if TYPE_CHECKING:
     from image_service.core.images.base_image import BaseImage
@@ -285,3 +286,15 @@ def being_read(responses: list[NaiveResponse], now: float) -> Version | None:
     of_version = list(takewhile(lambda each: each.version == responses[-1].version, reversed(responses)))
     is_in_progress = any(not each.is_over or now <= each.read_at + WINDOW for each in of_version)
     return responses[-1].version if is_in_progress else None
+
+
+def test_mount_whose_first_write_is_not_over_is_not_saved() -> None:
+    repository = FaultyRepository(gate=Deferred())
+    archive = SealedRepository(repository, SnapshotCipher(SECRET), run_now, make_clock())  # type: ignore[arg-type]  # has its methods
+    mounts = Mounts(archive.mounts, make_clock(), WINDOW, Coordination())
+    mounts.start_response(READER, ONE)
+    assert outcome(mounts.save()) is False
+    gate, repository.gate = repository.gate, None
+    assert gate is not None
+    gate.callback(None)
+    assert outcome(mounts.save()) is True

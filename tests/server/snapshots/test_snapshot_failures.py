@@ -134,6 +134,21 @@ def test_pause_after_a_missing_slot_prolongs_nothing(pinning: Pinning) -> None:
         pinning.newest()
 
 
+def test_ranges_of_a_failing_image_wait_for_a_slot_once_a_second(
+    pinning: Pinning, logged_failures: LoggedFailures
+) -> None:
+    first = pinning.newest()
+    pinning.clock.advance(TTL)
+    lines_of_failure(pinning, UpstreamError("down"), logged_failures)
+    pinning.clock.advance(RETRY_SECONDS)
+    pinning.upstream.error = UpstreamQueueFull("no slot")
+    assert pinning.newest() is first
+    pinning.upstream.held = []
+    assert outcome(pinning.snapshots.revalidate(first, None)) is None, "without waiting for a slot"
+    pinning.clock.advance(NO_SLOT_SECONDS)
+    assert not Outcome(pinning.snapshots.revalidate(first, None)).has_fired
+
+
 def test_missing_slot_ends_no_grace(pinning: Pinning, logged_failures: LoggedFailures) -> None:
     first = pinning.newest()
     pinning.clock.advance(TTL)

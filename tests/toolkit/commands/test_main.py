@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from image_service.common.command_line.parser import EXIT_USAGE
 from image_service.core.errors import NoRoom, TimedOut, UnusableOutput
 from image_service.toolkit.commands import main
 from image_service.toolkit.workspace import dependencies
@@ -71,6 +72,11 @@ def test_completion_knows_the_verbs(shell: str, capsys: pytest.CaptureFixture[st
     output, _ = capsys.readouterr()
     assert "image-toolkit" in output
     assert "list" in output
+
+
+def test_commands_are_printed_if_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == EXIT_USAGE
+    assert capsys.readouterr().err.startswith("usage: image-toolkit")
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

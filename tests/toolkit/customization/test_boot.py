@@ -47,7 +47,7 @@ exit 0
 """
 
 
-@pytest.mark.soak  # in each run, test_customized_disk_boots_and_the_image_stays boots one
+@pytest.mark.soak  # each run boots a disk with another kernel argument: validation/test_boot.py
 @pytest.mark.parametrize(("sector_bytes", "image_format"), [(512, "raw"), (4096, "raw"), (512, "qcow2")])
 def test_customized_disk_boots_with_config_arguments_and_keyfile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sector_bytes: int, image_format: str

@@ -67,7 +67,7 @@ class Validity:
         is_refused: nothing is served: the state is REFUSED or ENDED.
         refused_at: when it last refused; minus infinity: not to this process.
         failing_since: when it was first asked of those times since its last answer at which it failed.
-        retry_at: not to be asked again before; without a slot, unless nothing may be served unasked.
+        retry_at: not to be asked again before; in NO_SLOT it is if it may not be served unasked.
         error: the latest failure or refusal; None of a refusal: another process knows.
         asking_since: None: it is not being asked.
     """
@@ -120,7 +120,7 @@ class Validity:
         """Record that assisted-service could not be asked; that takes no failure and no refusal back."""
         if self.state is ValidityState.VALIDATED:
             self._enter(ValidityState.NO_SLOT)
-        if self.state is ValidityState.NO_SLOT:
+        if self.state in {ValidityState.NO_SLOT, ValidityState.FAILING}:
             self.retry_at = at + NO_SLOT_SECONDS
 
     def end(self) -> None:
