@@ -85,6 +85,20 @@ def test_log_level_is_shown_and_changed(console: Console) -> None:
     console.check_looks()
 
 
+def test_documents_are_shown_without_a_token(console: Console) -> None:
+    browser = console.browser
+    browser.open(f"{console.site.admin_url}/documents#configuration.md")
+    console.wait_for_text("#document h4", "ADMIN_LISTEN")
+    browser.run("[...document.querySelectorAll('#documents a')].at(-1).click()")
+    console.wait_for_text("#document h2", browser.texts("#documents a")[-1])
+    browser.open(f"{console.site.admin_url}/documents")
+    console.wait_for_text("#document h2", "Status page and API documents")
+    assert "![The page" in browser.find("#document").text  # pictures are not in the package
+    console.check_looks()
+    browser.run("document.querySelector('#document a[href=\"#mounts.md\"]').click()")
+    console.wait_for_text("#document h2", "Mounts: the reads of each client")
+
+
 def test_api_is_shown_for_people(console: Console) -> None:
     browser = console.browser
     console.enter()

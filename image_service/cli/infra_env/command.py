@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.cli.infra_env.kinds import URLS_OF_KINDS
 from image_service.cli.shared.command import parse_web_url
 from image_service.cli.shared.input import parse_input_name
 
@@ -21,15 +22,6 @@ examples:
   image-service infra-env show lab --kind minimal-iso --kind ipxe
   image-service infra-env edit lab --hostname worker-1 --karg console=ttyS0
 """
-
-
-URLS_OF_KINDS = {
-    "iso": {"iso", "iso_sha256", "config_iso"},
-    "minimal-iso": {"minimal_iso", "minimal_iso_sha256"},
-    "ipxe": {"ipxe_script"},
-    "pxe": {"kernel", "initrd", "rootfs"},
-}
-"""Names of an infra-env's URLs, by what ``--kind`` takes."""
 
 
 def add(add_parser: AddParser) -> None:

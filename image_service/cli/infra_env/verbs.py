@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from image_service.cli.infra_env.command import URLS_OF_KINDS
+from image_service.cli.infra_env.kinds import URLS_OF_KINDS
 from image_service.cli.shared.input import STANDARD_INPUT, read_input
 from image_service.common.command_line.parser import printable
 from image_service.core.errors import ConfigurationError, ImageServiceError, InvalidParameter, NotFound
