@@ -45,7 +45,7 @@ function elementsOf(markdown) {
 
 async function draw() {
   const name = listed.has(location.hash.slice(1)) ? location.hash.slice(1) : FIRST;
-  listed.forEach((link, each) => link.toggleAttribute("aria-current", each === name));
+  listed.forEach((link, each) => link.setAttribute("aria-current", each === name ? "page" : "false"));
   const response = await fetch(address(`documents/${name}`));
   problem.hidden = response.ok;
   problem.textContent = response.ok ? "" : `status ${response.status}`;
@@ -53,7 +53,7 @@ async function draw() {
   document.title = `image-service: ${listed.get(name).textContent}`;
   if (location.hash) {
     article.focus();
-    scrollTo(0, article.offsetTop);
+    article.scrollIntoView();
   }
 }
 
