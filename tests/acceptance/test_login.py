@@ -98,6 +98,9 @@ def test_documents_are_shown_without_a_token(console: Console) -> None:
     browser.run("document.querySelector('#document a[href=\"#mounts.md\"]').click()")
     console.wait_for_text("#document h2", "Mounts: the reads of each client")
     assert browser.find("#documents [aria-current=page]").text.startswith("Mounts")
+    browser.run("window.fetch = () => Promise.reject(new Error('no answer'))")
+    browser.run("document.querySelector('#documents a').click()")
+    console.wait_for_text("main > .problem", "alerts.md cannot be shown: no answer")
 
 
 def test_api_is_shown_for_people(console: Console) -> None:

@@ -139,6 +139,16 @@ async def test_kinds_choose_the_urls_that_are_printed(ask: Ask) -> None:
     status, output, errors = await ask("show", "lab", "--kind", "iso", "--json")
     assert (status, errors) == (0, "")
     assert set(json.loads(output)["image_urls"]) == {"iso", "iso_sha256"}
+    await ask("create", "--name", "debian", "--base", "12")
+    status, output, errors = await ask("show", "debian", "--kind", "minimal-iso")
+    assert (status, errors) == (0, "")
+    assert output.splitlines()[1:] == ["images     the base image has none of what --kind names"]
+
+
+def test_kinds_of_a_table_are_refused(run: Run) -> None:
+    result = run("infra-env", "create", "--csv", "rack.csv", "--base", "4.20", "--kind", "iso")
+    assert result.status == 2
+    assert "--kind does not go with --csv" in result.errors
 
 
 @ensure_deferred

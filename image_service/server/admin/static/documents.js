@@ -43,13 +43,24 @@ function elementsOf(markdown) {
   });
 }
 
+async function read(name) {
+  const response = await fetch(address(`documents/${name}`));
+  if (!response.ok) {
+    throw new Error(`status ${response.status}`);
+  }
+  return response.text();
+}
+
 async function draw() {
   const name = listed.has(location.hash.slice(1)) ? location.hash.slice(1) : FIRST;
   listed.forEach((link, each) => link.setAttribute("aria-current", each === name ? "page" : "false"));
-  const response = await fetch(address(`documents/${name}`));
-  problem.hidden = response.ok;
-  problem.textContent = response.ok ? "" : `status ${response.status}`;
-  article.replaceChildren(...(response.ok ? elementsOf(await response.text()) : []));
+  try {
+    article.replaceChildren(...elementsOf(await read(name)));
+    problem.hidden = true;
+  } catch (error) {
+    problem.textContent = `${name} cannot be shown: ${error.message}`;
+    problem.hidden = false;
+  }
   document.title = `image-service: ${listed.get(name).textContent}`;
   if (location.hash) {
     article.focus();

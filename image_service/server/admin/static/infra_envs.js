@@ -186,7 +186,7 @@ async function fields() {
 }
 
 async function send() {
-  const listed = chosenUrls();
+  const listed = kinds.hidden ? null : chosenUrls();
   const given = await fields();
   if (edited !== null) {
     showResult(await request(`${PATH}/${edited.id}`, "PATCH", given), listed);
