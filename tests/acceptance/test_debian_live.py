@@ -11,12 +11,15 @@ import pytest
 from tests.acceptance.boot_iso import EMULATED
 from tests.acceptance.clients import missing, needs_client
 from tests.acceptance.guest import firmware, medium, run_machine
+from tests.acceptance.mount_watcher import list_mounts
 from tests.acceptance.test_live_boot import served
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.soak, pytest.mark.timeout(7200)]
 
 ISO = Path(__file__).parents[2] / ".cache" / "live-build" / "live-image-amd64.hybrid.iso"
 """Built once per checkout: it takes minutes."""
+BOOTED_PERCENT = 10  # of the root file system: the page warns of a machine that is quiet below it
 BOOT_SECONDS = 3000  # an emulated guest starts a whole system
 PACKAGES = "live-boot live-config live-config-systemd systemd-sysv cloud-init zstd"
 CONFIGURATION = [
@@ -75,10 +78,14 @@ def run_live_build(directory: Path, *arguments: str) -> None:
 def test_cloud_init_reads_the_user_data_of_the_medium(
     firmware_name: str, medium_name: str, iso: Path, tmp_path: Path
 ) -> None:
-    options = firmware(firmware_name, tmp_path)
-    with served(iso, tmp_path, "", USER_DATA, ["edited.by=image-service"]) as url:
+    options, listen = firmware(firmware_name, tmp_path), f"127.0.0.1:{free_port()}"
+    with served(iso, tmp_path, "", USER_DATA, ["edited.by=image-service"], ADMIN_LISTEN=listen) as url:
         options = [*options, *medium(medium_name, url), "-m", "1536"]
         console = run_machine(*options, timeout_seconds=BOOT_SECONDS).decode(errors="replace")
+        (mount,) = list_mounts(f"http://{listen}")
+    print(f"rootfs: {mount['rootfs_percent']} %")  # noqa: T201 - docs/mounts.md has it
+    assert mount["stage"] == "root file system"
+    assert mount["rootfs_percent"] > BOOTED_PERCENT
     assert f"{SEEN} on edited\n" in console
     assert "the checksums are right" in console
     assert "ds=nocloud;s=/run/live/medium/nocloud/ edited.by=image-service" in console

@@ -56,16 +56,22 @@ cat /proc/cmdline; dmesg | grep secureboot:; }} > /dev/ttyS0; sleep 1; poweroff 
 
 @contextmanager
 def served(
-    iso: Path, directory: Path, family: str, config: str | Mapping[str, str], arguments: list[str]
+    iso: Path,
+    directory: Path,
+    family: str,
+    config: str | Mapping[str, str],
+    arguments: list[str],
+    **environment: str,
 ) -> Iterator[str]:
     """Serve an ISO with a config; yield the URL of the edited one.
 
     Args:
         family: of the ISO; empty: the one that the service recognizes.
         config: text, or an archive or program in base64.
+        environment: of the service.
     """
     entry = os_image(iso, VERSION) | ({"family": family} if family else {})
-    with run_service(directory, [entry]) as service:
+    with run_service(directory, [entry], environment=environment) as service:
         operations = [{"operation": "append", "value": argument} for argument in arguments]
         fields = {"name": VERSION, "openshift_version": VERSION, "kernel_arguments": operations}
         answer = service.ask_api(INFRA_ENVS, {**fields, "family_config": config})

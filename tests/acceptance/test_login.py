@@ -54,8 +54,8 @@ def test_session_shows_the_page_until_it_ends(console: Console) -> None:
     status = f"{console.site.admin_url}/api/v1/status"
     fields = {"Cookie": f"{cookie['name']}={cookie['value']}"}
     assert fetch(status, headers=fields).status == 200
-    browser.find("#sign-out").click()
-    browser.wait_for(browser.find("#login").is_displayed)
+    browser.find("#sign-out").click()  # loads the page anew, without the elements that were found before
+    browser.wait_for(lambda: browser.run("return document.getElementById('login')?.hidden === false"))
     assert fetch(status, headers=fields).status == 401
     assert TOKEN.encode() not in console.site.service.output
     assert cookie["value"].encode() not in console.site.service.output
@@ -83,6 +83,24 @@ def test_log_level_is_shown_and_changed(console: Console) -> None:
     assert json.loads(status.body)["log_level"] == "debug"
     console.site.service.wait_for("(sets the log level to debug)")
     browser.check_looks()
+
+
+def test_documents_are_shown_without_a_token(console: Console) -> None:
+    browser = console.browser
+    browser.open(f"{console.site.admin_url}/documents#configuration.md")
+    console.wait_for_text("#document h4", "ADMIN_LISTEN")
+    console.check_looks()
+    browser.run("[...document.querySelectorAll('#documents a')].at(-1).click()")
+    console.wait_for_text("#document h2", browser.texts("#documents a")[-1])
+    browser.open(f"{console.site.admin_url}/documents")
+    console.wait_for_text("#document h2", "Status page and API documents")
+    assert "![The page" in browser.find("#document").text  # pictures are not in the package
+    browser.run("document.querySelector('#document a[href=\"#mounts.md\"]').click()")
+    console.wait_for_text("#document h2", "Mounts: the reads of each client")
+    assert browser.find("#documents [aria-current=page]").text.startswith("Mounts")
+    browser.run("window.fetch = () => Promise.reject(new Error('no answer'))")
+    browser.run("document.querySelector('#documents a').click()")
+    console.wait_for_text("main > .problem", "alerts.md cannot be shown: no answer")
 
 
 def test_api_is_shown_for_people(console: Console) -> None:

@@ -123,6 +123,30 @@ def test_sizes_and_qr_codes_are_shown(console: Console) -> None:
     browser.check_looks()
 
 
+def test_result_lists_the_chosen_kinds(console: Console) -> None:
+    browser = console.browser
+    open_form(console)
+    write(console, "name", "kinds")
+    kinds = ("iso", "minimal", "ipxe", "kernel")
+    boxes = [browser.find(f"#infra-env-kinds [value^={kind}]") for kind in kinds]
+    assert all(box.is_selected() for box in boxes)
+    for box in boxes:
+        box.send_keys(Keys.SPACE)
+    console.check_looks()
+    browser.find("#infra-env-form [type=submit]").send_keys(Keys.ENTER)
+    console.wait_for_text("#infra-env-problem", "choose at least one of what the result lists")
+    for box in boxes[1:3]:
+        box.send_keys(Keys.SPACE)
+    submit(console, "Images of kinds")
+    shown = [label.split("\n")[0] for label in browser.texts("#infra-env-urls .label")]
+    commands = ["Download by curl", "Boot by Redfish"]
+    assert shown == ["Minimal ISO", "SHA-256 of the minimal ISO", "iPXE script", *commands]
+    open_form(console)
+    assert all(box.is_selected() for box in boxes)
+    write(console, "table", "name")
+    assert not boxes[0].is_displayed()
+
+
 def test_table_makes_many_images_and_says_what_is_wrong_with_others(console: Console, tmp_path: Path) -> None:
     browser = console.browser
     open_form(console)

@@ -125,6 +125,33 @@ async def test_infra_env_is_made_shown_changed_copied_and_removed(ask: Ask, tmp_
 
 
 @ensure_deferred
+async def test_kinds_choose_the_urls_that_are_printed(ask: Ask) -> None:
+    create = ("create", "--name", "lab", "--base", "4.20")
+    status, output, errors = await ask(*create, "--kind", "minimal-iso", "--kind", "ipxe")
+    assert (status, errors) == (0, "")
+    labels = [line.split("  ")[0] for line in output.splitlines()]
+    assert labels == ["infra-env", "minimal ISO", "its SHA-256", "iPXE script", "download", "boot"]
+    assert "curl -fo minimal.iso http" in output
+    status, output, errors = await ask("show", "lab", "--kind", "pxe")
+    assert (status, errors) == (0, "")
+    labels = [line.split("  ")[0] for line in output.splitlines()]
+    assert labels == ["infra-env", "kernel", "initrd", "rootfs"]
+    status, output, errors = await ask("show", "lab", "--kind", "iso", "--json")
+    assert (status, errors) == (0, "")
+    assert set(json.loads(output)["image_urls"]) == {"iso", "iso_sha256"}
+    await ask("create", "--name", "debian", "--base", "12")
+    status, output, errors = await ask("show", "debian", "--kind", "minimal-iso")
+    assert (status, errors) == (0, "")
+    assert output.splitlines()[1:] == ["images     the base image has none of what --kind names"]
+
+
+def test_kinds_of_a_table_are_refused(run: Run) -> None:
+    result = run("infra-env", "create", "--csv", "rack.csv", "--base", "4.20", "--kind", "iso")
+    assert result.status == 2
+    assert "--kind does not go with --csv" in result.errors
+
+
+@ensure_deferred
 async def test_refusals_name_the_fault_and_no_content(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

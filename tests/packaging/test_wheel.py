@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 VERSION = f"image-service {__version__}\n"
 PLUGIN = "twisted/plugins/image_service_plugin.py"
 EXAMPLES = [path for path in (CHECKOUT / "conf").iterdir() if path.is_file()]
+DOCUMENTS = list((CHECKOUT / "docs").glob("*.md"))
 STATUS_PAGE = list((CHECKOUT / "image_service/server/admin/static").iterdir())
 
 
@@ -44,6 +45,7 @@ def test_wheel_holds_the_files_that_are_no_modules(contents: set[str]) -> None:
             for name in ("initrd.service", "static-network.sh", "system.service")
         ),
         *(f"image_service/examples/{path.name}" for path in EXAMPLES),
+        *(f"image_service/documents/{path.name}" for path in DOCUMENTS),
         *(f"image_service/server/admin/static/{path.name}" for path in STATUS_PAGE),
     }
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from image_service.cli.infra_env.kinds import URLS_OF_KINDS
 from image_service.cli.shared.command import parse_web_url
 from image_service.cli.shared.input import parse_input_name
 
@@ -18,7 +19,7 @@ examples:
   image-service infra-env create --name lab --base 4.20 --ignition config.ign --ssh-key ~/.ssh/id_ed25519.pub
   image-service infra-env create --name lab --base 4.20 --butane config.bu --static-network network.yaml
   image-service infra-env create --csv rack7.csv --base 4.20 --ssh-key ~/.ssh/id_ed25519.pub
-  image-service infra-env show lab --json
+  image-service infra-env show lab --kind minimal-iso --kind ipxe
   image-service infra-env edit lab --hostname worker-1 --karg console=ttyS0
 """
 
@@ -63,6 +64,14 @@ def add(add_parser: AddParser) -> None:
                 help="register one for each line; the first one names columns as options are named: name,"
                 " base, arch, hostname, ignition, butane, config, ssh_key, karg, and network with mac; - is"
                 " standard input",
+            )
+        if verb in {"create", "show", "edit", "copy"}:
+            declared.add_argument(
+                "--kind",
+                choices=list(URLS_OF_KINDS),
+                action="append",
+                dest="kinds",
+                help="print the URLs of these images alone; repeatable; pxe is kernel, initrd and rootfs",
             )
         if verb != "delete":
             declared.add_argument("--json", action="store_true", help="print JSON")
@@ -151,6 +160,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the verb; return the exit status."""
     if options.verb == "create" and options.csv is None and None in {options.name, options.base}:
         options.refuse("create needs --name and --base, or --csv")
+    if options.csv is not None and options.kinds:
+        options.refuse("--kind does not go with --csv, which prints the ISOs, or with --json all URLs")
     # Imported here because no other command needs them.
     from image_service.cli.infra_env.verbs import VERBS  # noqa: PLC0415
 

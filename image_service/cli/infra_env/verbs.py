@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from image_service.cli.infra_env.kinds import URLS_OF_KINDS
 from image_service.cli.shared.input import STANDARD_INPUT, read_input
 from image_service.common.command_line.parser import printable
 from image_service.core.errors import ConfigurationError, ImageServiceError, InvalidParameter, NotFound
@@ -217,14 +218,20 @@ def _read_coreos_config(options: argparse.Namespace) -> str | None:
 
 def _print(body: bytes, options: argparse.Namespace) -> None:
     infra_env = json.loads(body)
+    urls = infra_env["image_urls"]
+    if options.kinds:
+        listed = {name for kind in options.kinds for name in URLS_OF_KINDS[kind]}
+        urls = infra_env["image_urls"] = {name: url for name, url in urls.items() if name in listed}
     if options.json:
         _write(json.dumps(infra_env, indent=2))
         return
-    urls = infra_env["image_urls"]
     rows = [("infra-env", f"{infra_env['name']} ({infra_env['id']})")]
     rows += [(_LABELS[name], url) for name, url in urls.items() if name in _LABELS]
-    rows.append(("download", f"curl -fo full.iso {quote(urls['iso'])}"))
-    rows.append(("boot", f"image-service boot {quote(urls['iso'])} --redfish BMC"))
+    if not urls:
+        rows.append(("images", "the base image has none of what --kind names"))
+    if medium := urls.get("iso") or urls.get("minimal_iso"):
+        rows.append(("download", f"curl -fo {medium.rpartition('/')[2]} {quote(medium)}"))
+        rows.append(("boot", f"image-service boot {quote(medium)} --redfish BMC"))
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         _write(f"{label.ljust(width)}  {printable(value)}")

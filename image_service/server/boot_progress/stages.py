@@ -135,7 +135,9 @@ class BootMap:
             found.append(begun)
             if ended is not None and stop >= area_stop:
                 found.append(ended)
-            if begun is Touch.ROOTFS and start - area_start >= MAX_READ_AHEAD_BYTES:
+            # A block that ends behind the root file system may be read for the file there.
+            is_whole = begun is Touch.ROOTFS and block_stop <= area_stop
+            if is_whole and start - area_start >= MAX_READ_AHEAD_BYTES:
                 found.append(Touch.ROOTFS_INSIDE)
         return found
 

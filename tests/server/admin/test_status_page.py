@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -15,6 +16,7 @@ from image_service.server.web_api.router import ApiRouter
 from tests.pytwisted import ensure_deferred
 
 STATIC = Path(image_service.server.admin.__file__).with_name("static")
+DOCUMENTS = sorted((Path(__file__).parents[3] / "docs").glob("*.md"))
 FILES = sorted(file.name for file in STATIC.iterdir())
 
 
@@ -24,7 +26,7 @@ def references(text: str) -> list[str]:
 
 
 @ensure_deferred
-@pytest.mark.parametrize("page", ["index.html", "jobs.html", "api.html"])
+@pytest.mark.parametrize("page", ["index.html", "jobs.html", "api.html", "documents.html"])
 async def test_page_is_html_with_a_strict_policy(page: str) -> None:
     response = await ApiRouter(page_files(page)).respond(ApiRequest("GET", "/"))
     assert response.content_type == "text/html; charset=utf-8"
@@ -34,8 +36,20 @@ async def test_page_is_html_with_a_strict_policy(page: str) -> None:
 
 
 def test_other_pages_are_not_there() -> None:
-    assert {path for path in page_files() if "." not in path} == {"/", "/api"}
+    assert {path for path in page_files() if "." not in path} == {"/", "/api", "/documents"}
     assert not [path for path in page_files("jobs.html") if path.endswith(".html")]
+
+
+@ensure_deferred
+async def test_page_of_the_documents_lists_each_by_its_title() -> None:
+    router = ApiRouter(page_files())
+    page = (await router.respond(ApiRequest("GET", "/documents"))).body.decode()
+    listed = dict(re.findall(r'<a href="#([a-z0-9-]+\.md)">(.+)</a>', page))
+    assert listed.keys() == {path.name for path in DOCUMENTS} - {"index.md"}
+    for name, title in listed.items():
+        document = await router.respond(ApiRequest("GET", f"/documents/{name}"))
+        assert document.content_type == "text/markdown; charset=utf-8"
+        assert document.body.decode().startswith(f"# {unescape(title)}\n")
 
 
 @pytest.mark.parametrize("name", FILES)

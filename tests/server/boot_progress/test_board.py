@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from image_service.core.families.iso_layout import BootPart
+from image_service.core.images.boot_areas import BootArea
 from image_service.server.boot_progress import board
 from image_service.server.boot_progress.board import KEEP_SECONDS
 from image_service.server.boot_progress.clients import DOCTOR
@@ -138,6 +139,18 @@ def test_initrd_loaded_in_a_block_with_ignition_is_not_ignition_yet(site: Site) 
     client.boot_until_ignition(GRUB_BLOCK)
     site.now += 2
     assert site.mount()["stage"] == "initrd"
+
+
+def test_kernel_loaded_in_a_block_with_the_end_of_the_root_file_system_is_not_that_yet(site: Site) -> None:
+    """As GRUB does from an ISO of live-build, where the root file system ends within the block."""
+    end = part(BootPart.KERNEL).start + 2048
+    moved = {
+        BootPart.ROOTFS: BootArea(BootPart.ROOTFS, part(BootPart.ROOTFS).start, end),
+        BootPart.KERNEL: BootArea(BootPart.KERNEL, end, part(BootPart.KERNEL).stop),
+    }
+    client = site.client(iso([moved.get(area.part, area) for area in AREAS]))
+    client.read_part(BootPart.KERNEL, GRUB_BLOCK)
+    assert site.mount()["stage"] == "kernel"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ const CONFIGS = new Set(["ignition_config_override", "family_config"]);
 const SIZED = new Set(["iso", "config_iso", "minimal_iso", "kernel", "initrd", "rootfs"]);
 const SIZE_MS = 2_000; // between two requests for the size of an image that is being made
 const LINKED = new Set(["iso", "minimal_iso", "ipxe_script", "initrd"]);
-const CHECKED = new Set(["iso", "minimal_iso"]);
+const MEDIA = new Set(["iso", "minimal_iso"]);
 const LABELS = {
   iso: "ISO",
   iso_sha256: "SHA-256 of the ISO",
@@ -35,6 +35,7 @@ const find = (id) => document.getElementById(id);
 const form = find("infra-env-form");
 const { name, base, hostname, config, ssh_keys: keys, kernel_arguments: kargs, clear } = form.elements;
 const { keyfiles, networks, table: machines, table_files: machineFiles } = form.elements;
+const kinds = find("infra-env-kinds");
 const problem = find("infra-env-problem");
 const result = find("infra-env-result");
 const told = find("infra-env-copied");
@@ -50,7 +51,7 @@ function tell(target, error) {
 /** Empty the form, and with it all that may be secret. */
 function forget() {
   form.reset();
-  name.required = true;
+  expectTable(false);
   problem.hidden = true;
   checks.forEach((check) => check.forget());
 }
@@ -135,7 +136,22 @@ const checks = [configCheck, networksCheck, tableCheck];
 
 base.addEventListener("change", configCheck.check);
 find("config-file").addEventListener("change", ({ target }) => target.files.length && configCheck.load(target.files[0]));
-machines.addEventListener("input", () => { name.required = !machines.value.trim(); });
+machines.addEventListener("input", () => expectTable(machines.value.trim() !== ""));
+
+/** Ask for what the result needs: a table has names of its own, and its result lists the ISOs alone. */
+function expectTable(isTable) {
+  name.required = !isTable;
+  kinds.hidden = isTable;
+}
+
+/** Return the names of the URLs that the result lists. */
+function chosenUrls() {
+  const chosen = [...kinds.querySelectorAll(":checked")];
+  if (!chosen.length) {
+    throw new Error("choose at least one of what the result lists");
+  }
+  return new Set(chosen.flatMap(({ value }) => value.split(" ")));
+}
 
 // Sending
 
@@ -170,9 +186,10 @@ async function fields() {
 }
 
 async function send() {
+  const listed = kinds.hidden ? null : chosenUrls();
   const given = await fields();
   if (edited !== null) {
-    showResult(await request(`${PATH}/${edited.id}`, "PATCH", given));
+    showResult(await request(`${PATH}/${edited.id}`, "PATCH", given), listed);
   } else if (machines.value.trim()) {
     if (!given.name) {
       delete given.name;
@@ -180,7 +197,7 @@ async function send() {
     const title = await makeTable(machines.value, machineFiles.files, given);
     show(title, []);
   } else {
-    showResult(await request(PATH, "POST", given));
+    showResult(await request(PATH, "POST", given), listed);
   }
 }
 
@@ -240,7 +257,7 @@ function urlItem(infraEnv, kind, url) {
   if (SIZED.has(kind)) {
     showSize(size, url);
   }
-  if (CHECKED.has(kind)) {
+  if (MEDIA.has(kind)) {
     item.append(...examinationOf(label, url));
   }
   if (LINKED.has(kind)) {
@@ -281,15 +298,22 @@ function show(title, items) {
   find("infra-env-result-title").focus();
 }
 
-function showResult(infraEnv) {
-  const urls = Object.entries(infraEnv.image_urls);
-  const { iso } = infraEnv.image_urls;
+/** Show the URLs of an infra-env's images, those in `listed` alone if it is given. */
+function showResult(infraEnv, listed = null) {
+  const urls = Object.entries(infraEnv.image_urls).filter(([kind]) => listed?.has(kind) ?? true);
+  const items = urls.map(([kind, url]) => urlItem(infraEnv, kind, url));
+  const [, medium] = urls.find(([kind]) => MEDIA.has(kind)) ?? [];
+  if (medium) {
+    items.push(
+      commandItem("Download by curl", `curl -fo ${medium.split("/").at(-1)} '${medium}'`),
+      commandItem("Boot by Redfish", `image-service boot '${medium}' --redfish BMC`),
+    );
+  }
+  if (!items.length) {
+    items.push(element("li", "", "The base image has none of what was chosen."));
+  }
   find("infra-env-rows").hidden = true;
-  show(`Images of ${infraEnv.name}`, [
-    ...urls.map(([kind, url]) => urlItem(infraEnv, kind, url)),
-    commandItem("Download by curl", `curl -fo full.iso '${iso}'`),
-    commandItem("Boot by Redfish", `image-service boot '${iso}' --redfish BMC`),
-  ]);
+  show(`Images of ${infraEnv.name}`, items);
 }
 
 // The table
