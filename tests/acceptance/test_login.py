@@ -89,7 +89,7 @@ def test_documents_are_shown_without_a_token(console: Console) -> None:
     browser = console.browser
     browser.open(f"{console.site.admin_url}/documents#configuration.md")
     console.wait_for_text("#document h4", "ADMIN_LISTEN")
-    console.check_looks()
+    console.browser.check_looks()
     browser.run("[...document.querySelectorAll('#documents a')].at(-1).click()")
     console.wait_for_text("#document h2", browser.texts("#documents a")[-1])
     browser.open(f"{console.site.admin_url}/documents")

@@ -132,7 +132,7 @@ def test_result_lists_the_chosen_kinds(console: Console) -> None:
     assert all(box.is_selected() for box in boxes)
     for box in boxes:
         box.send_keys(Keys.SPACE)
-    console.check_looks()
+    console.browser.check_looks()
     browser.find("#infra-env-form [type=submit]").send_keys(Keys.ENTER)
     console.wait_for_text("#infra-env-problem", "choose at least one of what the result lists")
     for box in boxes[1:3]:
