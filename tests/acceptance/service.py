@@ -40,6 +40,8 @@ ONE_ATTEMPT = {"DOWNLOAD_RETRY_MIN": "10000", "DOWNLOAD_RETRY_MAX": "10000"}
 """Settings with which a base image whose download fails stays so until a test ends."""
 
 _TIMEOUT_SECONDS = 300
+SEVERAL = 10
+"""Requests, of which each serving process gets one, probably: they know a base image a moment apart."""
 _POLL_SECONDS = 0.05
 _MOMENTARY = {503, 504}
 """The statuses of refusals after which clients ask again."""
@@ -260,7 +262,7 @@ def run_service(  # noqa: PLR0913 - all but two have defaults
             certificate.ca if certificate else None,
         )
         try:
-            _wait_until_up(service, probe)
+            _wait_until_up(service, probe, 1 if variables.get("WORKERS", "1") == "1" else SEVERAL)
             yield service
             process.terminate()
             assert process.wait(_TIMEOUT_SECONDS) == ends_with, service.output.decode()
@@ -284,16 +286,16 @@ def _tls_variables(certificate: Certificate | None) -> Mapping[str, str]:
     return {"HTTPS_KEY_FILE": str(certificate.key), "HTTPS_CERT_FILE": str(certificate.chain)}
 
 
-def _wait_until_up(service: Service, probe: str) -> None:
+def _wait_until_up(service: Service, probe: str, times: int) -> None:
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while not _is_up(service, probe):
+    while not _is_up(service, probe, times):
         if service.process.poll() is not None or time.monotonic() > deadline:
             pytest.fail(f"{probe} does not answer 200:\n{service.output.decode()}", pytrace=False)
         time.sleep(_POLL_SECONDS)
 
 
-def _is_up(service: Service, probe: str) -> bool:
+def _is_up(service: Service, probe: str, times: int) -> bool:
     try:
-        return service.get(probe).status == 200
+        return all(service.get(probe).status == 200 for _ in range(times))
     except ConnectionRefusedError:
         return False

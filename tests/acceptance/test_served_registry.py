@@ -49,7 +49,7 @@ def repository(service: Service) -> str:
 
 @pytest.fixture(scope="module")
 def image(service: Service, repository: str) -> bytes:
-    return service.get(f"/{repository}").body
+    return service.get_image(f"/{repository}").body
 
 
 def reference(service: Service, repository: str) -> str:
