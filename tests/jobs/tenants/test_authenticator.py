@@ -6,8 +6,11 @@ import hmac
 import json
 import re
 import time
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
+import attrs
+import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from twisted.internet.defer import Deferred
@@ -21,6 +24,8 @@ from image_service.settings.jobs.tenants import AccessRule
 from tests.jobs.tenants.tokens import EC, ED25519, RSA, STRANGER, Issuer, key_set
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
+
     from image_service.jobs.tenants.authenticator import Authenticator
     from image_service.jobs.tenants.keys import SigningKey
 
@@ -211,3 +216,84 @@ def test_worker_of_this_service_is_an_operator(*, is_local: bool) -> None:
 
 def test_without_jwt_everyone_is_the_operator() -> None:
     assert authenticate(OpenAuthenticator(), None) == Principal("", is_operator=True)
+
+
+@attrs.frozen
+class OtherClock:
+    """In place of PyJWT's `datetime`."""
+
+    seconds: float
+
+    def now(self, tz: tzinfo) -> datetime:
+        return datetime.fromtimestamp(self.seconds, tz)
+
+
+class ChangingKeys(Keys):
+    """Keys that may be taken away, and how often a token was verified with one."""
+
+    def __init__(self) -> None:
+        self.keys = KeySet.parse(key_set(RSA))
+
+    async def find(self, key_id: str | None, algorithm: str) -> SigningKey | None:
+        return self.keys.find(key_id, algorithm)
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens whose signatures were verified."""
+    tokens: list[str] = []
+    decode = jwt.decode
+
+    def recorded(token: str, *arguments: Any, **options: Any) -> Any:
+        tokens.append(token)
+        return decode(token, *arguments, **options)
+
+    monkeypatch.setattr(jwt, "decode", recorded)
+    return tokens
+
+
+def test_signature_is_verified_once(verified: list[str]) -> None:
+    keys, rules = ChangingKeys(), [[AccessRule("rh-org-id", re.compile("^4[0-9]$"))]]
+    subject = JwtAuthenticator(keys, lambda: AccessList(rules[0], ("rh-org-id",)), None, None, OPERATOR_TOKEN)
+    one, other = RSA.token(), RSA.token(sub="another")
+    for token in (one, other, one, one, other):
+        assert authenticate(subject, token) == Principal("org-42")
+    assert verified == [one, other]
+    rules[0] = [AccessRule("rh-org-id", re.compile("^5[0-9]$"))]
+    with pytest.raises(Forbidden):
+        authenticate(subject, one)
+
+
+def test_token_is_verified_again_after_a_change_of_the_keys(verified: list[str]) -> None:
+    keys = ChangingKeys()
+    subject = JwtAuthenticator(keys, lambda: AccessList(None, ("rh-org-id",)), None, None, OPERATOR_TOKEN)
+    token = RSA.token()
+    assert authenticate(subject, token) == Principal("org-42")
+    keys.keys = KeySet.parse(key_set(RSA))
+    assert authenticate(subject, token) == Principal("org-42")
+    assert verified == [token, token]
+    keys.keys = KeySet.parse(key_set(EC))
+    with pytest.raises(Unauthorized, match="unknown key"):
+        authenticate(subject, token)
+
+
+@pytest.mark.parametrize(
+    ("claims", "seconds", "reason"),
+    [
+        ({"exp": 100}, 111, "has expired"),
+        ({"exp": 1000, "nbf": 0}, -11, "not valid yet"),
+        ({"exp": 1000, "iat": 0}, -11, "not valid yet"),
+    ],
+    ids=["exp", "nbf", "iat"],
+)
+def test_times_of_a_known_token_are_compared_with_each_request(
+    claims: dict[str, int], seconds: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = int(time.time())
+    times: dict[str, Any] = {name: now + value for name, value in claims.items()}
+    subject, token = authenticator(), RSA.token(**times)
+    assert authenticate(subject, token) == Principal("org-42")
+    monkeypatch.setattr(time, "time", lambda: now + seconds)
+    monkeypatch.setattr("jwt.api_jwt.datetime", OtherClock(now + seconds))
+    with pytest.raises(Unauthorized, match=reason):
+        authenticate(subject, token)
