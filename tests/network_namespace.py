@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.clients import needs_client
+from tests.acceptance.clients import missing, needs_client
 from tests.fork_server import OWN_NAMESPACE, enter_network
 from tests.forks import NAMESPACES
 
@@ -33,12 +33,14 @@ def inside_network(namespace: Path) -> Iterator[None]:
 def running_network(*addresses: str) -> Iterator[str]:
     """Make a network namespace, move this thread into it, and return its name, until the block ends.
 
-    Where this machine permits none, the test is skipped.
+    Only root can make it: the test is skipped for other users.
 
     Args:
         addresses: of IPv4 in it; the first one is that of the default route.
     """
     needs_client("ip")
+    if os.geteuid() != 0:
+        pytest.skip("root, who alone can make a network namespace")
     name = f"isa{os.getpid()}"
     with ExitStack() as stack:
         try:
@@ -50,7 +52,7 @@ def running_network(*addresses: str) -> Iterator[str]:
             change_network(name, f"route add default dev lo src {addresses[0]}")
             stack.enter_context(inside_network(NAMESPACES / name))
         except (OSError, subprocess.CalledProcessError):
-            pytest.skip("this user or machine may not make network namespaces")
+            missing("ip: this machine permits no network namespace")
         yield name
 
 

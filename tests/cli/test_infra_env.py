@@ -142,7 +142,7 @@ async def test_kinds_choose_the_urls_that_are_printed(ask: Ask) -> None:
     await ask("create", "--name", "debian", "--base", "12")
     status, output, errors = await ask("show", "debian", "--kind", "minimal-iso")
     assert (status, errors) == (0, "")
-    assert output.splitlines()[1:] == ["images     the base image has none of what --kind names"]
+    assert output.splitlines()[1:] == ["images     the base image has no image of the given --kind"]
 
 
 def test_kinds_of_a_table_are_refused(run: Run) -> None:

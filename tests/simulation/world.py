@@ -164,7 +164,7 @@ class World:
     # The end.
 
     def _end(self) -> None:
-        """Check that every replica serves what is new, and leaves nothing."""
+        """Check that each replica serves the newest config, stops, and leaves no claim."""
         self.events.record("-- the end")
         self._heal()
         for infra_env in self.assisted.infra_envs.values():

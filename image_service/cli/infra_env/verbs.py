@@ -228,7 +228,7 @@ def _print(body: bytes, options: argparse.Namespace) -> None:
     rows = [("infra-env", f"{infra_env['name']} ({infra_env['id']})")]
     rows += [(_LABELS[name], url) for name, url in urls.items() if name in _LABELS]
     if not urls:
-        rows.append(("images", "the base image has none of what --kind names"))
+        rows.append(("images", "the base image has no image of the given --kind"))
     if medium := urls.get("iso") or urls.get("minimal_iso"):
         rows.append(("download", f"curl -fo {medium.rpartition('/')[2]} {quote(medium)}"))
         rows.append(("boot", f"image-service boot {quote(medium)} --redfish BMC"))

@@ -21,7 +21,7 @@ class ProgressBar:
     Args:
         total: bytes; None: not known yet, and nothing is shown.
         stream: None: standard error.
-        phase: what is done, where one bar follows another; empty: it is not shown.
+        phase: its name is shown behind the figures; empty: the command has one phase.
     """
 
     def __init__(

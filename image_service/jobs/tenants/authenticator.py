@@ -69,7 +69,7 @@ class OpenAuthenticator:
 
 @attrs.frozen
 class VerifiedToken:
-    """What is known of a token whose signature was verified with a key.
+    """The claims of a token, and the key that has verified its signature.
 
     Args:
         begins: seconds since the epoch from which on the claims are valid, with the leeway.

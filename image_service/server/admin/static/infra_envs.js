@@ -310,7 +310,7 @@ function showResult(infraEnv, listed = null) {
     );
   }
   if (!items.length) {
-    items.push(element("li", "", "The base image has none of what was chosen."));
+    items.push(element("li", "", "The base image has no image of the chosen kinds."));
   }
   find("infra-env-rows").hidden = true;
   show(`Images of ${infraEnv.name}`, items);

@@ -67,7 +67,7 @@ class Validity:
         is_refused: nothing is served: the state is REFUSED or ENDED.
         refused_at: when it last refused; minus infinity: not to this process.
         failing_since: when it was first asked of those times since its last answer at which it failed.
-        retry_at: not to be asked again before; in NO_SLOT it is if it may not be served unasked.
+        retry_at: assisted-service is not asked before, unless nothing may be served without its answer.
         error: the latest failure or refusal; None of a refusal: another process knows.
         asking_since: None: it is not being asked.
     """
