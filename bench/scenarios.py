@@ -53,6 +53,8 @@ _RANGE_TARGETS = {
     ("https", 64, 16): 0.6,
 }
 """Throughput by scheme, KiB and connections."""
+_RANGE_CPU_TARGETS = {("http", 2): 1.8, ("http", 64): 1.8, ("https", 64): 1.5}
+"""CPU by scheme and KiB."""
 _WHOLE_TARGETS = {("http", 4): 1.0, ("https", 4): 0.9}
 
 
@@ -64,7 +66,7 @@ def _whole_image(scheme: str, clients: int) -> Comparison:
         partial(_generate_whole, clients),
         counts_bytes=True,
         throughput_target=_at_least(target),
-        cpu_target=Target(at_most=1.0) if target and scheme == "http" else Target(),
+        cpu_target=Target(at_most=1.0) if scheme == "http" else Target(),
     )
 
 
@@ -74,6 +76,7 @@ def _ranges(scheme: str, kibibytes: int, connections: int) -> Comparison:
         scheme,
         partial(_generate_ranges, connections, kibibytes * _KIB),
         throughput_target=_at_least(_RANGE_TARGETS.get((scheme, kibibytes, connections))),
+        cpu_target=_at_most(_RANGE_CPU_TARGETS.get((scheme, kibibytes))),
     )
 
 
@@ -120,6 +123,10 @@ def _at_least(target: float | None) -> Target:
     return Target() if target is None else Target(at_least=target)
 
 
+def _at_most(target: float | None) -> Target:
+    return Target() if target is None else Target(at_most=target)
+
+
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
@@ -132,11 +139,18 @@ SCENARIOS: Sequence[Comparison | Study] = (
         lambda url, _file_bytes, _seconds: download(url),
         counts_bytes=True,
         prepare=drop_from_page_cache,
+        cpu_target=_at_most(1.3),
     ),
     *(_ranges("http", size, connections) for size in (2, 64, 1024) for connections in (1, 16, 256)),
     _ranges("https", 64, 16),
-    Comparison("HTTP, a BMC's mount", "http", _generate_mount, preferred_url=MOUNT),
-    Comparison("HTTP, HEAD, 16 connections", "http", _generate_heads),
+    Comparison(
+        "HTTP, a BMC's mount",
+        "http",
+        _generate_mount,
+        preferred_url=MOUNT,
+        throughput_target=_at_least(0.75),
+    ),
+    Comparison("HTTP, HEAD, 16 connections", "http", _generate_heads, cpu_target=_at_most(4.0)),
     Study(
         f"first request of an infra-env, {CONFIG_KIB} KiB of Ignition config",
         partial(study_first_requests, infra_envs=200),

@@ -53,6 +53,8 @@ IMAGE = {"openshift_version": "4.17", "cpu_architecture": "x86_64", "version": "
 BASE_MEGABYTES = 100
 SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}}
 ROOM = {"imagesGiB": 1, "remoteGiB": 1, "snapshotsGiB": 1}
+CONNECTIONS = 5 * 1 * 2 * 3
+"""Of PostgreSQL in an update: those of docs/kubernetes.md for three replicas of one serving process."""
 LOADTEST = (sys.executable, "-m", "image_service.cli", "loadtest")
 HUNG_SECONDS = 60
 
@@ -373,6 +375,8 @@ def test_update_under_load_loses_no_request(installed: Site, tmp_path: Path) -> 
     with loaded(installed, tmp_path, "--duration=60s"):
         installed.helm("upgrade", f"--set=image.tag={VERSIONS[1]}")
         installed.rolled_out()
+    print(f"most connections of PostgreSQL until then: {installed.database.most}")  # noqa: T201 - same
+    assert 0 < installed.database.most <= CONNECTIONS
     after = {pod["metadata"]["name"] for pod in ready(installed)}
     assert len(after) == 3
     assert not before & after

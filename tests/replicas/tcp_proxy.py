@@ -20,9 +20,13 @@ class TcpProxy:
     Args:
         address: where it listens, on any port.
         server: host and port.
+
+    Attributes:
+        most: connections that it has passed on at a time.
     """
 
     def __init__(self, address: str, server: tuple[str, int]) -> None:
+        self.most = 0
         self._server = server
         self._is_cut = False
         self._passing = threading.Event()
@@ -94,6 +98,7 @@ class TcpProxy:
             if self._is_cut:
                 raise ConnectionAbortedError
             self._open.add(connection)
+            self.most = max(self.most, len(self._open) // 2)
         try:
             yield
         finally:
