@@ -125,7 +125,7 @@ class LoadClient:
                 if self._connection.first_byte_at is None:
                     self._state.record_unanswered()
                 else:
-                    self._record_first_byte(self._connection.first_byte_at)
+                    self._record_first_byte(self._connection)
             self._disconnect()
 
     def check_timeout(self) -> None:
@@ -225,14 +225,17 @@ class LoadClient:
         finished_at = self._state.clock()
         record = self._state.counters.record_duration
         record(Timing.REQUEST, finished_at - self._started_at)
-        self._record_first_byte(connection.first_byte_at or finished_at)
+        self._record_first_byte(connection)
         if timing is not None:
             record(timing, finished_at - self._started_at)
 
-    def _record_first_byte(self, at: float) -> None:
-        self._state.counters.record_duration(Timing.FIRST_BYTE, at - self._started_at)
+    def _record_first_byte(self, connection: ClientConnection) -> None:
+        seconds = (connection.first_byte_at or self._state.clock()) - self._started_at
+        record = self._state.counters.record_duration
+        record(Timing.FIRST_BYTE, seconds)
+        record(Timing.OWN_WAIT, connection.own_wait_seconds)
         if self._is_first:
-            self._state.counters.record_duration(Timing.FIRST_REQUEST, at - self._started_at)
+            record(Timing.FIRST_REQUEST, seconds)
 
     async def _send(
         self,

@@ -113,9 +113,8 @@ class ComposeLoadClient(LoadClient):
         receiver = _JsonReceiver()
         connection, head = await self._send(target, request, receiver, due, head=False)
         document = receiver.parse(head)
-        finished_at = self._state.clock()
-        self._state.counters.record_duration(Timing.REQUEST, finished_at - self._started_at)
-        self._record_first_byte(connection.first_byte_at or finished_at)
+        self._state.counters.record_duration(Timing.REQUEST, self._state.clock() - self._started_at)
+        self._record_first_byte(connection)
         return document
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 SLOW_RECEIVE_BUFFER_BYTES = 32 * 1024
 """Of a client with a byte rate, so that unread bytes stay with the server and not with its own kernel."""
+
+# struct tcp_info of linux/tcp.h, up to tcpi_last_data_recv: milliseconds since the latest data arrived.
+_LAST_DATA_RECEIVED = struct.Struct("=52xI")
 
 
 class RequestFailed(Exception):
@@ -73,7 +77,8 @@ class ClientConnection(protocol.Protocol):
 
     Attributes:
         ready: fires when requests can be sent; fails with RequestFailed.
-        first_byte_at: when the first byte of the latest response arrived; None: not yet.
+        first_byte_at: when the first byte of the latest response arrived; None: it has not been read yet.
+        own_wait_seconds: for which it then waited for this client to read it, which is busy with others.
     """
 
     transport: ClientTransport
@@ -89,6 +94,7 @@ class ClientConnection(protocol.Protocol):
     ) -> None:
         self.ready: Deferred[ClientConnection] = Deferred(lambda _: self.close())
         self.first_byte_at: float | None = None
+        self.own_wait_seconds = 0.0
         self._reactor = reactor
         self._clock = clock
         self._count_content = count_content
@@ -159,12 +165,13 @@ class ClientConnection(protocol.Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Receive bytes of a response."""
-        now = self._active_at = self._clock()
+        sent_at, self._active_at = self._active_at, self._clock()
         if self._pending is None:
             self.close()  # a response without a request
             return
         if self.first_byte_at is None:
-            self.first_byte_at = now
+            self.own_wait_seconds = min(_seconds_since_data(self.transport.socket), self._active_at - sent_at)
+            self.first_byte_at = self._active_at - self.own_wait_seconds
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -237,3 +244,14 @@ class ClientConnection(protocol.Protocol):
         else:
             self._responses += 1
             pending.callback(outcome)
+
+
+def _seconds_since_data(connection: socket.socket) -> float:
+    """Return for how long, to a few milliseconds, the latest bytes of a connection have been in the kernel.
+
+    Of a response in several segments these are the last ones: the first byte has waited longer.
+    """
+    size = _LAST_DATA_RECEIVED.size
+    information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    milliseconds: int = _LAST_DATA_RECEIVED.unpack(information)[0]
+    return milliseconds / 1000

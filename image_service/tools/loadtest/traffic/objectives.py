@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 
 class Timing(StrEnum):
-    """The durations that the client measures, each from when the request was due."""
+    """The durations that the client measures, each from when the request was due.
+
+    But own-wait: from when the first byte had arrived to when this client read it.
+    """
 
     REQUEST = "request"
     HEAD = "head"
     RANGE = "range"
     FIRST_BYTE = "first-byte"
+    OWN_WAIT = "own-wait"
     CONNECT = "connect"
     FIRST_REQUEST = "first-request"
     COMPOSE = "compose"
