@@ -343,6 +343,7 @@ def test_helm_refuses_an_unknown_value_and_an_older_kubernetes() -> None:
     [
         ("settings.LOGLVEL=debug", "LOGLVEL"),
         ("jobs.settings.STORE_ULR=s3://a/b", "STORE_ULR"),
+        ("jobs.worker.settings.HTTPS_PORXY=http://a", "HTTPS_PORXY"),
         ("files.SIGNING_KEY.key=a", "SIGNING_KEY"),
     ],
 )

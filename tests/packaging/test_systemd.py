@@ -52,6 +52,7 @@ while block := image.read(1 << 20):
     time.sleep(0.02)
 print(got == int(image.headers["Content-Length"]), got, flush=True)
 """
+READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
 GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).status)"
 
 
@@ -287,6 +288,8 @@ def test_unit_says_that_its_engine_is_dead(machine: Machine, configure: Callable
         lambda: "the job engine does not answer" in machine.show(JOBS, "StatusText")[0],
         lambda: machine.explain(JOBS, "StatusText"),
     )
+    metrics = machine.run("python3", "-c", READ, "http://127.0.0.1:8092/metrics")
+    assert re.search(r"^image_builder_engine_up 0\b", metrics, re.MULTILINE)
     machine.run("systemctl", "stop", JOBS)
     machine.run("rm", "--recursive", state)
 
