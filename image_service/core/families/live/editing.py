@@ -37,6 +37,8 @@ _MEDIUM_CHECKS = ("rd.live.check", "rd.live.check=1", "mediacheck", "mediacheck=
 
 _APPLICATION_USE = 16 * SECTOR + 883, 512  # ECMA-119 section 8.4.32: where implantisomd5 puts it
 _ENFORCED = re.compile(rb"^[ \t]*set +check_signatures=enforce\b", re.MULTILINE)
+MAX_LIST_BYTES = 8 << 20
+"""Of a list of checksums: Debian's of 50 GB of packages has 7 MB."""
 _ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 
 
@@ -45,7 +47,8 @@ def edit_medium(medium: LiveMedium, edit: MediumEdit) -> IsoPlan:
 
     Raises:
         FormatError: the ISO is damaged where it must be changed.
-        Unprocessable: a path or an argument cannot be stored, or no boot configuration takes the edit.
+        Unprocessable: a path or an argument cannot be stored, no boot configuration takes the edit, or a list
+            of checksums is too long.
     """
     files, boot, initrd = dict(edit.files), edit.boot, b""
     if edit.initrd:
@@ -169,8 +172,14 @@ def _update_lists(medium: LiveMedium, files: Mapping[str, bytes]) -> Iterator[tu
     changed = {path: each for path, each in digests.items() if medium.editor.find(path) is not None}
     added = {path: each for path, each in digests.items() if path not in changed}
     for path in filter(LIST_NAME.fullmatch, medium.list()):
-        content = medium.read(path)
-        if content is not None:
-            updated = update_checksums(path, content, changed, added)
-            if updated != content:
-                yield path, updated
+        found = medium.editor.find(path)
+        if found is None:  # a directory
+            continue
+        if found.size > MAX_LIST_BYTES:
+            raise Unprocessable(
+                f"{path} has {found.size} bytes, more than {MAX_LIST_BYTES}: it could not stay true"
+            )
+        content = found.read_at(0, found.size)
+        updated = update_checksums(path, content, changed, added)
+        if updated != content:
+            yield path, updated

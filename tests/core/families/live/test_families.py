@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from image_service.core.errors import ConfigInvalid, Unprocessable
-from image_service.core.families.live.editing import INITRD_PATH, edit_medium
+from image_service.core.families.live.editing import INITRD_PATH, MAX_LIST_BYTES, edit_medium
 from image_service.core.families.live.families import FAMILIES, detect_family, get_family
 from image_service.core.families.live.family import MediumEdit
 from image_service.core.families.live.medium import LiveMedium
@@ -377,9 +377,11 @@ def test_entries_in_an_appended_partition_are_edited_and_move_with_it(tmp_path: 
     assert extract(content, tmp_path)["new"] == b"1"
 
 
-def test_lists_of_checksums_stay_true(tmp_path: Path) -> None:
-    files = {**BOOT, "casper/vmlinuz": b"k", ".disk/info": b"Ubuntu"}
+@pytest.mark.parametrize("others", [0, 15_000])
+def test_lists_of_checksums_stay_true(tmp_path: Path, others: int) -> None:
+    files = {**BOOT, "casper/vmlinuz": b"k", ".disk/info": b"Ubuntu", "pool/empty": b""}
     lines = [f"{hashlib.md5(content).hexdigest()}  ./{path}" for path, content in files.items()]  # noqa: S324 - its format
+    lines += [f"{hashlib.md5(b'').hexdigest()}  .{'/.' * 20}/pool/empty"] * others  # noqa: S324 - same
     files["md5sum.txt"] = "\n".join([*lines, ""]).encode()
     medium = LiveMedium(base_of(make("Ubuntu", files)))
     edited = edit_medium(medium, get_family("ubuntu").place(medium, CONFIG)).apply(medium.base)
@@ -393,6 +395,13 @@ def test_lists_of_checksums_stay_true(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     listed = (tmp_path / "files" / "md5sum.txt").read_text()
     assert "autoinstall.yaml" in listed
+
+
+def test_list_of_checksums_that_is_too_long_is_refused() -> None:
+    files = {**BOOT, "casper/vmlinuz": b"k", ".disk/info": b"Ubuntu", "md5sum.txt": bytes(MAX_LIST_BYTES + 1)}
+    medium = LiveMedium(base_of(make("Ubuntu", files)))
+    with pytest.raises(Unprocessable, match=r"md5sum\.txt has 8388609 bytes, more than 8388608"):
+        edit_medium(medium, get_family("ubuntu").place(medium, CONFIG))
 
 
 @pytest.mark.parametrize(
