@@ -38,7 +38,7 @@ _MEDIUM_CHECKS = ("rd.live.check", "rd.live.check=1", "mediacheck", "mediacheck=
 _APPLICATION_USE = 16 * SECTOR + 883, 512  # ECMA-119 section 8.4.32: where implantisomd5 puts it
 _ENFORCED = re.compile(rb"^[ \t]*set +check_signatures=enforce\b", re.MULTILINE)
 MAX_LIST_BYTES = 8 << 20
-"""Of a list of checksums: Debian's of 50 GB of packages has 7 MB."""
+"""Of a list of checksums: of 80,000 files, with 100 bytes for each."""
 _ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 
 

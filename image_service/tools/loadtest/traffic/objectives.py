@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 class Timing(StrEnum):
-    """The durations that the client measures, each from when the request was due.
-
-    But own-wait: from when the first byte had arrived to when this client read it.
-    """
+    """The durations that a client measures, from when a request was due; own-wait from its first byte on."""
 
     REQUEST = "request"
     HEAD = "head"
