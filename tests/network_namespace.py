@@ -40,7 +40,7 @@ def running_network(*addresses: str) -> Iterator[str]:
     """
     needs_client("ip")
     if os.geteuid() != 0:
-        pytest.skip("root, who alone can make a network namespace")
+        pytest.skip("only root can make a network namespace")
     name = f"isa{os.getpid()}"
     with ExitStack() as stack:
         try:

@@ -229,7 +229,7 @@ class OtherClock:
 
 
 class ChangingKeys(Keys):
-    """Keys that may be taken away, and how often a token was verified with one."""
+    """Keys that a test replaces."""
 
     def __init__(self) -> None:
         self.keys = KeySet.parse(key_set(RSA))

@@ -38,7 +38,7 @@ _MEDIUM_CHECKS = ("rd.live.check", "rd.live.check=1", "mediacheck", "mediacheck=
 _APPLICATION_USE = 16 * SECTOR + 883, 512  # ECMA-119 section 8.4.32: where implantisomd5 puts it
 _ENFORCED = re.compile(rb"^[ \t]*set +check_signatures=enforce\b", re.MULTILINE)
 MAX_LIST_BYTES = 8 << 20
-"""Of a list of checksums: of 80,000 files, with 100 bytes for each."""
+"""Of a list of checksums: 100 bytes for each of 80,000 files."""
 _ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 
 
@@ -177,7 +177,8 @@ def _update_lists(medium: LiveMedium, files: Mapping[str, bytes]) -> Iterator[tu
             continue
         if found.size > MAX_LIST_BYTES:
             raise Unprocessable(
-                f"{path} has {found.size} bytes, more than {MAX_LIST_BYTES}: it could not stay true"
+                f"{path} has {found.size} bytes, more than {MAX_LIST_BYTES}:"
+                " an edit cannot correct its checksums"
             )
         content = found.read_at(0, found.size)
         updated = update_checksums(path, content, changed, added)
