@@ -55,7 +55,7 @@ simulate: $(VENV)/tools ## carry out the simulated history of SEED, or of ARGS="
 	$(bin)/python -m tests.simulation $(SEED) $(ARGS)
 
 container-test: $(VENV)/tools ## build the container image, and run it
-	$(bin)/python -m pytest -n 0 $(ARGS) tests/packaging/test_container.py
+	$(bin)/python -m pytest -n 0 -m container $(ARGS) tests/packaging/test_container.py
 
 # As root: a container runs systemd as its PID 1.
 systemd-test: $(VENV)/tools ## run the units of all roles under systemd, in a container; needs root
@@ -66,8 +66,8 @@ cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of two no
 	$(bin)/python -m pytest -n 0 -m cluster -s $(ARGS) tests/packaging/test_cluster.py
 
 # One at a time: each takes the whole machine.
-soak: $(VENV)/tools $(VENV)/lock ## run the tests that take minutes: large numbers, random examples, systemd-test, cluster-test
-	$(bin)/python -m pytest -n 0 -m 'soak or systemd or cluster or hypothesis' --hypothesis-profile=search \
+soak: $(VENV)/tools $(VENV)/lock ## run the tests that take minutes: large numbers, random examples, images, systemd, clusters
+	$(bin)/python -m pytest -n 0 -m 'soak or container or systemd or cluster or hypothesis' --hypothesis-profile=search \
 		--timeout 3600 $(ARGS)
 
 lint: $(VENV)/tools ## check with ruff, its formatter and mypy

@@ -35,6 +35,8 @@ from tests.remote_base import dense_base
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.container
+
 IMAGE = "localhost/image-service:test"
 LOADTEST = (sys.executable, "-m", "image_service.cli", "loadtest")
 # Ports that are free: the container shares the network of the machine.
