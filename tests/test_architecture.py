@@ -63,14 +63,16 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+# Only names are kept: the garbage collection after each test would read the trees of all modules.
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def names_of(path: Path) -> tuple[list[str], list[str]]:
+    """Return what a module imports, and its classes."""
+    tree = ast.parse(path.read_text())
+    return list(imported(tree)), [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
 
-@cache
 def imports_of(path: Path) -> list[str]:
-    return list(imported(tree_of(path)))
+    return names_of(path)[0]
 
 
 @cache
@@ -195,9 +197,8 @@ def test_circles_are_found(graph: dict[str, set[str]], expected: list[list[str]]
 def test_class_names_are_unique() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for module, path in MODULES.items():
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(module)
+        for name in names_of(path)[1]:
+            homes[name].append(module)
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
@@ -246,7 +247,7 @@ def test_no_module_imports_the_reactor_at_module_level() -> None:
     importers = [name for name, path in MODULES.items() if "twisted.internet.reactor" in imports_of(path)]
     assert {module.partition(".")[0] for module in importers} <= REACTOR_USERS
     for module in importers:
-        tree = tree_of(MODULES[module])
+        tree = ast.parse(MODULES[module].read_text())
         at_import = [name for node in tree.body if not isinstance(node, functions) for name in imported(node)]
         assert "twisted.internet.reactor" not in at_import, module
 
