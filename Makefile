@@ -20,7 +20,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:$(HOME)/go/bin:/usr/
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs boot check fast test simulate container-test systemd-test cluster-test soak lint format docs site manifests bench bench-full lock release packages chart toolkit deps clean
+.PHONY: help run jobs boot check fast test simulate boot-test container-test systemd-test cluster-test soak lint format docs site manifests bench bench-full lock release packages chart toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -48,11 +48,14 @@ fast: $(VENV)/tools
 
 # Four processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
 # modules, so that each module's fixtures are set up once; acceptance, the longest, first.
-test: $(VENV)/tools ## run all tests; ARGS="-k ranges -x" goes to pytest; -n0: in one process
+test: $(VENV)/tools ## run all tests but those of boot-test to cluster-test; ARGS="-k ranges -x" goes to pytest; -n0: in one process
 	$(bin)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 simulate: $(VENV)/tools ## carry out the simulated history of SEED, or of ARGS="--histories 100" from it on
 	$(bin)/python -m tests.simulation $(SEED) $(ARGS)
+
+boot-test: $(VENV)/tools ## boot virtual machines from customized ISOs, over HTTP and by iPXE; needs qemu and firmware
+	$(bin)/python -m pytest -n 2 -m boot $(ARGS) tests/acceptance/test_boot.py tests/acceptance/test_live_boot.py
 
 container-test: $(VENV)/tools ## build the container image, and run it
 	$(bin)/python -m pytest -n 0 -m container $(ARGS) tests/packaging/test_container.py
@@ -66,8 +69,8 @@ cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of two no
 	$(bin)/python -m pytest -n 0 -m cluster -s $(ARGS) tests/packaging/test_cluster.py
 
 # One at a time: each takes the whole machine.
-soak: $(VENV)/tools $(VENV)/lock ## run the tests that take minutes: large numbers, random examples, images, systemd, clusters
-	$(bin)/python -m pytest -n 0 -m 'soak or container or systemd or cluster or hypothesis' --hypothesis-profile=search \
+soak: $(VENV)/tools $(VENV)/lock ## run the tests that take minutes: large numbers, random examples, boots, containers, systemd, clusters
+	$(bin)/python -m pytest -n 0 -m 'soak or boot or container or systemd or cluster or hypothesis' --hypothesis-profile=search \
 		--timeout 3600 $(ARGS)
 
 lint: $(VENV)/tools ## check with ruff, its formatter and mypy

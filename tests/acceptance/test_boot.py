@@ -28,7 +28,7 @@ from tests.variants import soaked
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.boot]
 
 SPLICED, DERIVED = "spliced", "derived"
 """One ISO for two versions of OpenShift: the later one needs nmstatectl beside a ramdisk."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tests.acceptance.secure_boot import SigningKey
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.boot, pytest.mark.timeout(1000)]
 
 VERSION = "live"
 APPENDED = ["edited.by=image-service", "edited.twice=yes"]
