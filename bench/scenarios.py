@@ -26,6 +26,7 @@ from bench.imaging import (
 from bench.jobs import study_artifacts
 from bench.mounts import study_mounts
 from bench.moved_configs import study_moved_configs
+from bench.queued_composes import study_queue
 from bench.remote import study_cold, study_neighbors, study_warm
 from bench.replay import download, prepare, replay, request
 from bench.replicas import study_replicas
@@ -199,6 +200,11 @@ SCENARIOS: Sequence[Comparison | Study] = (
         "composes by one worker",
         partial(study_composes, alone=5, at_once=30),
         partial(study_composes, alone=1, at_once=2),
+    ),
+    Study(
+        "composes in a queue",
+        partial(study_queue, waiting=10_000, seconds=60),
+        partial(study_queue, waiting=20, seconds=2),
     ),
     Study(
         "artifacts of jobs",
