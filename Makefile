@@ -54,8 +54,8 @@ test: $(VENV)/tools ## run all tests but those of boot-test to cluster-test; ARG
 simulate: $(VENV)/tools ## carry out the simulated history of SEED, or of ARGS="--histories 100" from it on
 	$(bin)/python -m tests.simulation $(SEED) $(ARGS)
 
-boot-test: $(VENV)/tools ## boot virtual machines from customized ISOs, over HTTP and by iPXE; needs qemu and firmware
-	$(bin)/python -m pytest -n 2 -m boot $(ARGS) tests/acceptance/test_boot.py tests/acceptance/test_live_boot.py
+boot-test: $(VENV)/tools ## boot virtual machines from customized ISOs and disks, over HTTP and by iPXE; needs qemu
+	$(bin)/python -m pytest -n 2 -m boot $(ARGS) tests/acceptance tests/toolkit
 
 container-test: $(VENV)/tools ## build the container image, and run it
 	$(bin)/python -m pytest -n 0 -m container $(ARGS) tests/packaging/test_container.py

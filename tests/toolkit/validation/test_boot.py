@@ -30,6 +30,7 @@ def booting_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.acceptance
+@pytest.mark.boot
 def test_customized_disk_boots_and_the_image_stays(booting_disk: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
     assert main(["customize", str(booting_disk), str(disk), "--karg-append=answer=42", "--no-digest"]) == 0
