@@ -15,7 +15,8 @@ from twisted.logger import globalLogBeginner
 
 from tests.simulation.blocks import run_blocks
 from tests.simulation.downloads import run_downloads
-from tests.simulation.histories import Outcome, describe, run_history
+from tests.simulation.events import Outcome
+from tests.simulation.histories import describe, run_history
 from tests.simulation.jobs import run_jobs
 from tests.simulation.scenery import scenery
 
@@ -26,6 +27,8 @@ SHARE = 50
 """Histories that a process takes at a time."""
 REPLICAS = "replicas"
 OTHERS = {"downloads": run_downloads, "blocks": run_blocks, "jobs": run_jobs}
+HISTORIES = {REPLICAS: 1000, "downloads": 100, "blocks": 12, "jobs": 8}
+"""As many as `.ci/run` carries out, and as find each mutation."""
 
 
 def main() -> None:
@@ -33,17 +36,19 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--histories", type=int, default=1, help="carry out so many, from this seed on")
-    parser.add_argument("--of", choices=[REPLICAS, *OTHERS], default=REPLICAS, help="what is simulated")
+    parser.add_argument("--of", choices=[*HISTORIES], default=REPLICAS, help="what is simulated")
+    parser.add_argument("--all", action="store_true", help="carry out as many of each kind as .ci/run does")
     parser.add_argument(
         "--quiet", action="store_true", help="exit with 1 at the first fault, without shortening it"
     )
     parser.add_argument("--processes", type=int, default=1, help="for histories of replicas")
     options = parser.parse_args()
-    seeds = range(options.seed, options.seed + options.histories)
-    if options.of == REPLICAS:
-        run_replicas(seeds, is_quiet=options.quiet, processes=options.processes)
-    else:
-        run_others(OTHERS[options.of], seeds)
+    for kind, number in HISTORIES.items() if options.all else [(options.of, options.histories)]:
+        seeds = range(options.seed, options.seed + number)
+        if kind == REPLICAS:
+            run_replicas(seeds, is_quiet=options.quiet, processes=options.processes)
+        else:
+            run_others(OTHERS[kind], seeds)
 
 
 def run_replicas(seeds: range, *, is_quiet: bool, processes: int) -> None:
@@ -81,14 +86,19 @@ def run_share(seeds: range, *, is_quiet: bool) -> Outcome:
     return attrs.evolve(outcome, simulated_seconds=seconds)
 
 
-def run_others(run: Callable[[Path, int], list[str]], seeds: range) -> None:
+def run_others(run: Callable[[Path, int], Outcome], seeds: range) -> None:
     """Carry out histories of files or jobs."""
+    seconds = 0.0
     for seed in seeds:
         with TemporaryDirectory() as directory:
-            if faults := run(Path(directory), seed):
-                say(f"seed {seed}: {faults[0]}")
-                sys.exit(1)
-    say(f"no fault in {len(seeds)} histories")
+            outcome = run(Path(directory), seed)
+        seconds += outcome.simulated_seconds
+        if outcome.faults:
+            say(f"seed {seed}: {outcome.faults[0]}\n{outcome.trace}")
+            sys.exit(1)
+        if len(seeds) == 1:
+            say(outcome.trace)
+    say(f"no fault in {len(seeds)} histories of {seconds:,.0f} simulated seconds")
 
 
 def say(text: str) -> None:

@@ -26,7 +26,7 @@ from image_service.common.files.block_cache.source import (
     OriginFailed,
 )
 from tests.simulation.disk import PowerFailure, SimulatedDisk
-from tests.simulation.events import Events, Machine
+from tests.simulation.events import START, Events, Machine, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -124,10 +124,10 @@ class SimulatedSource:
             target[self.chance.randrange(len(target))] ^= 1
 
 
-def run_blocks(directory: Path, seed: int) -> list[str]:
-    """Carry out the history of a seed in an empty directory; return its faults."""
+def run_blocks(directory: Path, seed: int) -> Outcome:
+    """Carry out the history of a seed in an empty directory, up to its first fault."""
     chance = Random(f"blocks {seed}")
-    disk, faults = SimulatedDisk(directory, chance), list[str]()
+    disk, faults, seconds = SimulatedDisk(directory, chance), list[str](), 0.0
     check = chance.choice((DIGESTS, None))
     source = SimulatedSource(chance, disk, may_lie=check is not None)
     for boot in range(BOOTS):
@@ -140,20 +140,25 @@ def run_blocks(directory: Path, seed: int) -> list[str]:
             try:
                 file = cache.open(IDENTITY, source, check)
                 for _ in range(STEPS):
-                    faults += _read(host, file, chance)
+                    faults += _read(host, file, chance, disk.trace)
                     if (taken := cache.allocated_bytes()) > MOST_BYTES:
                         faults.append(f"{taken} bytes are on the disk, more than {MOST_BYTES}")
+                    if faults:
+                        break
                     disk.step()
                     disk.write_back()
                 disk.steps_left = 1
                 disk.step()
             except PowerFailure:
                 disk.restart()
+        seconds += host.machine.seconds() - START
+        if faults:
+            break
     disk.close()
-    return faults
+    return Outcome("\n".join(disk.trace), tuple(faults), seconds)
 
 
-def _read(host: Host, file: BaseFile, chance: Random) -> Iterator[str]:
+def _read(host: Host, file: BaseFile, chance: Random, trace: list[str]) -> Iterator[str]:
     """Read a range, as a sender does: what is present is sent in the same turn."""
     start = chance.randrange(len(CONTENT))
     stop = min(len(CONTENT), start + chance.randrange(1, 2 * GRANULE_BYTES))
@@ -165,6 +170,7 @@ def _read(host: Host, file: BaseFile, chance: Random) -> Iterator[str]:
     if not outcome:
         yield f"{start}-{stop} does not arrive"
     length = residency.resident_bytes(file, start, stop - start)
+    trace.append(f"{host.machine.seconds() - START:8.3f} {start}-{stop}: {length} bytes are present")
     if outcome == [None] and not length:
         yield f"{start}-{stop} has arrived, and nothing of it is present"
     if os.pread(file.descriptor, length, start) != CONTENT[start : start + length]:

@@ -11,7 +11,7 @@ import os
 import shutil
 from contextlib import ExitStack, contextmanager
 from math import inf
-from pathlib import Path  # noqa: TC003 - attrs resolves annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -34,11 +34,13 @@ class SimulatedDisk:
 
     Args:
         steps_left: calls and other steps until the power fails.
+        trace: what has happened, a line each.
     """
 
     directory: Path
     chance: Random
     steps_left: float = inf
+    trace: list[str] = attrs.field(factory=list)
     _pages: dict[int, bytes] = attrs.field(factory=dict)
     """The content of files on the disk, by inode."""
     _names: list[dict[Path, int]] = attrs.field(factory=lambda: [{}])
@@ -47,6 +49,8 @@ class SimulatedDisk:
     """A descriptor of each inode that was seen, so that none gets the number of another."""
     _left: dict[Path, bytes] = attrs.field(factory=dict)
     """What the latest power failure has left."""
+    _times: dict[tuple[int, int], int] = attrs.field(factory=dict)
+    _restarts: int = 0
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -62,6 +66,8 @@ class SimulatedDisk:
     ) -> Callable[..., Any]:
         def make_call(*args: Any, **kw: Any) -> Any:
             self.step()
+            names = [Path(arg).name for arg in args if not isinstance(arg, int)]
+            self.trace.append(" ".join([call.__name__, *names]))
             result = call(*args, **kw)
             self._names.append(self._current())
             if after is not None:
@@ -76,6 +82,8 @@ class SimulatedDisk:
         self.steps_left -= 1
         if self.steps_left == 0:
             self._left = self._survivors()
+            left = {path.name: len(content) for path, content in self._left.items()}
+            self.trace.append(f"the power fails and leaves {left} (bytes)")
         if self.steps_left <= 0:
             raise PowerFailure
 
@@ -83,6 +91,10 @@ class SimulatedDisk:
         """Have everything on the disk, as after calls that are not observed, such as SQLite's."""
         self._names = [self._current()]
         self._pages = {inode: self._read(inode) for inode in self._names[0].values()}
+
+    def modified(self, status: os.stat_result) -> int:
+        """Return a time for a file that no real clock decides: in place of its modification's."""
+        return self._times.setdefault((self._restarts, status.st_ino), 10**18 + len(self._times))
 
     def write_back(self) -> None:
         """Write some of the changed pages to the disk, as the kernel does when it likes."""
@@ -92,6 +104,7 @@ class SimulatedDisk:
     def restart(self) -> None:
         """Start the machine again: the directory has what is left, all of it on the disk."""
         self.steps_left = inf
+        self._restarts += 1
         for path in self.directory.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

@@ -5,8 +5,9 @@ What is published must be, whole, a file that the origin had.
 
 from __future__ import annotations
 
+import secrets
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from email.utils import formatdate
 from functools import partial
 from random import Random
@@ -20,8 +21,10 @@ from image_service.core.errors import Unavailable
 from image_service.server.catalog.download.downloader import download_file
 from image_service.server.catalog.lifecycle.image_fetcher import ImageFetcher
 from image_service.server.catalog.storage.data_dir import DataDir
+from image_service.server.catalog.storage.manifest import FileIdentity
 from tests.server.catalog.catalogs import entry
 from tests.simulation.disk import PowerFailure, SimulatedDisk
+from tests.simulation.events import START, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,7 +94,10 @@ class SimulatedOrigin:
             raise Unavailable("refused")
         if self._happens(0.4):
             self._current = min(self._current + 1, VERSIONS - 1)
-        yield self._respond(self.versions[self._current], headers)
+        response = self._respond(self.versions[self._current], headers)
+        answer = f"{response.status} {dict(response.fields)}, {response.length} bytes"
+        self._disk.trace.append(f"{dict(headers)}: {answer}")
+        yield response
 
     def _respond(self, version: OriginVersion, headers: Mapping[str, str]) -> SimulatedResponse:
         size, start = len(version.content), int(headers.get("Range", "bytes=0-")[6:-1])
@@ -126,23 +132,30 @@ class SimulatedOrigin:
         return self._chance.random() < probability and not self.is_well
 
 
-def run_downloads(directory: Path, seed: int) -> list[str]:
-    """Carry out the history of a seed in an empty directory; return its faults."""
+def run_downloads(directory: Path, seed: int) -> Outcome:
+    """Carry out the history of a seed in an empty directory, up to its first fault."""
     chance = Random(f"downloads {seed}")
     disk = SimulatedDisk(directory, chance)
     faults: list[str] = []
     origin, image = SimulatedOrigin(chance, disk), entry("https://origin.test/live.iso")
-    with disk.observed(), patch.object(time, "monotonic", lambda: origin.now):
+    with (
+        disk.observed(),
+        patch.object(time, "monotonic", lambda: origin.now),
+        patch.object(secrets, "token_hex", lambda count: chance.randbytes(count).hex()),
+        patch.object(FileIdentity, "of", lambda status: FileIdentity(status.st_size, disk.modified(status))),
+    ):
         for attempt in range(ATTEMPTS):
             origin.is_well = attempt >= ATTEMPTS - 2
             if not origin.is_well and chance.random() < 0.7:
                 disk.steps_left = chance.randrange(1, 60)
-            data_dir = DataDir(directory)
+            data_dir = DataDir(directory, now=lambda: int(START + origin.now))
             try:
                 data_dir.open()
                 fetcher = ImageFetcher(data_dir, partial(download_file, cast("Any", origin)))
-                with suppress(Unavailable):
+                try:
                     fetcher.fetch_if_absent(image, Interruption())
+                except Unavailable as error:
+                    disk.trace.append(error.detail)
             except PowerFailure:
                 disk.restart()
             finally:
@@ -151,7 +164,7 @@ def run_downloads(directory: Path, seed: int) -> list[str]:
             if faults := list(_faults(directory / image.file_name, origin, is_due=attempt == ATTEMPTS - 1)):
                 break
     disk.close()
-    return faults
+    return Outcome("\n".join(disk.trace), tuple(faults), origin.now)
 
 
 def _faults(image: Path, origin: SimulatedOrigin, *, is_due: bool) -> Iterator[str]:

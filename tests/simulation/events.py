@@ -21,6 +21,15 @@ START = 1_700_000_000.0
 """Seconds since 1970 at which each history begins."""
 
 
+@attrs.frozen
+class Outcome:
+    """What became of a history; ``trace`` is the same whenever its seed is carried out."""
+
+    trace: str
+    faults: tuple[str, ...]
+    simulated_seconds: float
+
+
 @attrs.define(eq=False)
 class Events:
     """What is going to happen. Chance decides the order of what happens at the same instant.

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import attrs
 from twisted.logger import globalLogPublisher
 
-from tests.simulation.events import START
+from tests.simulation.events import START, Outcome
 from tests.simulation.replica import simulated_engines
 from tests.simulation.world import World
 
@@ -87,15 +87,6 @@ def make_steps(seed: int) -> list[Step]:
         )
         for _ in range(STEPS)
     ]
-
-
-@attrs.frozen
-class Outcome:
-    """What became of a history."""
-
-    trace: str
-    faults: tuple[str, ...]
-    simulated_seconds: float
 
 
 @contextmanager

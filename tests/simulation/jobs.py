@@ -55,7 +55,7 @@ from image_service.settings.jobs.jobs import JobsSettings
 from tests.jobs.database.composing import BUDGET, CUSTOMIZATION, SECRET, make_compose
 from tests.jobs.dispatch.contents import received
 from tests.jobs.dispatch.doubles import MemoryContents, SilentObserver
-from tests.simulation.events import Events, Machine
+from tests.simulation.events import START, Events, Machine, Outcome
 from tests.simulation.replica import Connection, Link, Threads
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class SimulatedEngine:
         attempt = self._present.pop(token, None)
         if attempt is None:
             return False
+        self.world.events.record(f"attempt {attempt.task.attempt} of {attempt.task.job_id} ends: {error}")
         if error is None:
             self.accepted[attempt.task.job_id] = attempt.task.attempt
         attempt.over.callback(error)
@@ -211,6 +212,7 @@ class SimulatedEngine:
         while True:
             await deferLater(machine, chance.uniform(0.01, 0.5))
             replica = chance.choice(self.world.replicas)
+            self.world.events.record(f"{action} {args}")
             call = partial(getattr(replica.actions, action), *args, **values)
             try:
                 await self.world.ask(machine, replica, call)
@@ -360,8 +362,8 @@ class JobsWorld:
 
     # What happens.
 
-    def run(self) -> list[str]:
-        """Let everything happen; return the faults."""
+    def run(self) -> None:
+        """Let everything happen."""
         for _ in range(2):
             self._start_worker()
         end = self.events.now + HISTORY_SECONDS
@@ -370,7 +372,9 @@ class JobsWorld:
             acts += [self._kill_replica, self._disconnect, self._lose]
         while self.events.now < end and not self.faults:
             self.run_for(self.chance.expovariate(1 / 3))
-            self.chance.choice(acts)()
+            act = self.chance.choice(acts)
+            self.events.record(act.__name__)
+            act()
         self.is_disturbed = False
         for replica in self.replicas:
             replica.connection.until = 0.0
@@ -379,7 +383,6 @@ class JobsWorld:
             self.run_for(5)
         self.run_for(15)
         self._check_end()
-        return self.faults
 
     def run_for(self, seconds: float) -> None:
         """Let time pass; whatever happens, composes that have ended stay as they are."""
@@ -484,7 +487,8 @@ class JobsWorld:
                 self.faults.append(f"compose {compose.id} is gone")
             elif compose.id in self.ended and found != self.ended[compose.id]:
                 self.faults.append(f"compose {compose.id} has ended, and changes")
-            elif found.state.is_final:
+            elif found.state.is_final and compose.id not in self.ended:
+                self.events.record(f"{compose.id} {found.state.value} {found.error}")
                 self.ended[compose.id] = found
 
     def _check_end(self) -> None:
@@ -514,8 +518,8 @@ def _made(job_id: str, attempt: int) -> bytes:
     return f"{job_id} {attempt}".encode()
 
 
-def run_jobs(directory: Path, seed: int) -> list[str]:
-    """Carry out the history of a seed in an empty directory; return its faults."""
+def run_jobs(directory: Path, seed: int) -> Outcome:
+    """Carry out the history of a seed in an empty directory, up to its first fault."""
     with closing(open_database(None, directory)) as database:
         world = JobsWorld(directory, database, seed)
 
@@ -525,4 +529,5 @@ def run_jobs(directory: Path, seed: int) -> list[str]:
                 return cls.fromtimestamp(world.events.now, tz)
 
         with patch.object(dispatcher, "datetime", SimulatedDatetime):
-            return world.run()
+            world.run()
+    return Outcome("\n".join(world.events.trace), tuple(world.faults), world.events.now - START)

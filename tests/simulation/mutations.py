@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
-HISTORIES = 1000
-"""As many as find each mutation at the latest."""
 
 
 @attrs.frozen
@@ -368,9 +366,18 @@ def main() -> None:
     """Carry out histories with the mutation that is named."""
     (mutation,) = (mutation for mutation in MUTATIONS if mutation.name == sys.argv[1])
     sys.meta_path.insert(0, MutatingFinder(mutation))
-    from tests.simulation.__main__ import main as carry_out  # noqa: PLC0415 - after the finder
+    from tests.simulation.__main__ import HISTORIES  # noqa: PLC0415 - after the finder
+    from tests.simulation.__main__ import main as carry_out  # noqa: PLC0415 - same
 
-    sys.argv = ["simulation", "0", "--of", mutation.world, "--histories", str(HISTORIES), "--quiet"]
+    sys.argv = [
+        "simulation",
+        "0",
+        "--of",
+        mutation.world,
+        "--histories",
+        str(HISTORIES[mutation.world]),
+        "--quiet",
+    ]
     carry_out()
 
 

@@ -45,7 +45,7 @@ def test_history_that_had_a_fault_has_none(shared: Scenery, seed: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(1000, 11000, 1000))
+@pytest.mark.parametrize("first", range(1000, 12000, 1000))
 def test_many_histories_have_no_fault(shared: Scenery, first: int) -> None:
     check(shared, first, 1000)
 
