@@ -13,6 +13,7 @@ from image_service.core.families.live.config_checks import (
 )
 from image_service.core.families.live.family import (
     CLOUD_INIT,
+    ConfigValidator,
     LiveFamily,
     LiveFiles,
     MediumEdit,
@@ -217,7 +218,9 @@ TALOS = LiveFamily(
     _second_medium,
     ("metal-iso", "config.yaml"),
     Netboot((("boot/vmlinuz", "boot/initramfs.xz"),), "talos.platform=metal talos.config=metal-iso"),
-    validator=("talosctl", "validate", "--mode", "metal", "--config"),
+    validator=ConfigValidator(
+        ("talosctl", "validate", "--mode", "metal", "--config"), r"yaml: (.+)|\* (.+)|(unknown keys found)"
+    ),
 )
 HARVESTER = LiveFamily(
     "harvester",
