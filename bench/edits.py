@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import time
+import tracemalloc
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
+
+import attrs
 
 from bench.results import Target
 from bench.servers import SERVICE
@@ -38,18 +41,48 @@ _EDITS = 20  # of a measurement; the fastest counts
 
 
 def study_edits(stage: Stage) -> Iterator[Figure]:
-    """Measure the CPU of edits of the base image, and of an ISO of 4 GiB with 3,000 directories."""
+    """Measure edits of the base image, and of an ISO of 4 GiB with 3,000 directories."""
     large = _large_image(stage.directory, stage.effort.megabytes * 4)
     one, everything = "one file", "arguments, an initrd and a file"
+    of_large = f"{everything}, {_DIRECTORIES:,} directories"
     for what, path, edit, milliseconds in (
         (f"{one} of a CoreOS ISO", stage.image, _put_one, 2),
         (f"{everything} of a CoreOS ISO", stage.image, _put_everything, 5),
-        (f"{everything}, {_DIRECTORIES:,} directories", large, _put_everything, 60),
+        (of_large, large, _put_everything, 60),
     ):
         with closing(LocalFile.open(path)) as file:
             base = ExtentMap((FileExtent(file, 0, file.size),))
             values = [_measure(partial(edit, base)) for _ in range(stage.effort.rounds)]
         yield Figure(SERVICE, f"CPU of an edit: {what}", "ms", values, Target(at_most=milliseconds))
+    with closing(_CountedFile.open(large)) as counted:
+        memory = _peak(partial(_put_everything, ExtentMap((FileExtent(counted, 0, counted.size),))))
+        for what, unit, value, most in (
+            ("reads", "", len(counted.reads), 150),
+            ("bytes read", "KiB", sum(counted.reads) / 1024, 1024),
+            ("memory", "MiB", memory / 1024**2, 32),
+        ):
+            yield Figure(SERVICE, f"{what} of an edit: {of_large}", unit, [value], Target(at_most=most))
+
+
+@attrs.frozen
+class _CountedFile(LocalFile):
+    """A file that keeps the lengths of what was read of it."""
+
+    reads: list[int] = attrs.field(factory=list)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        self.reads.append(length)
+        return super().read_at(offset, length)
+
+
+def _peak(work: Callable[[], object]) -> int:
+    """Return the most bytes of memory that work needs at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def _measure(work: Callable[[], object]) -> float:

@@ -19,7 +19,6 @@ OUTSIDE = {
         "common/programs/own_process.py",
         "passes_elsewhere",
     ): "a Python of this service, for its own function",
-    ("cli/iso/customize.py", "_note_doubts"): "the validator of who customizes, for the config of the same",
     ("jobs/engine/engine_child.py", "_spawn"): "the job engine, which listens on loopback",
     ("jobs/worker/toolkit.py", "_running"): "image-toolkit, which has a sandbox for each of its programs",
     ("jobs/worker/toolkit.py", "_first_line"): "asks programs of this machine for their versions",

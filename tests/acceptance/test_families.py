@@ -115,8 +115,8 @@ def test_ranges_are_those_of_one_image_with_one_tag(service: Service) -> None:
 
 
 def test_changed_config_is_another_image(service: Service) -> None:
-    infra_env = register(service, FEDORA, family_config="one")
-    other = register(service, FEDORA, family_config="two")
+    infra_env = register(service, FEDORA, family_config="text")
+    other = register(service, FEDORA, family_config="cmdline")
     tags = {service.get_image(url(each, FEDORA)).headers["ETag"] for each in (infra_env, other)}
     assert len(tags) == 2
 

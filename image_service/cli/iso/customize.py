@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -20,12 +18,13 @@ from image_service.cli.shared.input import STANDARD_INPUT, parse_input_name, rea
 from image_service.cli.shared.output import STANDARD_OUTPUT, choose_output, parse_output_name, write_output
 from image_service.common.command_line.messages import tell
 from image_service.common.command_line.parser import exit_on_signals, printable
-from image_service.common.programs.environment import environment_of
+from image_service.common.concurrency.interruption import Interruption
 from image_service.core.errors import (
     BaseImageError,
     FormatError,
     IgnitionInvalid,
     KernelArgumentInvalid,
+    Unavailable,
     Unprocessable,
 )
 from image_service.core.families.coreos.ignition import check_ignition
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from image_service.core.families.live.family import LiveFamily
     from image_service.core.images.base_image import BaseImage
 
-_VALIDATOR_SECONDS = 60.0
 _EXAMPLES = """\
 examples:
   image-service customize live.iso --ignition config.ign -o customized.iso
@@ -212,8 +210,8 @@ def _write(customization: IsoCustomization, options: argparse.Namespace) -> None
             )
         if base.family is not None and options.ignition:
             check_ignition(customization.config or b"")  # the library takes it for the config of the family
-        if base.family is not None and options.config not in {None, STANDARD_INPUT}:
-            _note_doubts(base.family, options.config)
+        if base.family is not None and customization.config:
+            _note_doubts(base.family, customization.config)
         output = choose_output(options.output, base.file, force=options.force)
         statement = _open_statement(options, base)
         if options.minimal:
@@ -248,31 +246,24 @@ def _named(image: BootImage, output: Path | None) -> BootImage:
     return attrs.evolve(image, file_name=output.name if output else "standard output")
 
 
-def _note_doubts(family: LiveFamily, config: str) -> None:
+def _note_doubts(family: LiveFamily, config: bytes) -> None:
     """Note on standard error what the family's own program has against a config, if it is installed.
 
     It may be for another release than the ISO's, so that its doubts refuse nothing.
     """
-    program, *arguments = family.validator or ("",)
-    path = shutil.which(program) if program else None
-    if path is None:
+    validator = family.validator
+    if validator is None or shutil.which(validator.name) is None:
         return
-    shown = printable(" ".join((program, *arguments, config)))
+    # Imported here because it takes a while, and most calls need none.
+    from image_service.common.programs.validation import find_fault  # noqa: PLC0415
+
     try:
-        done = subprocess.run(  # noqa: S603 - a program of this machine, with arguments of ours
-            [path, *arguments, config],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # it may quote passwords
-            env=environment_of(os.environ),
-            timeout=_VALIDATOR_SECONDS,
-            check=False,
-        )
-        doubt = "is not accepted by" if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired):
-        doubt = "cannot be checked by"
-    if doubt:
-        tell(f"image-service: note: the {family.config} {doubt} {program}; to see why: {shown}", "warn")
+        fault = find_fault(validator.command, validator.fault, config, Interruption())
+    except Unavailable as error:
+        tell(f"image-service: note: the {family.config} is not checked by its own program: {error}", "warn")
+        return
+    if fault:
+        tell(f"image-service: note: {validator.name} does not accept the {family.config}: {fault}", "warn")
 
 
 def _check_usage(options: argparse.Namespace) -> None:

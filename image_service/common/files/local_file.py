@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import attrs
 
@@ -43,7 +43,7 @@ class LocalFile:
     residency: Residency | None = None
 
     @classmethod
-    def open(cls, path: Path) -> LocalFile:
+    def open(cls, path: Path) -> Self:
         """Open a local file, which the caller closes; raise BaseImageError if it is not a regular file."""
         # O_NONBLOCK: opening a FIFO does not wait for a writer; regular files ignore the flag.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

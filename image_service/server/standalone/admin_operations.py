@@ -18,7 +18,7 @@ from image_service.common.openapi.document import (
     object_schema,
     reference,
 )
-from image_service.core.errors import ImageServiceError, InvalidParameter, Unprocessable
+from image_service.core.errors import ConfigInvalid, ImageServiceError, InvalidParameter, Unprocessable
 from image_service.core.families.coreos.build_names import rpm_architecture
 from image_service.core.families.coreos.ignition import check_ignition, is_butane
 from image_service.core.families.live.others import IGNITION_CONFIG
@@ -153,7 +153,13 @@ class InfraEnvOperations(InfraEnvApi):
         config = document["config"].encode()
         if family is None and await self._in_thread(partial(is_butane, config)):
             return json_response(await self._check_butane(document["config"], len(config)))
-        return json_response(await self._in_thread(partial(_find_fault, config, family)))
+        reply = await self._in_thread(partial(_find_fault, config, family))
+        if family is not None and reply["fault"] is None:
+            try:
+                await self._validate(config, family)
+            except ConfigInvalid as error:
+                reply = {**reply, "fault": error.detail}
+        return json_response(reply)
 
     async def _check_butane(self, config: str, size: int) -> Mapping[str, object]:
         fault = None

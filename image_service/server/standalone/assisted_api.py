@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from image_service.server.web_api.messages import ApiRequest
 
     FindFamily: TypeAlias = Callable[[str, str], Awaitable[str | None]]
+    ValidateConfig: TypeAlias = Callable[[bytes, LiveFamily], Awaitable[None]]
     TranslateFields: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _COLLECTION = "/api/assisted-install/v2/infra-envs"
@@ -94,6 +95,7 @@ class InfraEnvApi:
         clock: seconds since 1970.
         image_service_base_url: returns the base URL of images, without a final slash.
         translate: returns the fields of `parse_fields` as `translate_fields` makes them.
+        validate: refuses a config as `check_by_program` does.
         find_family: returns the name of the family of the base image that a version and an architecture
             name; None if it is not known.
     """
@@ -109,6 +111,7 @@ class InfraEnvApi:
         image_service_base_url: Callable[[], str],
         *,
         translate: TranslateFields,
+        validate: ValidateConfig,
         find_family: FindFamily = find_no_family,
     ) -> None:
         self._store = store
@@ -116,6 +119,7 @@ class InfraEnvApi:
         self._clock = clock
         self._image_service_base_url = image_service_base_url
         self._translate = translate
+        self._validate = validate
         self._find_family = find_family
         collection = {"GET": self._list, "POST": self._register}
         operations = (*self.operations, *self._downloads())
@@ -335,7 +339,10 @@ class InfraEnvApi:
         name = await self._find_family(version, architecture)
         if name is not None:
             image = f"the base image {version} ({architecture})"
-            await self._in_thread(partial(check_config, config, live_family(name), image))
+            family = live_family(name)
+            await self._in_thread(partial(check_config, config, family, image))
+            if family is not None:
+                await self._validate(config, family)
 
     async def _find_infra_env(self, infra_env_id: str) -> StandaloneInfraEnv:
         return await self._in_thread(partial(self._store.find_infra_env, infra_env_id))

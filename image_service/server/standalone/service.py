@@ -27,6 +27,7 @@ from image_service.server.standalone.admin_operations import InfraEnvOperations
 from image_service.server.standalone.assisted_api import InfraEnvApi, find_no_family
 from image_service.server.standalone.certificates import prepare_certificates
 from image_service.server.standalone.store import InfraEnvStore
+from image_service.server.standalone.translation.family_programs import check_by_program, has_program
 from image_service.server.standalone.translation.fields import needs_programs, translate_fields
 from image_service.server.transport.listeners import cannot_listen, log_listening
 from image_service.server.web_api.authentication import RequestGuard
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort
     from twisted.internet.posixbase import PosixReactorBase
 
+    from image_service.core.families.live.family import LiveFamily
     from image_service.server.standalone.assisted_api import FindFamily
     from image_service.server.standalone.certificates import CertificateFiles
 
@@ -190,18 +192,14 @@ class Standalone:
         restrict_to_owner(self._directory)
         certificates = prepare_certificates(self._directory, datetime.now(UTC))
         store = InfraEnvStore(self._directory / "infra-envs.sqlite")
-        parts = (
-            store,
-            self._in_thread,
-            time.time,
-            self._get_base_url,
-        )
         find_family: FindFamily = lambda *image: self.find_family(*image)  # noqa: E731, PLW0108 - it is set later
+        parts = (store, self._in_thread, time.time, self._get_base_url)
+        translate, validate = self._translate, self._validate
         return _StartedParts(
             store,
             certificates,
-            InfraEnvApi(*parts, translate=self._translate, find_family=find_family),
-            InfraEnvOperations(*parts, translate=self._translate, find_family=find_family),
+            InfraEnvApi(*parts, translate=translate, validate=validate, find_family=find_family),
+            InfraEnvOperations(*parts, translate=translate, validate=validate, find_family=find_family),
         )
 
     def _site(self, resource: ApiResource) -> LimitedFactory:
@@ -226,10 +224,16 @@ class Standalone:
     async def _translate(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """See `translate_fields`; the store is used meanwhile."""
         translate = partial(translate_fields, fields, self._interruption)
-        if not needs_programs(fields):
-            return translate()
+        return await self._by_program(translate) if needs_programs(fields) else translate()
+
+    async def _validate(self, config: bytes, family: LiveFamily) -> None:
+        """See `check_by_program`; the store is used meanwhile."""
+        if has_program(family):
+            await self._by_program(partial(check_by_program, config, family, self._interruption))
+
+    async def _by_program(self, work: Callable[[], T]) -> T:
         try:
-            return await self._call(self._program_lock, translate)
+            return await self._call(self._program_lock, work)
         except Interrupted:
             raise Unavailable("the service stops") from None
 

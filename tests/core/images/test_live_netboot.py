@@ -169,6 +169,15 @@ CASES = [
         "",
     ),
     Case(
+        "kairos",
+        {"boot/kernel": b"kernel", "boot/initrd": b"initrd", "rootfs.squashfs": b"rootfs"},
+        b"#cloud-config\n",
+        "ip=dhcp rd.neednet=1 rd.live.overlay.overlayfs rd.cos.disable"
+        f" root=live:{ROOTFS} netboot install-mode",
+        "",
+        label="COS_LIVE",
+    ),
+    Case(
         "talos",
         {"boot/vmlinuz": b"kernel", "boot/initramfs.xz": b"initrd"},
         b"version: v1alpha1\n",
@@ -178,11 +187,10 @@ CASES = [
     ),
 ]
 REASONS = {
-    "kairos": "reads its config from its medium",
-    "nixos": "build the netboot files",
+    "nixos": "build netbootRamdisk",
     "esxi": "mboot.efi",
-    "coreos-generic": "needs its ISO to boot",
-    "combustion": "the files for PXE of the same release",
+    "coreos-generic": "give its ISO as a virtual CD",
+    "combustion": "take the files for PXE",
     "unified-kernel": "boot its ISO by UEFI's HTTP",
     "generic": "has no known files for that",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -32,3 +33,8 @@ def put_printer(monkeypatch: pytest.MonkeyPatch, directory: Path, name: str, out
 def put_client(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Put the real program into PATH, or skip the test."""
     monkeypatch.setenv("PATH", f"{Path(needs_client(name)).parent}:{os.environ['PATH']}")
+
+
+def put_ksvalidator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put pykickstart's program into PATH, which is installed with the tests."""
+    monkeypatch.setenv("PATH", sysconfig.get_path("scripts"), prepend=":")

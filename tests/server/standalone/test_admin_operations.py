@@ -17,7 +17,7 @@ from image_service.server.standalone.translation.butane import MAX_BUTANE_BYTES
 from image_service.server.web_api.messages import ApiRequest
 from image_service.server.web_api.router import ApiRouter
 from tests.pytwisted import ensure_deferred
-from tests.server.standalone.programs import SYSTEM_PATH, put_double, put_printer
+from tests.server.standalone.programs import SYSTEM_PATH, put_double, put_ksvalidator, put_printer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -132,6 +132,17 @@ async def test_config_is_checked_by_the_family_of_its_base_image(
         assert SECRET not in json.dumps(found)
     valid = {"config": "d-i a/b string x", "openshift_version": "12", "cpu_architecture": "x86_64"}
     assert (await ask("POST", "/api/v1/config-checks", valid))["fault"] is None
+
+
+@ensure_deferred
+@pytest.mark.slow
+async def test_config_is_checked_by_the_program_of_its_family(
+    ask: Ask, standalone: FaultyStandalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_ksvalidator(monkeypatch)
+    standalone.find_family = lambda *_: succeed("anaconda")
+    found = await ask("POST", "/api/v1/config-checks", {"config": SECRET, "openshift_version": "40"})
+    assert found["fault"] == "ksvalidator does not accept the kickstart file: line 1: Unknown command: …"
 
 
 @ensure_deferred

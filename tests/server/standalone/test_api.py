@@ -21,6 +21,7 @@ from image_service.server.standalone import service
 from image_service.server.standalone.infra_env import MAX_OVERRIDE_BYTES, MAX_RAMDISK_BYTES
 from image_service.server.standalone.service import MAX_BODY_BYTES
 from tests.pytwisted import async_fixture, ensure_deferred
+from tests.server.standalone.programs import put_double, put_ksvalidator
 from tests.server.standalone.running import BASE_URL, INFRA_ENVS, LOOPBACK, ApiClient, Reply, running
 from tests.variants import soaked
 
@@ -267,6 +268,27 @@ async def test_config_that_its_family_would_not_read_is_refused_at_once(
     for method, path in (("PATCH", one), ("POST", f"{one}/copies")):
         assert (await api(method, path, {"family_config": config})).status == 422
     assert [each["family_config_set"] for each in (await api("GET", INFRA_ENVS)).document] == [False]
+
+
+@ensure_deferred
+@pytest.mark.slow
+@pytest.mark.usefixtures("families")
+async def test_config_that_the_program_of_its_family_does_not_accept_is_refused(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    document = {"name": "a", "openshift_version": "40", "family_config": "text\ntopsecretword\n"}
+    with monkeypatch.context() as patched:
+        put_ksvalidator(patched)
+        refused = await api("POST", INFRA_ENVS, document)
+        assert problem(refused) == (422, "config-invalid")
+        detail = "ksvalidator does not accept the kickstart file: line 2: Unknown command: …"
+        assert refused.document["detail"] == detail
+        assert (await api("POST", INFRA_ENVS, {**document, "family_config": "text\n"})).status == 201
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path))
+        assert (await api("POST", INFRA_ENVS, document)).status == 201
+    put_double(monkeypatch, tmp_path, "ksvalidator", "exit 1")
+    assert (await api("POST", INFRA_ENVS, document)).status == 201
 
 
 @ensure_deferred

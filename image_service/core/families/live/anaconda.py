@@ -9,7 +9,13 @@ import re
 from typing import TYPE_CHECKING
 
 from image_service.core.families.live.config_checks import check_kickstart
-from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, Netboot
+from image_service.core.families.live.family import (
+    ConfigValidator,
+    LiveFamily,
+    LiveFiles,
+    MediumEdit,
+    Netboot,
+)
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -47,5 +53,5 @@ ANACONDA = LiveFamily(
         _KICKSTART,
         lambda _: f" inst.ks=file:/{_KICKSTART}",
     ),
-    validator=("ksvalidator",),
+    validator=ConfigValidator(("ksvalidator",), r"(line \d+) of the kickstart file:\s+(.+)"),
 )

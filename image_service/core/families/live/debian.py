@@ -10,7 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.core.families.live.config_checks import check_preseed, check_user_data
-from image_service.core.families.live.family import CLOUD_INIT, LiveFamily, LiveFiles, MediumEdit, Netboot
+from image_service.core.families.live.family import (
+    CLOUD_INIT,
+    ConfigValidator,
+    LiveFamily,
+    LiveFiles,
+    MediumEdit,
+    Netboot,
+)
 from image_service.core.formats.boot_configuration.boot_edit import BootEdit
 
 if TYPE_CHECKING:
@@ -58,7 +65,6 @@ DEBIAN_INSTALLER = LiveFamily(
         " ".join(_UNATTENDED),
         "preseed.cfg",
     ),
-    validator=("debconf-set-selections", "--checkonly"),
 )
 DEBIAN_LIVE = LiveFamily(
     "debian-live",
@@ -73,5 +79,5 @@ DEBIAN_LIVE = LiveFamily(
         "boot=live components fetch={iso}",
         config_arguments=lambda _: f" {_NOCLOUD}",
     ),
-    validator=("cloud-init", "schema", "--config-file"),
+    validator=ConfigValidator(("cloud-init", "schema", "--config-file"), r"schema errors: (.+)"),
 )

@@ -81,6 +81,24 @@ class LiveFiles:
 
 
 @attrs.frozen
+class ConfigValidator:
+    """A family's own program that checks a config.
+
+    Args:
+        command: its name, and its arguments before the path.
+        fault: pattern of what it prints about a config that it does not accept; groups say where and what.
+    """
+
+    command: tuple[str, ...]
+    fault: str
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.command[0]
+
+
+@attrs.frozen
 class LiveFamily:
     """A family.
 
@@ -94,7 +112,7 @@ class LiveFamily:
         medium: label and path by which it finds a config on a second medium; a function returns the path
             where that depends on the config; None: it looks for none.
         netboot: how it boots without a medium, or why it does not, after "which".
-        validator: the family's own program that checks a config, and its arguments before the path.
+        validator: the family's own program that checks a config, where it is installed.
     """
 
     name: str
@@ -105,7 +123,7 @@ class LiveFamily:
     place: Callable[[LiveMedium, bytes], MediumEdit]
     medium: tuple[str, str | Callable[[bytes], str]] | None = None
     netboot: Netboot | str = "needs its ISO to boot"
-    validator: tuple[str, ...] = ()
+    validator: ConfigValidator | None = None
 
 
 CLOUD_INIT = ("cidata", "user-data")

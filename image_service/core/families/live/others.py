@@ -13,6 +13,7 @@ from image_service.core.families.live.config_checks import (
 )
 from image_service.core.families.live.family import (
     CLOUD_INIT,
+    ConfigValidator,
     LiveFamily,
     LiveFiles,
     MediumEdit,
@@ -176,7 +177,11 @@ KAIROS = LiveFamily(
     check_yaml,
     _cloud_config,
     CLOUD_INIT,
-    "reads its config from its medium",
+    Netboot(  # as AuroraBoot boots it; config_url=URL is an argument of the infra-env
+        (("boot/kernel*", "boot/initrd*"),),
+        "ip=dhcp rd.neednet=1 rd.live.overlay.overlayfs rd.cos.disable root=live:{rootfs} netboot"
+        " install-mode",
+    ),
 )
 ESXI = LiveFamily(
     "esxi",
@@ -194,6 +199,7 @@ COREOS_GENERIC = LiveFamily(
     LiveFiles(("images/pxeboot/vmlinuz",), ("images/pxeboot/initrd.img",), ("LiveOS/squashfs.img",)),
     check_any_ignition,
     _ignition_of_coreos,
+    netboot="finds its root file system by the label of its medium: give its ISO as a virtual CD",
 )
 FLATCAR = LiveFamily(
     "flatcar",
@@ -217,7 +223,9 @@ TALOS = LiveFamily(
     _second_medium,
     ("metal-iso", "config.yaml"),
     Netboot((("boot/vmlinuz", "boot/initramfs.xz"),), "talos.platform=metal talos.config=metal-iso"),
-    validator=("talosctl", "validate", "--mode", "metal", "--config"),
+    validator=ConfigValidator(
+        ("talosctl", "validate", "--mode", "metal", "--config"), r"yaml: (.+)|\* (.+)|(unknown keys found)"
+    ),
 )
 HARVESTER = LiveFamily(
     "harvester",
@@ -238,7 +246,7 @@ NIXOS = LiveFamily(
     LiveFiles(("boot/bzImage",), ("boot/initrd*",), ("nix-store.squashfs",)),
     _NOT_OF_NIXOS,
     _NOT_OF_NIXOS,
-    netboot="finds its medium by the label: build the netboot files of the same configuration",
+    netboot="finds its store by the label of its medium: build netbootRamdisk of the same configuration",
 )
 UNIFIED_KERNEL = LiveFamily(
     "unified-kernel",

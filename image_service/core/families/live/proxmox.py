@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from image_service.core.families.live.config_checks import check_answer_file
-from image_service.core.families.live.family import LiveFamily, LiveFiles, MediumEdit, Netboot
+from image_service.core.families.live.family import (
+    ConfigValidator,
+    LiveFamily,
+    LiveFiles,
+    MediumEdit,
+    Netboot,
+)
 
 if TYPE_CHECKING:
     from image_service.core.families.live.medium import LiveMedium
@@ -35,5 +41,8 @@ PROXMOX = LiveFamily(
         config_arguments=lambda _: " proxmox-start-auto-installer",
         iso="proxmox.iso",
     ),
-    validator=("proxmox-auto-install-assistant", "validate-answer"),
+    validator=ConfigValidator(
+        ("proxmox-auto-install-assistant", "validate-answer"),
+        r"(line \d+, column \d+)\n(?:.*\|.*\n)*(.+)",  # between them it quotes the line
+    ),
 )

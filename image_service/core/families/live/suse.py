@@ -140,5 +140,5 @@ COMBUSTION = LiveFamily(
         " second CD"
     ),
     ("combustion", "combustion/script"),
-    "needs its ISO, or the files for PXE of the same release",
+    "writes an image from its ISO: take the files for PXE (*.install.tar) of the same release",
 )
