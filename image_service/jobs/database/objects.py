@@ -18,7 +18,7 @@ from image_service.jobs.database.statements import (
     undiscard,
     utc_now,
 )
-from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED
+from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED, JOBS
 from image_service.jobs.model import Artifact
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.database.database import Database
+    from image_service.jobs.database.sealing import RowCipher
     from image_service.jobs.model import Job, TenantBudget
 
 MAX_FILES = 16
@@ -38,6 +39,7 @@ class ObjectRepository:
     """The uploaded files of attempts, and the objects to delete.
 
     Args:
+        cipher: tags artifacts.
         budget: of each tenant.
         now: in UTC.
 
@@ -46,9 +48,14 @@ class ObjectRepository:
     """
 
     def __init__(
-        self, database: Database, budget: TenantBudget, now: Callable[[], datetime] = utc_now
+        self,
+        database: Database,
+        cipher: RowCipher,
+        budget: TenantBudget,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
+        self._cipher = cipher
         self._budget = budget
         self._now = now
 
@@ -116,7 +123,7 @@ class ObjectRepository:
         """
         now = self._now()
         kept_bytes = artifact.size if kept_bytes is None else kept_bytes
-        row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(artifact), "kept_bytes": kept_bytes}
+        tenant = sa.select(JOBS.c.tenant).where(JOBS.c.id == job_id)
         of_its_name = sa.and_(
             ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.attempt == attempt, ARTIFACTS.c.name == artifact.name
         )
@@ -132,6 +139,8 @@ class ObjectRepository:
             if connection.execute(running_attempt(job_id, attempt).values(id=job_id)).rowcount:
                 connection.execute(undiscard([artifact.key]))
                 discard(self._database, connection, now, of_its_name)
+                tagged = self._cipher.tag_artifact(connection.execute(tenant).scalar_one(), job_id, artifact)
+                row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(tagged), "kept_bytes": kept_bytes}
                 connection.execute(sa.insert(ARTIFACTS), row)
                 return True
             connection.execute(abandon)
