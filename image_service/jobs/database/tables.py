@@ -61,7 +61,7 @@ TENANTS = sa.Table(
 """A transaction that counts rows of a tenant first writes the tenant's row, which makes others wait."""
 _LISTED = "tenant origin created_at id state distribution image_type"
 """The columns by which composes of a tenant are listed: lists read no row that they do not show."""
-_COUNTED = "tenant row_bytes store_bytes"
+_COUNTED = "tenant row_bytes store_bytes sent_bytes"
 COMPOSES = sa.Table(
     "composes",
     TABLES,
