@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import sqlalchemy as sa
 
-from image_service.core.errors import TooManyQueued
+from image_service.core.errors import RowNotAuthentic, TooManyQueued
 from image_service.jobs.database.budgets import check_budget, count_ended, count_new_rows, largest_tenants
 from image_service.jobs.database.statements import (
     IMAGES_IN_USE,
@@ -153,7 +153,10 @@ class ComposeRepository:
         row = self._find(COMPOSE_COLUMNS, compose_id, tenant)
         if row is None:
             return None
-        compose = to_compose(row)
+        try:
+            compose = to_compose(row)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise RowNotAuthentic(f"the plan of {compose_id} is not one: changed in the database") from None
         self._cipher.check_plan(compose)
         if compose.image is not None:
             self._cipher.check_artifact(compose.tenant, compose.id, compose.image)

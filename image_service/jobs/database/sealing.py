@@ -106,7 +106,7 @@ class RowCipher:
         context = canonical_json([purpose, tenant, row_id, content])
         try:
             is_authentic = self._decrypt(bytes.fromhex(tag), context) is not None
-        except ValueError:  # a tag that is not hexadecimal
+        except (TypeError, ValueError):  # a tag that is not hexadecimal
             is_authentic = False
         if not is_authentic:
             raise RowNotAuthentic(

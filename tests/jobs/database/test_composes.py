@@ -315,7 +315,9 @@ def test_writer_gives_the_secrets_of_a_tenant_to_no_other(rows: Rows) -> None:
     assert rows.composes.customization(other) == CUSTOMIZATION
 
 
-@pytest.mark.parametrize("change", ["tenant", "bucket", "result", "image type", "plan of another"])
+@pytest.mark.parametrize(
+    "change", ["tenant", "bucket", "result", "image type", "plan of another", "form", "tag"]
+)
 def test_changed_plan_is_refused_and_can_be_deleted(rows: Rows, change: str) -> None:
     target = Step("upload", "upload", {"bucket": "own", "key": "k"})
     plan = attrs.evolve(DISK_PLAN, steps=(*DISK_PLAN.steps, target))
@@ -330,6 +332,8 @@ def test_changed_plan_is_refused_and_can_be_deleted(rows: Rows, change: str) -> 
         "bucket": {"plan": moved},
         "result": {"plan": attrs.evolve(plan, tag=tag, result=None)},
         "image type": {"image_type": ImageType.LIVE_INSTALLER},
+        "form": {"plan": {"steps": 7}},
+        "tag": {"plan": attrs.evolve(plan, tag="x")},
         "plan of another": {"plan": stored(rows, COMPOSES.c.plan, other.id)},
     }
     write(rows, sa.update(COMPOSES).where(COMPOSES.c.id == changed.id).values(values[change]))
