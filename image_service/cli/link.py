@@ -1,4 +1,4 @@
-"""``image-service link``: makes a short link, by a request to a running service."""
+"""``image-service link``: makes a short link, or revokes all, by requests to a running service."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from image_service.cli.shared.admin import DEFAULT_ADMIN, admin_client
 from image_service.cli.shared.command import add_admin_arguments
@@ -16,13 +17,16 @@ from image_service.cli.shared.patience import wait_for
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser
+    from image_service.server.admin.client import AdminClient
 
 _EXAMPLES = """\
 examples:
   image-service link http://images.example.com/byid/INFRA_ENV/4.20/x86_64/full.iso
   image-service link --admin http://127.0.0.1:8081 --expires-in 12h --pinned - <url
+  image-service link --revoke-all
 """
 
+_PATH = "/api/v1/links"
 _TIME = re.compile("([0-9]{1,9})([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -31,7 +35,7 @@ def add(add_parser: AddParser) -> None:
     """Declare the command."""
     parser = add_parser(
         "link",
-        help="make a short link to an image",
+        help="make a short link to an image, or revoke all",
         description="Make a short link to an ISO, an initrd for PXE or an iPXE script, and print it. The link"
         " opens the file with the credentials of URL until it expires or is revoked. The command sends a"
         " request to a running service: to --admin, to the ADMIN_LISTEN of the environment, or to"
@@ -39,8 +43,17 @@ def add(add_parser: AddParser) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "url", metavar="URL", help="of the image, with its credentials; - is standard input, hidden from ps"
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "url",
+        nargs="?",
+        metavar="URL",
+        help="of the image, with its credentials; - is standard input, hidden from ps",
+    )
+    what.add_argument(
+        "--revoke-all",
+        action="store_true",
+        help="revoke all links that can be used, as after the restore of a database, and print how many",
     )
     add_admin_arguments(parser)
     parser.add_argument(
@@ -58,15 +71,25 @@ def add(add_parser: AddParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the URL of the new link."""
+    """Print the URL of the new link, or how many links were revoked."""
+    client = admin_client(options)
+    if options.revoke_all:
+        print(_revoke_all(client))  # noqa: T201 - the command's output
+        return 0
     url = sys.stdin.readline().strip() if options.url == STANDARD_INPUT else options.url
     document = {"url": url, "label": options.label, "pinned": options.pinned}
     if options.expires_in is not None:
         document["expires_in"] = options.expires_in
-    client = admin_client(options)
-    made = json.loads(wait_for("the image", partial(client.post, "/api/v1/links", document)))
+    made = json.loads(wait_for("the image", partial(client.post, _PATH, document)))
     print(json.dumps(made, indent=2) if options.json else made["url"])  # noqa: T201 - the command's output
     return 0
+
+
+def _revoke_all(client: AdminClient) -> int:
+    links = json.loads(client.get(_PATH))["links"]
+    for link in links:
+        client.request("DELETE", f"{_PATH}/{quote(link['id'], safe='')}")
+    return len(links)
 
 
 def _parse_seconds(text: str) -> int:

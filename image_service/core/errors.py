@@ -438,6 +438,12 @@ class JobTokenUnknown(NotFound):
     code = "job-token-unknown"
 
 
+class RowNotAuthentic(ImageServiceError):
+    """A plan or an artifact in the database has not the tag that this service gave it."""
+
+    code = "row-not-authentic"
+
+
 class JobNotRunning(InvalidRequest):
     """The job that a token names is cancelled."""
 

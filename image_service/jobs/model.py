@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 import attrs
 
+from image_service.core.errors import NotFound
 from image_service.jobs.image_ids import instance_alias
 
 Json: TypeAlias = "Mapping[str, object]"
@@ -275,11 +276,13 @@ class ComposePlan:
         steps: those of `JobType` become jobs.
         result: ``STEP/NAME`` of the artifact that is the finished image, of an import that of its first
             disk; None: it is composed while it is read, and not stored, or it is exported.
+        tag: authenticates it in the database; "": it has none yet.
     """
 
     steps: tuple[Step, ...]
     result: str | None
     file_name: str
+    tag: str = attrs.field(default="", eq=False, repr=False)
 
 
 @attrs.frozen
@@ -290,12 +293,14 @@ class Artifact:
         name: ``[A-Za-z0-9._-]+`` without a leading dot.
         size: bytes.
         sha256: lower-case hex.
+        tag: authenticates it in the database; "": it has none yet.
     """
 
     name: str
     size: int
     sha256: str
     key: str
+    tag: str = attrs.field(default="", eq=False, repr=False)
 
 
 @attrs.frozen
@@ -361,8 +366,6 @@ class Job(JobSummary):
 
     tenant: str
     architecture: str
-    arguments: Json = attrs.field(default=_NOTHING, repr=False)
-    inputs: Mapping[str, str] = MappingProxyType({})
     artifacts: tuple[Artifact, ...] = ()
     result: Json = attrs.field(default=_NOTHING, repr=False)
     queued_at: datetime | None = None
@@ -434,3 +437,10 @@ class Compose(ComposeSummary):
     provenance: Json = attrs.field(default=_NOTHING, repr=False)
     source_image: str | None = None
     store_bytes: int = 0
+
+    def step_of(self, job_id: str) -> Step:
+        """Return the step that a job carries out; NotFound: the plan has none."""
+        for step in self.plan.steps:
+            if job_id_of(self.id, step.name) == job_id:
+                return step
+        raise NotFound(f"the plan of compose {self.id} has no job {job_id}")

@@ -14,7 +14,10 @@ from urllib.parse import urlsplit
 
 import attrs
 import pytest
+import sqlalchemy as sa
 
+from image_service.server.snapshots.replicas.database import open_replica_database
+from image_service.server.snapshots.storage.sql_statements import LINKS
 from tests import forks
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, SERVE, Answer, fetch, os_image, run_service
@@ -230,6 +233,24 @@ def test_ten_thousand_guesses_are_refused(tmp_path: Path, owner: Owner) -> None:
         assert_refuses_guesses(link.replace("localhost", "127.0.0.1"), 10_000)
 
 
+def is_served(link: str) -> bool:
+    return get(link).status == 200
+
+
+def backup(url: str) -> dict[str, object]:
+    """Return the row of the one link."""
+    with closing(open_replica_database(url)) as database:
+        row = database.transact(lambda connection: connection.execute(sa.select(LINKS)).mappings().one())
+    return dict(row)
+
+
+def restore(url: str, row: dict[str, object]) -> None:
+    """Put the row of the one link back, and prolong it."""
+    prolonged = {**row, "expires_at": 4e9}
+    with closing(open_replica_database(url)) as database:
+        database.transact(lambda connection: connection.execute(sa.update(LINKS).values(prolonged)).close())
+
+
 def test_links_of_replicas_that_share_a_database(
     tmp_path: Path, owner: Owner, postgres: PostgresServer
 ) -> None:
@@ -248,7 +269,14 @@ def test_links_of_replicas_that_share_a_database(
         assert get(link).headers["ETag"] == get(there).headers["ETag"]
         assert get(altered(there)).status == 404
         (link_id,) = second.list_ids()
+        row = backup(url)
         assert second.revoke(link_id) == 204
+        assert get(there).status == 410
+        wait_for(lambda: get(link).status == 410)
+        restore(url, row)
+        for each in (link, there):
+            wait_for(partial(is_served, each))
+        assert second.run_link("--revoke-all").stdout == "1\n"
         assert get(there).status == 410
         wait_for(lambda: get(link).status == 410)
     url = url.replace("postgresql+psycopg", "postgresql")

@@ -58,6 +58,27 @@ def test_image_that_would_take_an_hour_is_not_waited_for(run: Run) -> None:
     assert (found.status, "status 503" in found.errors) == (1, True)
 
 
+def test_all_links_are_revoked(run: Run) -> None:
+    with running() as origin:
+        origin.serve("/api/v1/links", Reply(b'{"links": [{"id": "a-1"}, {"id": "b/2"}]}'))
+        for path in ("/api/v1/links/a-1", "/api/v1/links/b%2F2"):
+            origin.serve(path, Reply(status=204))
+        found = run("link", "--admin", origin.url(""), "--revoke-all")
+    assert (found.status, found.output) == (0, b"2\n")
+    assert [(each.method, each.target) for each in origin.requests] == [
+        ("GET", "/api/v1/links"),
+        ("DELETE", "/api/v1/links/a-1"),
+        ("DELETE", "/api/v1/links/b%2F2"),
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("http://x/", "--revoke-all")], ids=["neither", "both"])
+def test_link_is_made_or_all_are_revoked(run: Run, arguments: tuple[str, ...]) -> None:
+    found = run("link", *arguments)
+    assert found.status == 2
+    assert "--revoke-all" in found.errors
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("12h", 43200), ("7d", 604800)]
 )

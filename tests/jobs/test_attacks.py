@@ -22,7 +22,7 @@ from image_service.jobs.database.tables import COMPOSES, DATABASE_FILE
 from tests.acceptance.service import fetch
 from tests.jobs.running_replicas import running_replicas
 from tests.jobs.running_role import API, RunningRole, compose_request
-from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, token
+from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, status_of, token
 from tests.variants import soaked
 
 if TYPE_CHECKING:
@@ -175,10 +175,24 @@ def test_writer_of_the_database_gives_no_config_to_another_tenant(attacked: Atta
     with engine.begin() as connection:
         connection.execute(sa.update(COMPOSES).where(COMPOSES.c.id == moved).values(tenant="org-8"))
     engine.dispose()
-    assert ask(attacked.composer, f"{API}/composes/{moved}/download", "8").status == 503
+    assert ask(attacked.composer, f"{API}/composes/{moved}/download", "8").status == 500
     assert ask(attacked.composer, f"{API}/composes/{kept}/download", "8").status == 200
-    listed = json.loads(ask(attacked.composer, f"{API}/composes/", "8").body)
-    assert {compose["id"] for compose in listed} == {moved, kept}
+    assert status_of(attacked.composer, "8", moved)["status"] == "success"
+    assert listed_ids(attacked, "8") == {moved, kept}
+    fields = {"Authorization": f"Bearer {token('8')}"}
+    deleted = fetch(f"{attacked.composer.url}{API}/composes/{moved}", "DELETE", headers=fields)
+    assert deleted.status == 200
+    assert listed_ids(attacked, "8") == {kept}
+
+
+def listed_ids(attacked: Attacked, tenant: str) -> set[str]:
+    return {compose["id"] for compose in json.loads(ask(attacked.composer, f"{API}/composes/", tenant).body)}
+
+
+def test_order_beyond_the_budget_leaves_room_to_another_tenant(attacked: Attacked) -> None:
+    document = compose_request("minimal-raw", size=MOST_BYTES)
+    assert ask(attacked.composer, f"{API}/compose", "10", document).status == 507
+    start(attacked.composer, "11", "minimal-raw")
 
 
 def test_silent_connections_leave_workers_their_polls(attacked: Attacked) -> None:

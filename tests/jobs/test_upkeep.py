@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import attrs
 import pytest
+import sqlalchemy as sa
 
 from image_service.common.objects.build import open_store
 from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import EngineUnavailable, NotFound, StoreDenied
-from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.tables import COMPOSES, open_database
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
@@ -117,6 +118,22 @@ async def test_compose_that_was_not_started_is_started_once(
     await reconciler.reconcile()
     assert engine.started == [compose]
     assert state_of(rows, compose.id) is ComposeState.PENDING
+
+
+@ensure_deferred
+async def test_compose_whose_plan_was_changed_in_the_database_fails_alone(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
+) -> None:
+    (changed, _), (other, _) = rows.add(), rows.add()
+    change = sa.update(COMPOSES).where(COMPOSES.c.id == changed.id).values(source_image="of another tenant")
+    rows.database.transact(lambda connection: connection.execute(change).close())
+    rows.clock.advance(4)
+    await reconciler.reconcile()
+    assert engine.started == [other]
+    summary = rows.composes.find_summary(changed.id)
+    assert summary is not None
+    assert summary.error is not None
+    assert f"the plan of {changed.id} is not as the service has written it" in summary.error.reason
 
 
 @ensure_deferred

@@ -190,7 +190,7 @@ def test_role_accepts_its_environment(manifests: list[Manifest], tmp_path: Path)
     secret = tmp_path / "file"
     secret.write_text(KEYS["secret"])
     rules = tmp_path / "acl.json"
-    rules.write_text('[{"claim": "rh-org-id", "pattern": "."}]')
+    rules.write_text('[{"claim": "rh-org-id", "pattern": ".+"}]')
     environ = {"DATABASE_URL": KEYS["url"]}
     for entry in container["env"]:
         if "value" in entry:

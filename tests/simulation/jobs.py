@@ -52,7 +52,7 @@ from image_service.jobs.model import (
 )
 from image_service.jobs.principal import Principal
 from image_service.settings.jobs.jobs import JobsSettings
-from tests.jobs.database.composing import BUDGET, CUSTOMIZATION, SECRET, make_compose
+from tests.jobs.database.composing import BUDGET, CIPHER, CUSTOMIZATION, SECRET, make_compose
 from tests.jobs.dispatch.contents import received
 from tests.jobs.dispatch.doubles import MemoryContents, SilentObserver
 from tests.simulation.events import START, Events, Machine, Outcome
@@ -290,10 +290,10 @@ class JobReplica:
             cast("Contents", MemoryContents()),
         )
         rows = DispatchRows(
-            ComposeRepository(world.database, [SECRET], BUDGET, now),
-            JobRepository(world.database, now),
+            ComposeRepository(world.database, CIPHER, BUDGET, now),
+            JobRepository(world.database, CIPHER, now),
             JobQueues(world.database, now),
-            ObjectRepository(world.database, BUDGET, now),
+            ObjectRepository(world.database, CIPHER, BUDGET, now),
             WorkerRepository(world.database, now),
             in_thread,
         )
@@ -456,7 +456,7 @@ class JobsWorld:
         if self.happens(0.1):
             result = WorkerResult(error=JobError(JobErrorId.BUILD_FAILED, "broken"))
         else:
-            name, content = str(job.arguments["output"]), _made(job.id, job.attempt)
+            name, content = str(handed.arguments["output"]), _made(job.id, job.attempt)
             declared = DeclaredArtifact(name, len(content), hashlib.sha256(content).hexdigest())
             result = WorkerResult((declared,))
             await self._send(

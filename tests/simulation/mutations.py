@@ -314,8 +314,8 @@ MUTATIONS = (
         "composes that nobody has started wait",
         "lost wake-up",
         "jobs.dispatch.upkeep",
-        "        for compose in await self._in_thread(find):\n",
-        "        for compose in (await self._in_thread(find))[:0]:\n",
+        "        for compose_id in await self._in_thread(find):\n",
+        "        for compose_id in (await self._in_thread(find))[:0]:\n",
         "jobs",
     ),
     Mutation(

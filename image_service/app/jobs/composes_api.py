@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -22,7 +22,7 @@ from image_service.core.errors import Conflict, NotFound
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer.replies import describe_logs
 from image_service.jobs.database.composes import ComposeFilter
-from image_service.jobs.model import ComposeOrigin, ComposeState
+from image_service.jobs.model import ComposeOrigin, ComposeState, ComposeSummary
 from image_service.server.admin.verdict import Level
 from image_service.server.http.dates import format_rfc3339
 from image_service.server.web_api.messages import ApiResponse, json_response
@@ -31,15 +31,17 @@ from image_service.server.web_api.operations import ApiOperation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
+    from typing import Any
 
     from image_service.app.jobs.rows import JobsRows
     from image_service.common.openapi.document import Json, Schemas
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.composer.service import ComposeService
-    from image_service.jobs.model import Compose, ComposeSummary, JobSummary
+    from image_service.jobs.model import Compose, JobSummary
     from image_service.server.admin.state import ServiceState
     from image_service.server.web_api.messages import ApiRequest
 
+_Found = TypeVar("_Found", bound=ComposeSummary)
 MAX_COMPOSES = 100
 _PATH = "/api/v1/composes"
 _ONE = f"{_PATH}/{{compose_id}}"
@@ -154,13 +156,14 @@ class ComposesApi:
         return json_response(await self._rows.in_thread(describe))
 
     async def _download(self, request: ApiRequest, compose_id: str) -> ApiResponse:
-        compose = await self._rows.in_thread(partial(self._find, compose_id))
+        compose = await self._rows.in_thread(partial(self._find, compose_id, ComposeOrigin.COMPOSER))
         if not has_image(compose):
             raise Conflict(f"the compose is {compose.state.value}, and has no image")
         return await self._contents.respond(await self._contents.open_image(compose), request)
 
     async def _cancel(self, _: ApiRequest, compose_id: str) -> ApiResponse:
-        compose = await self._rows.in_thread(partial(self._find, compose_id))
+        find = partial(self._rows.composes.find_summary, compose_id)
+        compose = _known(await self._rows.in_thread(find), ComposeOrigin.COMPOSER)
         try:
             await self._service.cancel(compose)
         except ApiError:
@@ -168,10 +171,13 @@ class ComposesApi:
         return ApiResponse(204)
 
     def _find(self, compose_id: str, *origins: ComposeOrigin) -> Compose:
-        compose = self._rows.composes.find(compose_id)
-        if compose is None or compose.origin not in (origins or (ComposeOrigin.COMPOSER,)):
-            raise NotFound("there is no such compose")
-        return compose
+        return _known(self._rows.composes.find(compose_id), *origins)
+
+
+def _known(compose: _Found | None, *origins: ComposeOrigin) -> _Found:
+    if compose is None or compose.origin not in origins:
+        raise NotFound("there is no such compose")
+    return compose
 
 
 def has_image(compose: ComposeSummary) -> bool:

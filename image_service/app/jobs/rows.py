@@ -15,6 +15,7 @@ from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.database.job_queues import JobQueues
 from image_service.jobs.database.jobs import JobRepository
 from image_service.jobs.database.objects import ObjectRepository
+from image_service.jobs.database.sealing import RowCipher
 from image_service.jobs.database.tables import open_database
 from image_service.jobs.database.tasks import TaskRepository
 from image_service.jobs.database.workers import WorkerRepository
@@ -70,13 +71,14 @@ def open_rows(parts: PartsStack, settings: JobsRoleSettings) -> JobsRows:
         parts.call_every(CHECK_SECONDS, partial(database.abort, ABORT_SECONDS))
     own_bytes = build_budgets(settings.tenants)
     budget = TenantBudget(settings.jobs.max_composes, settings.jobs.max_bytes, own_bytes)
-    composes = ComposeRepository(database, secrets, budget)
+    cipher = RowCipher(secrets)
+    composes = ComposeRepository(database, cipher, budget)
     return JobsRows(
         composes,
-        JobRepository(database),
+        JobRepository(database, cipher),
         JobQueues(database),
-        ObjectRepository(database, budget),
-        ImageRepository(database),
+        ObjectRepository(database, cipher, budget),
+        ImageRepository(database, cipher),
         TaskRepository(database, composes),
         WorkerRepository(database),
         secrets,

@@ -142,6 +142,7 @@ class Contents:
             Unavailable: the base image is being fetched; says when to retry.
             BaseImageError, Unprocessable: it can never be made of this base.
             StoreFailed: the object store does not answer.
+            RowNotAuthentic: the artifact or the image was changed in the database.
         """
         match source:
             case _ if source == BASE:
@@ -173,9 +174,11 @@ class Contents:
         Raises:
             Unavailable: the base is being fetched; has the time of a retry.
             UnknownBaseImage: the base is not offered any more.
+            RowNotAuthentic: the image was changed in the database.
         """
         file_name = f"{image.instance_alias}.{image.format}"
         if not isinstance(image, ComposeBase):
+            self._images.check(image)
             return self._open_artifact(image.artifact, file_name)
         disk = self._disks.get_ready(self._bases.disk(image))
         extents = ExtentMap((FileExtent(disk.file, 0, disk.file.size),) if disk.file.size else ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 from twisted.logger import Logger
@@ -17,7 +17,7 @@ from image_service.jobs.composer import errors, replies
 from image_service.jobs.composer.paging import COMPOSE_FILTERS, MAX_SIZE, PAGE, parse_filter, parse_page
 from image_service.jobs.composer.requests import parse_request
 from image_service.jobs.database.composes import ComposeFilter
-from image_service.jobs.model import ComposeOrigin, ComposeState
+from image_service.jobs.model import ComposeOrigin, ComposeState, ComposeSummary
 from image_service.server.web_api.messages import json_response
 from image_service.server.web_api.operations import ApiOperation
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from image_service.jobs.composer.service import ComposeService
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.database.jobs import JobRepository
-    from image_service.jobs.model import Compose, ComposeSummary, Job, Json, UploadResult
+    from image_service.jobs.model import Compose, Job, Json, UploadResult
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
 
@@ -40,6 +40,7 @@ _log = Logger()
 
 COMPOSE_ID = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _ONE = "/composes/{compose_id}"
+_Found = TypeVar("_Found", bound=ComposeSummary)
 
 
 @attrs.frozen
@@ -160,9 +161,12 @@ class ComposeRoutes:
         return replies.describe_status(compose, (), self._sign)
 
     async def _status(self, request: ApiRequest, compose_id: str) -> ApiResponse:
-        return await self._reply(
-            request, compose_id, lambda compose, jobs: replies.describe_status(compose, jobs, self._sign)
-        )
+        def reply() -> ApiResponse:
+            compose = self._find_summary(request, compose_id)
+            jobs = self._jobs.summarize([compose.id])[compose.id]
+            return json_response(replies.describe_status(compose, jobs, self._sign))
+
+        return await self._in_thread(reply)
 
     async def _metadata(self, request: ApiRequest, compose_id: str) -> ApiResponse:
         return await self._reply(request, compose_id, lambda compose, _: replies.describe_metadata(compose))
@@ -206,13 +210,13 @@ class ComposeRoutes:
             raise ApiError(error.detail, number=errors.ARTIFACT_NOT_FOUND) from None
 
     async def _delete(self, request: ApiRequest, compose_id: str) -> ApiResponse:
-        compose = await self._in_thread(partial(self._find, request, compose_id))
+        compose = await self._in_thread(partial(self._find_summary, request, compose_id))
         await self._service.delete(compose)
         path = f"/composes/{compose.id}"
         return json_response(replies.describe_object("ComposeDeleteStatus", compose.id, path))
 
     async def _cancel(self, request: ApiRequest, compose_id: str) -> ApiResponse:
-        compose = await self._in_thread(partial(self._find, request, compose_id))
+        compose = await self._in_thread(partial(self._find_summary, request, compose_id))
         await self._service.cancel(compose)
         path = f"/composes/{compose.id}/cancel"
         return json_response(replies.describe_object("ComposeCancelStatus", compose.id, path))
@@ -239,12 +243,24 @@ class ComposeRoutes:
 
     def _find(self, request: ApiRequest, compose_id: str) -> Compose:
         """Return a compose of the request's tenant; raises ApiError."""
-        if not COMPOSE_ID.fullmatch(compose_id.lower()):
-            raise ApiError(number=errors.MALFORMED_ID)
-        compose = self._composes.find(compose_id.lower(), request.principal.tenant)
-        if compose is None or compose.origin is not ComposeOrigin.COMPOSER:
-            raise ApiError("job does not exist", number=errors.UNKNOWN_COMPOSE)  # composer-cli looks for it
-        return compose
+        return _known(self._composes.find(_checked(compose_id), request.principal.tenant))
+
+    def _find_summary(self, request: ApiRequest, compose_id: str) -> ComposeSummary:
+        """Return a compose of the request's tenant, also one that is not authentic; raises ApiError."""
+        return _known(self._composes.find_summary(_checked(compose_id), request.principal.tenant))
+
+
+def _checked(compose_id: str) -> str:
+    if not COMPOSE_ID.fullmatch(compose_id.lower()):
+        raise ApiError(number=errors.MALFORMED_ID)
+    return compose_id.lower()
+
+
+def _known(compose: _Found | None) -> _Found:
+    """Return a compose of composer's API; raises ApiError."""
+    if compose is None or compose.origin is not ComposeOrigin.COMPOSER:
+        raise ApiError("job does not exist", number=errors.UNKNOWN_COMPOSE)  # composer-cli looks for it
+    return compose
 
 
 def _get(path: str, kind: str, summary: str, handler: Callable[..., Awaitable[ApiResponse]]) -> ApiOperation:

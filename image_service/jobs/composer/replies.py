@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ComposeSummary,
         ImageType,
         Job,
+        JobSummary,
         Json,
         UploadResult,
     )
@@ -44,7 +45,7 @@ def describe_page(kind: str, items: Sequence[Json], page: int, total: int) -> Js
 
 
 def describe_status(
-    compose: ComposeSummary, jobs: Sequence[Job], sign: Callable[[UploadResult], str]
+    compose: ComposeSummary, jobs: Sequence[JobSummary], sign: Callable[[UploadResult], str]
 ) -> Json:
     """Return a ``ComposeStatus``.
 
@@ -75,7 +76,7 @@ def _overall_status(state: ComposeState) -> str:
 
 
 def _describe_image(
-    compose: ComposeSummary, jobs: Sequence[Job], sign: Callable[[UploadResult], str]
+    compose: ComposeSummary, jobs: Sequence[JobSummary], sign: Callable[[UploadResult], str]
 ) -> dict[str, object]:
     uploads = [_describe_upload(compose, upload, sign) for upload in compose.uploads]
     state = compose.state
@@ -107,7 +108,7 @@ def _describe_upload(
     return {"status": upload.status, "type": upload.target.type, "options": options}
 
 
-def _describe_progress(jobs: Sequence[Job]) -> Json:
+def _describe_progress(jobs: Sequence[JobSummary]) -> Json:
     running = next((job.progress for job in jobs if job.state is JobState.RUNNING and job.progress), None)
     return {
         "done": sum(job.state in _ENDED_JOBS for job in jobs),

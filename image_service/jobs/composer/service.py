@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from image_service.jobs.catalog_image import CatalogImage
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.dispatch.compose_plans import ComposePlans
-    from image_service.jobs.model import ComposeRequest
+    from image_service.jobs.model import ComposeRequest, ComposeSummary
 
 _log = Logger()
 
@@ -94,7 +94,7 @@ class ComposeService:
         self._plans.start(compose)
         return compose
 
-    async def cancel(self, compose: Compose) -> None:
+    async def cancel(self, compose: ComposeSummary) -> None:
         """Cancel a compose; its row ends at once, its worker stops at the next heartbeat.
 
         Raises:
@@ -105,7 +105,7 @@ class ComposeService:
         _log.info("cancelled compose {compose}", compose=compose.id, tenant=compose.tenant)
         await self._plans.cancel(compose)
 
-    async def delete(self, compose: Compose) -> None:
+    async def delete(self, compose: ComposeSummary) -> None:
         """Delete a compose, its image and its history; cancel it if it has not ended."""
         await self._in_thread(partial(self._composes.delete, compose.id))
         _log.info("deleted compose {compose}", compose=compose.id, tenant=compose.tenant)

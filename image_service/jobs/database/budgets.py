@@ -1,8 +1,8 @@
 """Counts what tenants keep. The caller's transaction has locked the tenant.
 
-A compose counts with its rows and with `store_bytes`: while it runs, the most that its artifacts can take;
-then what they take, unless the image catalog has them, where they count as images. An object that nothing
-refers to any more counts until it is deleted.
+A compose counts with its rows and with `store_bytes`: while it runs, the most that its artifacts can take, or
+what its attempts have sent, if that is more; then what they take, unless the image catalog has them, where
+they count as images. An object that nothing refers to any more counts until it is deleted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 _UNREPORTED_BYTES = 128 * 1024
 """For the rows of a job that has not ended: its result, error and progress."""
+_COMPOSE_BYTES = COMPOSES.c.row_bytes + sa.case(
+    (COMPOSES.c.sent_bytes > COMPOSES.c.store_bytes, COMPOSES.c.sent_bytes), else_=COMPOSES.c.store_bytes
+)
 
 
 def check_budget(connection: sa.Connection, tenant: str, budget: TenantBudget) -> None:
     """Raise BudgetExceeded if a tenant has more than its budget."""
-    taken = sa.func.coalesce(sa.func.sum(COMPOSES.c.row_bytes + COMPOSES.c.store_bytes), 0)
+    taken = sa.func.coalesce(sa.func.sum(_COMPOSE_BYTES), 0)
     composes = sa.select(sa.func.count(), taken).where(COMPOSES.c.tenant == tenant)
     number, compose_bytes = connection.execute(composes).one()
     if number > budget.max_composes:
@@ -46,7 +49,7 @@ def check_budget(connection: sa.Connection, tenant: str, budget: TenantBudget) -
 def largest_tenants(connection: sa.Connection, limit: int) -> dict[str, int]:
     """Return the bytes of the tenants that keep the most."""
     kept = sa.union_all(
-        sa.select(COMPOSES.c.tenant, (COMPOSES.c.row_bytes + COMPOSES.c.store_bytes).label("bytes")),
+        sa.select(COMPOSES.c.tenant, _COMPOSE_BYTES.label("bytes")),
         *(sa.select(objects.c.tenant, objects.c.kept_bytes) for objects in (IMAGES, DISCARDED)),
     ).subquery()
     total = sa.func.sum(kept.c.bytes)

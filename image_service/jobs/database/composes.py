@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import sqlalchemy as sa
 
-from image_service.core.errors import TooManyQueued
+from image_service.core.errors import RowNotAuthentic, TooManyQueued
 from image_service.jobs.database.budgets import check_budget, count_ended, count_new_rows, largest_tenants
-from image_service.jobs.database.sealing import SecretsCipher
 from image_service.jobs.database.statements import (
     IMAGES_IN_USE,
     UNFINISHED,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.database.database import Database
-    from image_service.jobs.database.sealing import ComposeSecrets
+    from image_service.jobs.database.sealing import ComposeSecrets, RowCipher
     from image_service.jobs.model import (
         Artifact,
         Compose,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
         UploadResult,
     )
 
-_SELECT = sa.select(*COMPOSE_COLUMNS)
 _CLOCK_STEP = timedelta(hours=1)  # more than clocks of replicas differ
 
 
@@ -82,7 +80,6 @@ class ComposeRepository:
     """Composes, and their secrets.
 
     Args:
-        secrets: of the instance, 32 bytes each; the first seals the secrets of composes, all open them.
         budget: of each tenant.
         now: in UTC.
 
@@ -93,13 +90,13 @@ class ComposeRepository:
     def __init__(
         self,
         database: Database,
-        secrets: Sequence[bytes],
+        cipher: RowCipher,
         budget: TenantBudget,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
         self._budget = budget
-        self._cipher = SecretsCipher(secrets)
+        self._cipher = cipher
         self._now = now
 
     def add(self, compose: Compose, customization: ImageCustomization, max_queued: int) -> None:
@@ -133,7 +130,11 @@ class ComposeRepository:
         jobs = _jobs_of(compose)
         if compose.source_image is not None:
             use_image(connection, compose.tenant, compose.source_image)
-        connection.execute(sa.insert(COMPOSES), row_of(compose))
+        tag = self._cipher.tag_plan(
+            compose.tenant, compose.id, compose.plan, compose.source_image, compose.image_type
+        )
+        row = {**row_of(compose), "plan": attrs.evolve(compose.plan, tag=tag)}
+        connection.execute(sa.insert(COMPOSES), row)
         if secrets is not None:
             sealed = self._cipher.seal(compose.tenant, compose.id, secrets)
             connection.execute(sa.insert(SECRETS), {"compose_id": compose.id, "sealed": sealed})
@@ -144,10 +145,27 @@ class ComposeRepository:
         check_budget(connection, compose.tenant, self._budget)
 
     def find(self, compose_id: str, tenant: str | None = None) -> Compose | None:
-        """Return a compose; None: there is none, or it is of another tenant than `tenant` (None: any)."""
-        select = _SELECT.where(COMPOSES.c.id == compose_id)
-        found = self._select(select if tenant is None else select.where(COMPOSES.c.tenant == tenant))
-        return found[0] if found else None
+        """Return a compose; None: there is none, or it is of another tenant than `tenant` (None: any).
+
+        Raises:
+            RowNotAuthentic: its plan or its image was changed in the database.
+        """
+        row = self._find(COMPOSE_COLUMNS, compose_id, tenant)
+        if row is None:
+            return None
+        try:
+            compose = to_compose(row)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise RowNotAuthentic(f"the plan of {compose_id} is not one: changed in the database") from None
+        self._cipher.check_plan(compose)
+        if compose.image is not None:
+            self._cipher.check_artifact(compose.tenant, compose.id, compose.image)
+        return compose
+
+    def find_summary(self, compose_id: str, tenant: str | None = None) -> ComposeSummary | None:
+        """Return the summary of a compose, also of one that is not authentic; None: as `find`."""
+        row = self._find(SUMMARY_COLUMNS, compose_id, tenant)
+        return None if row is None else to_summary(row)
 
     def find_page(
         self, wanted: ComposeFilter, *, limit: int, offset: int = 0
@@ -252,6 +270,9 @@ class ComposeRepository:
         kept = () if image is None else (image.key,)
         if (uploads := _lock(connection, compose_id)) is None:
             return False
+        if image is not None:
+            tenant = sa.select(COMPOSES.c.tenant).where(COMPOSES.c.id == compose_id)
+            image = self._cipher.tag_artifact(connection.execute(tenant).scalar_one(), compose_id, image)
         values = {
             "state": state,
             "error": error,
@@ -296,8 +317,8 @@ class ComposeRepository:
 
         return self._database.transact(work)
 
-    def find_unstarted(self, before: datetime, limit: int, without: Collection[str] = ()) -> list[Compose]:
-        """Return composes that were added before that time and whose plans have not begun, oldest first.
+    def find_unstarted(self, before: datetime, limit: int, without: Collection[str] = ()) -> list[str]:
+        """Return ids of composes, oldest first, that were added before that time and have not begun.
 
         One that was added much later is due, too: the clock was set back.
 
@@ -307,7 +328,8 @@ class ComposeRepository:
         is_due = (COMPOSES.c.created_at < before) | (COMPOSES.c.created_at > before + _CLOCK_STEP)
         is_unstarted = UNFINISHED & COMPOSES.c.started_at.is_(None) & is_due
         is_unstarted &= COMPOSES.c.id.not_in(without)
-        return self._select(_SELECT.where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit))
+        select = sa.select(COMPOSES.c.id).where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit)
+        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
 
     def find_unfinished(self, after_id: str, limit: int) -> list[str]:
         """Return ids, sorted, of composes whose plans have begun and have not ended.
@@ -341,9 +363,13 @@ class ComposeRepository:
         found = self._database.transact(lambda connection: connection.scalar(sealed))
         return None if found is None else self._cipher.unseal(compose.tenant, compose.id, found)
 
-    def _select(self, select: sa.Select[Any]) -> list[Compose]:
-        rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
-        return [to_compose(row) for row in rows]
+    def _find(
+        self, columns: Sequence[sa.Column[Any]], compose_id: str, tenant: str | None
+    ) -> sa.RowMapping | None:
+        select = sa.select(*columns).where(COMPOSES.c.id == compose_id)
+        if tenant is not None:
+            select = select.where(COMPOSES.c.tenant == tenant)
+        return self._database.transact(lambda connection: connection.execute(select).mappings().first())
 
     def _update(self, compose_id: str, **values: object) -> bool:
         update = _of(compose_id).values(values)
@@ -378,8 +404,6 @@ def _jobs_of(compose: Compose) -> list[Job]:
             type=JobType(step.action),
             architecture=compose.architecture,
             state=JobState.WAITING,
-            arguments=step.arguments,
-            inputs=step.inputs,
         )
         for step in compose.plan.steps
         if step.is_job

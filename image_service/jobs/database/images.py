@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from image_service.jobs.database.repository import Repository
-from image_service.jobs.database.statements import IMAGES_IN_USE, delete_image
+from image_service.jobs.database.statements import IMAGES_IN_USE, delete_image, utc_now
 from image_service.jobs.database.tables import ARTIFACTS, IMAGES
 from image_service.jobs.database.values import IMAGE_COLUMNS, row_of, to_image
 from image_service.jobs.image_ids import IMAGE, INSTANCE, SNAPSHOT, VOLUME, alias_digits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
+    from image_service.common.database.database import Database
     from image_service.jobs.catalog_image import CatalogImage
+    from image_service.jobs.database.sealing import RowCipher
 
 _IS_IMPORTED = IMAGES.c.source.startswith("import:")
 _SELECT = sa.select(*IMAGE_COLUMNS).order_by(IMAGES.c.created_at, IMAGES.c.id)
@@ -27,11 +30,16 @@ _SELECT = sa.select(*IMAGE_COLUMNS).order_by(IMAGES.c.created_at, IMAGES.c.id)
 class ImageRepository(Repository):
     """Finished disk images. The image of a compose is deleted with it; an imported one has no compose."""
 
+    def __init__(self, database: Database, cipher: RowCipher, now: Callable[[], datetime] = utc_now) -> None:
+        super().__init__(database, now)
+        self._cipher = cipher
+
     def add(self, image: CatalogImage) -> None:
         """Add an image, unless there is one with its source."""
         stored = sa.select(ARTIFACTS.c.kept_bytes).where(ARTIFACTS.c.key == image.artifact.key)
         row = {
             **row_of(image),
+            "artifact": self._cipher.tag_artifact(image.tenant, image.id, image.artifact),
             "alias": alias_digits(image.id),
             "key": image.artifact.key,
             "kept_bytes": sa.func.coalesce(stored.scalar_subquery(), image.artifact.size),
@@ -48,6 +56,10 @@ class ImageRepository(Repository):
             select = select.where(IMAGES.c.tenant == tenant)
         row = self._database.transact(lambda connection: connection.execute(select).mappings().first())
         return None if row is None else to_image(row)
+
+    def check(self, image: CatalogImage) -> None:
+        """Raise RowNotAuthentic if the artifact of an image was changed in the database."""
+        self._cipher.check_artifact(image.tenant, image.id, image.artifact)
 
     def find_page(self, tenant: str, offset: int, limit: int) -> tuple[list[CatalogImage], int]:
         """Return images of a tenant, oldest first, and how many it has in all."""

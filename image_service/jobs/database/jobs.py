@@ -17,14 +17,18 @@ from image_service.jobs.database.statements import (
     running_attempt,
     undiscard,
     unfinished_job,
+    utc_now,
 )
 from image_service.jobs.database.tables import ARTIFACTS, JOBS
 from image_service.jobs.database.values import JOB_COLUMNS, JOB_SUMMARY_COLUMNS, to_job, to_job_summary
-from image_service.jobs.model import JobState, JobType
+from image_service.jobs.model import JobState, JobType, job_id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import datetime
 
+    from image_service.common.database.database import Database
+    from image_service.jobs.database.sealing import RowCipher
     from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobSummary, Json
 
 
@@ -42,15 +46,27 @@ class JobCount:
 class JobRepository(Repository):
     """Jobs, and the reports of their workers."""
 
+    def __init__(self, database: Database, cipher: RowCipher, now: Callable[[], datetime] = utc_now) -> None:
+        super().__init__(database, now)
+        self._cipher = cipher
+
     def find(self, job_id: str) -> Job | None:
         """Return a job; None: there is none."""
         return self._database.transact(lambda connection: find_job(connection, job_id))
 
     def find_of_compose(self, compose_id: str) -> list[Job]:
-        """Return the jobs of a compose, in the order of its plan."""
+        """Return the jobs of a compose, in the order of its plan.
+
+        Raises:
+            RowNotAuthentic: an artifact was changed in the database, or is of another job.
+        """
         select = sa.select(*JOB_COLUMNS).where(JOBS.c.compose_id == compose_id).order_by(JOBS.c.number)
         rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
-        return [to_job(row) for row in rows]
+        jobs = [to_job(row) for row in rows]
+        for job in jobs:
+            for artifact in job.artifacts:
+                self._cipher.check_artifact(job.tenant, job_id_of(compose_id, job.step), artifact)
+        return jobs
 
     def summarize(self, compose_ids: Collection[str]) -> Mapping[str, list[JobSummary]]:
         """Return the jobs of composes by the compose's id, in the order of its plan."""

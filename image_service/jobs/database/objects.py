@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import sqlalchemy as sa
 
-from image_service.core.errors import InvalidRequest, JobNotRunning
+from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning
 from image_service.jobs.database.budgets import check_budget
 from image_service.jobs.database.statements import (
     UNFINISHED,
@@ -18,7 +18,7 @@ from image_service.jobs.database.statements import (
     undiscard,
     utc_now,
 )
-from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED
+from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED, JOBS
 from image_service.jobs.model import Artifact
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from image_service.common.database.database import Database
+    from image_service.jobs.database.sealing import RowCipher
     from image_service.jobs.model import Job, TenantBudget
 
 MAX_FILES = 16
@@ -38,6 +39,7 @@ class ObjectRepository:
     """The uploaded files of attempts, and the objects to delete.
 
     Args:
+        cipher: tags artifacts.
         budget: of each tenant.
         now: in UTC.
 
@@ -46,16 +48,21 @@ class ObjectRepository:
     """
 
     def __init__(
-        self, database: Database, budget: TenantBudget, now: Callable[[], datetime] = utc_now
+        self,
+        database: Database,
+        cipher: RowCipher,
+        budget: TenantBudget,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
+        self._cipher = cipher
         self._budget = budget
         self._now = now
 
     def announce_object(self, key: str, job: Job, size: int | None) -> int:
         """Record, before a file of a job is stored, that it is to be deleted unless it becomes an artifact.
 
-        Its bytes count as sent: what the compose has reserved, and more if the tenant has room for it.
+        Its bytes count as sent. All attempts may send what the plan can make, and once more what was lost.
 
         Args:
             key: that no object has had.
@@ -65,12 +72,13 @@ class ObjectRepository:
             the bytes that it may have.
 
         Raises:
-            BudgetExceeded: there is no room for it.
+            BudgetExceeded: the plan cannot make so much, or the tenant has no room for it.
             JobNotRunning: the compose has ended.
             InvalidRequest: the attempt has too many files.
         """
         is_running = (COMPOSES.c.id == job.compose_id) & UNFINISHED
-        left = sa.select(COMPOSES.c.store_bytes - COMPOSES.c.sent_bytes).where(is_running)
+        bytes_of = sa.select(COMPOSES.c.store_bytes, COMPOSES.c.sent_bytes).where(is_running)
+        attempts = sa.select(sa.func.max(JOBS.c.attempt)).where(JOBS.c.compose_id == job.compose_id)
         stored = sa.select(sa.func.count()).where(
             ARTIFACTS.c.job_id == job.id, ARTIFACTS.c.attempt == job.attempt
         )
@@ -81,16 +89,20 @@ class ObjectRepository:
             lock_tenant(self._database, connection, job.tenant)
             if connection.execute(stored).scalar_one() >= MAX_FILES:
                 raise InvalidRequest(f"an attempt has at most {MAX_FILES} files")
-            reserved = connection.scalar(left)
-            if reserved is None:
+            row = connection.execute(bytes_of).first()
+            if row is None:
                 raise JobNotRunning("the compose has ended")
-            allowed = max(reserved, 0) if size is None else size
-            update = sa.update(COMPOSES).where(is_running).values(sent_bytes=COMPOSES.c.sent_bytes + allowed)
+            reserved, sent = row
+            allowed = max(reserved - sent, 0) if size is None else size
+            most = reserved * (connection.execute(attempts).scalar_one() + 1)
+            if sent + allowed > most:
+                raise BudgetExceeded(
+                    f"the files of compose {job.compose_id} would have {sent + allowed} bytes; its plan makes"
+                    f" at most {reserved}, so {most} are allowed by now"
+                )
+            update = sa.update(COMPOSES).where(is_running).values(sent_bytes=sent + allowed)
             connection.execute(update)
-            if allowed > reserved:
-                more = COMPOSES.c.store_bytes + (allowed - reserved)
-                connection.execute(sa.update(COMPOSES).where(is_running).values(store_bytes=more))
-                check_budget(connection, job.tenant, self._budget)
+            check_budget(connection, job.tenant, self._budget)
             connection.execute(insert.on_conflict_do_nothing())
             return allowed
 
@@ -116,7 +128,7 @@ class ObjectRepository:
         """
         now = self._now()
         kept_bytes = artifact.size if kept_bytes is None else kept_bytes
-        row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(artifact), "kept_bytes": kept_bytes}
+        tenant = sa.select(JOBS.c.tenant).where(JOBS.c.id == job_id)
         of_its_name = sa.and_(
             ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.attempt == attempt, ARTIFACTS.c.name == artifact.name
         )
@@ -132,6 +144,8 @@ class ObjectRepository:
             if connection.execute(running_attempt(job_id, attempt).values(id=job_id)).rowcount:
                 connection.execute(undiscard([artifact.key]))
                 discard(self._database, connection, now, of_its_name)
+                tagged = self._cipher.tag_artifact(connection.execute(tenant).scalar_one(), job_id, artifact)
+                row = {"job_id": job_id, "attempt": attempt, **attrs.asdict(tagged), "kept_bytes": kept_bytes}
                 connection.execute(sa.insert(ARTIFACTS), row)
                 return True
             connection.execute(abandon)

@@ -1,4 +1,8 @@
-"""Encryption of the secrets of composes: customizations of images, and sources of imports."""
+"""Protection of rows from readers and writers of the database, by the secrets of the instance.
+
+The secrets of composes, customizations of images and sources of imports, are encrypted. Plans and artifacts
+have a tag, by which they are known to be of their tenant and row, and unchanged.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from image_service.core.errors import StoreFailed
+from image_service.core.errors import RowNotAuthentic, StoreFailed
+from image_service.jobs.database.documents import canonical_json
 from image_service.jobs.model import ImageCustomization
 from image_service.jobs.task_model import ImportSource
 from image_service.server.snapshots.storage.encryption import decrypt, encrypt
@@ -22,14 +27,16 @@ from image_service.server.snapshots.storage.encryption import decrypt, encrypt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from image_service.jobs.model import Artifact, Compose
+
 ComposeSecrets: TypeAlias = ImageCustomization | ImportSource
 
 _KEY_BYTES = 32
 
 
 @attrs.frozen
-class SecretsCipher:
-    """Seals the secrets of composes with AES-256-GCM, each for its tenant and compose alone.
+class RowCipher:
+    """Encrypts and authenticates by AES-256-GCM, each value for its purpose, tenant and row alone.
 
     Args:
         secrets: of the instance; the first seals, all open.
@@ -42,7 +49,7 @@ class SecretsCipher:
     def seal(self, tenant: str, compose_id: str, value: ComposeSecrets) -> bytes:
         """Encrypt the secrets of a compose."""
         with self._lock:
-            return encrypt(_cipher(self._secrets[0]), _to_document(value), _context(tenant, compose_id))
+            return encrypt(_cipher(self._secrets[0]), _to_document(value), _secrets_of(tenant, compose_id))
 
     def unseal(self, tenant: str, compose_id: str, sealed: bytes) -> ComposeSecrets:
         """Decrypt what `seal` encrypted for the same tenant and compose.
@@ -51,7 +58,7 @@ class SecretsCipher:
             StoreFailed: no secret opens it, or it is of another tenant or compose.
         """
         with self._lock:
-            return _to_value(json.loads(self._decrypt(compose_id, sealed, _context(tenant, compose_id))))
+            return _to_value(json.loads(self._unseal(compose_id, sealed, _secrets_of(tenant, compose_id))))
 
     def seal_for_tenant(self, tenant: str, compose_id: str, sealed: bytes) -> bytes:
         """Return secrets that version 1 of the tables sealed, without the tenant, as `seal` does.
@@ -59,17 +66,69 @@ class SecretsCipher:
         Raises:
             StoreFailed: no secret opens them.
         """
-        document = self._decrypt(compose_id, sealed, compose_id.encode())
-        return encrypt(_cipher(self._secrets[0]), document, _context(tenant, compose_id))
+        document = self._unseal(compose_id, sealed, compose_id.encode())
+        return encrypt(_cipher(self._secrets[0]), document, _secrets_of(tenant, compose_id))
 
-    def _decrypt(self, compose_id: str, sealed: bytes, context: bytes) -> bytes:
+    def tag_plan(
+        self, tenant: str, compose_id: str, plan: object, source_image: str | None, image_type: str | None
+    ) -> str:
+        """Return the tag of a plan, which has none yet, with the columns that complete it."""
+        return self._tag("plan", tenant, compose_id, [plan, source_image, image_type])
+
+    def check_plan(self, compose: Compose) -> None:
+        """Raise RowNotAuthentic unless the plan of a compose has its tag."""
+        content = [attrs.evolve(compose.plan, tag=""), compose.source_image, compose.image_type]
+        self._check("plan", compose.tenant, compose.id, content, compose.plan.tag)
+
+    def tag_artifact(self, tenant: str, owner_id: str, artifact: Artifact) -> Artifact:
+        """Return an artifact with the tag for its owner.
+
+        Args:
+            owner_id: of the job that has made it, or of the compose or catalog image that it becomes.
+        """
+        content = attrs.evolve(artifact, tag="")
+        return attrs.evolve(artifact, tag=self._tag("artifact", tenant, owner_id, content))
+
+    def check_artifact(self, tenant: str, owner_id: str, artifact: Artifact) -> Artifact:
+        """Return an artifact that has the tag for its owner.
+
+        Raises:
+            RowNotAuthentic: it has not.
+        """
+        self._check("artifact", tenant, owner_id, attrs.evolve(artifact, tag=""), artifact.tag)
+        return artifact
+
+    def _tag(self, purpose: str, tenant: str, row_id: str, content: object) -> str:
+        context = canonical_json([purpose, tenant, row_id, content])
+        return encrypt(_cipher(self._secrets[0]), b"", context).hex()
+
+    def _check(self, purpose: str, tenant: str, row_id: str, content: object, tag: str) -> None:
+        context = canonical_json([purpose, tenant, row_id, content])
+        try:
+            is_authentic = self._decrypt(bytes.fromhex(tag), context) is not None
+        except (TypeError, ValueError):  # a tag that is not hexadecimal
+            is_authentic = False
+        if not is_authentic:
+            raise RowNotAuthentic(
+                f"the {purpose} of {row_id} is not as the service has written it: changed in the database,"
+                " of another tenant or row, or of a secret that INSTANCE_SECRET_FILE does not hold any more"
+            )
+
+    def _unseal(self, compose_id: str, sealed: bytes, context: bytes) -> bytes:
+        document = self._decrypt(sealed, context)
+        if document is None:
+            raise StoreFailed(
+                f"the secrets of compose {compose_id} cannot be decrypted: damaged, of another tenant or"
+                " compose, or sealed with a secret that INSTANCE_SECRET_FILE does not hold any more"
+            )
+        return document
+
+    def _decrypt(self, sealed: bytes, context: bytes) -> bytes | None:
+        """Return what `encrypt` was given; None: no secret decrypts it with this context."""
         for secret in self._secrets:
             with suppress(InvalidTag, ValueError):
                 return decrypt(_cipher(secret), sealed, context)
-        raise StoreFailed(
-            f"the secrets of compose {compose_id} cannot be decrypted: damaged, of another tenant or compose,"
-            " or sealed with a secret that INSTANCE_SECRET_FILE does not hold any more"
-        )
+        return None
 
 
 def _to_document(value: ComposeSecrets) -> bytes:
@@ -89,7 +148,7 @@ def _to_value(document: dict[str, Any]) -> ComposeSecrets:
     )
 
 
-def _context(tenant: str, compose_id: str) -> bytes:
+def _secrets_of(tenant: str, compose_id: str) -> bytes:
     """Return the additional authenticated data of a compose's secrets: purpose, tenant and id."""
     return json.dumps(["compose secrets", tenant, compose_id]).encode()
 

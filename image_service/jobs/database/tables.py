@@ -5,8 +5,6 @@ The names of the tables differ from those of snapshots, which may be in the same
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -18,8 +16,9 @@ import sqlalchemy as sa
 from image_service.common.database.postgresql import PostgresqlDatabase
 from image_service.common.database.sqlite import SqliteDatabase
 from image_service.core.errors import StoreFailed
-from image_service.jobs.database.sealing import SecretsCipher
-from image_service.jobs.model import job_id_of
+from image_service.jobs.database.documents import Document
+from image_service.jobs.database.sealing import RowCipher
+from image_service.jobs.model import Artifact, job_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,32 +52,6 @@ class Instant(sa.TypeDecorator[datetime]):
         return None if value is None else datetime.fromtimestamp(value, UTC)
 
 
-class Document(sa.TypeDecorator[object]):
-    """Values of the model, mappings and lists as JSON text; None is NULL."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: object, dialect: sa.Dialect) -> str | None:
-        """Return JSON."""
-        del dialect
-        return None if value is None else json.dumps(value, default=_jsonable)
-
-    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> object:
-        """Return the value of the JSON."""
-        del dialect
-        return None if value is None else json.loads(value)
-
-
-def _jsonable(value: object) -> dict[str, object]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    kind = type(value)
-    if attrs.has(kind):
-        return {field.name: getattr(value, field.name) for field in attrs.fields(kind)}
-    raise TypeError(f"{kind.__name__} has no form in JSON")
-
-
 TENANTS = sa.Table(
     "tenants",
     TABLES,
@@ -88,7 +61,7 @@ TENANTS = sa.Table(
 """A transaction that counts rows of a tenant first writes the tenant's row, which makes others wait."""
 _LISTED = "tenant origin created_at id state distribution image_type"
 """The columns by which composes of a tenant are listed: lists read no row that they do not show."""
-_COUNTED = "tenant row_bytes store_bytes"
+_COUNTED = "tenant row_bytes store_bytes sent_bytes"
 COMPOSES = sa.Table(
     "composes",
     TABLES,
@@ -141,8 +114,6 @@ JOBS = sa.Table(
     sa.Column("architecture", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("arguments", Document, nullable=False),
-    sa.Column("inputs", Document, nullable=False),
     sa.Column("progress", Document),
     sa.Column("error", Document),
     sa.Column("artifacts", Document, nullable=False),  # of the latest report
@@ -171,6 +142,7 @@ ARTIFACTS = sa.Table(
     sa.Column("sha256", sa.Text, nullable=False),
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("kept_bytes", sa.BigInteger, nullable=False),  # in the object store
+    sa.Column("tag", sa.Text, nullable=False, server_default=""),
 )
 """The objects that jobs have stored."""
 DISCARDED = sa.Table(
@@ -242,21 +214,21 @@ def open_database(url: str | None, data_dir: Path, secrets: Sequence[bytes] = ()
     Args:
         url: ``postgresql+psycopg://``; None: ``jobs.sqlite`` in `data_dir`.
         data_dir: an existing directory.
-        secrets: of the instance; rows of version 1 are sealed again with the first.
+        secrets: of the instance; rows of version 1 are sealed and tagged with the first.
     """
-    migrations = {1: partial(_migrate_from_1, SecretsCipher(secrets))}
+    migrations = {1: partial(_migrate_from_1, RowCipher(secrets))}
     if url is None:
         path = data_dir / DATABASE_FILE
         return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
     return PostgresqlDatabase(url, TABLES, _VERSION, migrations, version_table="image_service_jobs_version")
 
 
-def _migrate_from_1(cipher: SecretsCipher, connection: sa.Connection) -> None:
+def _migrate_from_1(cipher: RowCipher, connection: sa.Connection) -> None:
     """Migrate from version 1, in which jobs had ids of their own, and `seen_at`, their last heartbeat.
 
     A plan finds its jobs by the ids of `job_id_of`; plans that have begun do not go on. Workers stopped a
     cancelled job at the last heartbeat after its end. Secrets were sealed without their tenant; one that no
-    secret opens stays as it is.
+    secret opens stays as it is. Plans and images had no tags, and jobs had copies of what is in plans.
     """
     for table, column in (
         ("composes", "row_bytes"),
@@ -270,6 +242,9 @@ def _migrate_from_1(cipher: SecretsCipher, connection: sa.Connection) -> None:
     connection.exec_driver_sql(
         f"ALTER TABLE workers ADD COLUMN isolation TEXT NOT NULL DEFAULT '{UNKNOWN_ISOLATION}'"
     )
+    connection.exec_driver_sql("ALTER TABLE artifacts ADD COLUMN tag TEXT NOT NULL DEFAULT ''")
+    for column in ("arguments", "inputs"):
+        connection.exec_driver_sql(f"ALTER TABLE jobs DROP COLUMN {column}")
     connection.exec_driver_sql("ALTER TABLE discarded_objects ADD COLUMN tenant TEXT NOT NULL DEFAULT ''")
     connection.exec_driver_sql("UPDATE artifacts SET kept_bytes = size")
     connection.exec_driver_sql("UPDATE images SET kept_bytes = virtual_size")
@@ -295,3 +270,20 @@ def _migrate_from_1(cipher: SecretsCipher, connection: sa.Connection) -> None:
         with suppress(StoreFailed):
             again = cipher.seal_for_tenant(tenant, compose_id, sealed)
             connection.execute(sa.update(SECRETS).where(of_compose).values(sealed=again))
+    _tag_rows(cipher, connection)
+
+
+def _tag_rows(cipher: RowCipher, connection: sa.Connection) -> None:
+    """Tag plans and images; the artifacts of jobs are of plans that do not go on."""
+    columns = COMPOSES.c.id, COMPOSES.c.tenant, COMPOSES.c.plan, COMPOSES.c.image
+    details = COMPOSES.c.source_image, COMPOSES.c.image_type
+    for row in connection.execute(sa.select(*columns, *details)).all():
+        plan = {**row.plan, "tag": ""}
+        tag = cipher.tag_plan(row.tenant, row.id, plan, row.source_image, row.image_type)
+        values = {"plan": {**plan, "tag": tag}}
+        if row.image is not None:
+            values["image"] = attrs.asdict(cipher.tag_artifact(row.tenant, row.id, Artifact(**row.image)))
+        connection.execute(sa.update(COMPOSES).where(COMPOSES.c.id == row.id).values(values))
+    for image in connection.execute(sa.select(IMAGES.c.id, IMAGES.c.tenant, IMAGES.c.artifact)).all():
+        artifact = cipher.tag_artifact(image.tenant, image.id, Artifact(**image.artifact))
+        connection.execute(sa.update(IMAGES).where(IMAGES.c.id == image.id).values(artifact=artifact))

@@ -8,8 +8,9 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.core.errors import TaskLimitReached
+from image_service.jobs.database.documents import Document
 from image_service.jobs.database.statements import UNFINISHED, lock_tenant, utc_now
-from image_service.jobs.database.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS, Document
+from image_service.jobs.database.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
 from image_service.jobs.database.values import (
     COMPOSE_COLUMNS,
     JOB_SUMMARY_COLUMNS,

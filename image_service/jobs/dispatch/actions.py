@@ -8,7 +8,7 @@ import attrs
 from twisted.logger import Logger
 
 from image_service.common.registry.references import DIGEST
-from image_service.core.errors import ImageServiceError, NotFound, StoreFailed, Unavailable
+from image_service.core.errors import ImageServiceError, NotFound, RowNotAuthentic, StoreFailed, Unavailable
 from image_service.jobs.model import (
     ComposeState,
     JobError,
@@ -66,7 +66,8 @@ class JobPlanActions:
             self._wake()  # the tenant may have been at its limit
         if job.type is JobType.UPLOAD:
             # Not the location that its worker names: the URL of this one is signed with our credentials.
-            upload = ("success", _location_of(job.arguments), _digest_of(job.result))
+            arguments = (await self._find_compose(compose_id)).step_of(job.id).arguments
+            upload = ("success", _location_of(arguments), _digest_of(job.result))
             await self._set_upload(compose_id, step, *(upload if error is None else ("failure",)))
 
     async def act(self, compose_id: str, step: str) -> JobError | None:
@@ -88,6 +89,15 @@ class JobPlanActions:
 
     async def finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         """Record how the compose ended."""
+        try:
+            await self._finish(compose_id, error, cancelled=cancelled)
+        except RowNotAuthentic as found:
+            unauthentic = JobError(JobErrorId.BUILD_FAILED, found.detail)
+            finish = self._rows.composes.finish
+            await self._rows.call(finish, compose_id, ComposeState.FAILURE, error=unauthentic)
+            _log.error("compose {compose} has ended: {reason}", compose=compose_id, reason=found.detail)
+
+    async def _finish(self, compose_id: str, error: JobError | None, *, cancelled: bool) -> None:
         compose = await self._rows.call(self._rows.composes.find, compose_id)
         if compose is None or compose.state.is_final:
             return

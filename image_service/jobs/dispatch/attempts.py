@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from image_service.jobs.dispatch.tokens import JobToken, JobTokens
     from image_service.jobs.dispatch.upload_slots import UploadSlots
     from image_service.jobs.engine.engine import Engine
-    from image_service.jobs.model import Job, JobProgress
+    from image_service.jobs.model import Compose, Job, JobProgress
     from image_service.jobs.principal import Principal
     from image_service.server.web_api.request_content import RequestContent
 
@@ -108,7 +108,7 @@ class WorkerAttempts:
         error, accepted = result.error, list[Artifact]()
         if error is None:
             uploaded = await self._rows.call(self._rows.objects.find_artifacts, job.id, job.attempt)
-            accepted = result.resolve(job, uploaded)
+            accepted = result.resolve((await self._find_compose(job, token)).step_of(job.id), uploaded)
         else:
             error = attrs.evolve(error, reason=f"step {job.step}: {error.reason}")
         report = job.id, job.attempt, accepted, result.facts
@@ -154,10 +154,11 @@ class WorkerAttempts:
         """Open an input of a job; raises also as ``Contents.open_input``, and NotFound for other names."""
         token = self._read(principal, text)
         job = await self._find_running(token)
-        source = job.inputs.get(name)
-        compose = await self._rows.call(self._rows.composes.find, job.compose_id, token.tenant)
-        if source is None or compose is None:
-            raise NotFound(f"the job has no such input; its inputs are {', '.join(job.inputs) or 'none'}")
+        compose = await self._find_compose(job, token)
+        inputs = compose.step_of(job.id).inputs
+        source = inputs.get(name)
+        if source is None:
+            raise NotFound(f"the job has no such input; its inputs are {', '.join(inputs) or 'none'}")
         return await self._contents.open_input(compose, source)
 
     def _read(self, principal: Principal, text: str) -> JobToken:
@@ -176,6 +177,12 @@ class WorkerAttempts:
         if job.state is not JobState.RUNNING or job.attempt != token.attempt:
             raise JobTokenUnknown(_UNKNOWN)
         return job
+
+    async def _find_compose(self, job: Job, token: JobToken) -> Compose:
+        compose = await self._rows.call(self._rows.composes.find, job.compose_id, token.tenant)
+        if compose is None:
+            raise JobTokenUnknown(_UNKNOWN)
+        return compose
 
     async def _store(self, job: Job, name: str, content: RequestContent, size: int | None) -> bool:
         """Store a file and its row.

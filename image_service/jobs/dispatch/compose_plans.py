@@ -13,7 +13,7 @@ from image_service.core.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     from image_service.jobs.engine.engine import Engine
-    from image_service.jobs.model import Compose
+    from image_service.jobs.model import Compose, ComposeSummary
 
 _log = Logger()
 
@@ -34,7 +34,7 @@ class ComposePlans:
         starting = self._starts.run(self._start, compose)
         starting.addErrback(lambda failure: _log.failure("a compose cannot be started", failure))
 
-    async def cancel(self, compose: Compose) -> None:
+    async def cancel(self, compose: ComposeSummary) -> None:
         """Have the engine end the plan now; by itself it ends when its next step finds no running compose."""
         try:
             await self._engine.cancel_plan(compose.id)

@@ -60,24 +60,26 @@ class JobHandout:
 
     async def prepare(self, job: Job, task: Task) -> HandedJob | None:
         """Return a started attempt; None: it was ended, because its inputs or its compose do not exist."""
-        compose = await self._rows.call(self._rows.composes.find, job.compose_id, job.tenant)
-        if compose is None:
-            await self.refuse(task)
-            return None
         try:
-            inputs = {name: await self._describe(compose, source) for name, source in job.inputs.items()}
+            compose = await self._rows.call(self._rows.composes.find, job.compose_id, job.tenant)
+            if compose is None:
+                await self.refuse(task)
+                return None
+            step = compose.step_of(job.id)
+            inputs = {name: await self._describe(compose, source) for name, source in step.inputs.items()}
+            jobs = await self._rows.call(self._rows.jobs.find_of_compose, job.compose_id)
+        except StoreFailed:
+            raise
         except ImageServiceError as error:
             reason = f"step {job.step}: an input cannot be read: {error.detail}"
             await self._engine.complete(task.token, JobError(JobErrorId.BUILD_FAILED, reason))
             return None
         self._observer.record_job_start(job)
-        after = next(step.after for step in compose.plan.steps if step.name == job.step)
-        jobs = await self._rows.call(self._rows.jobs.find_of_compose, job.compose_id)
         return HandedJob(
             job,
             self._tokens.write(JobToken(job.id, task.attempt, job.tenant, task.token)),
-            {**job.arguments, "inputs": inputs},
-            tuple(each.result for each in jobs if each.step in after),
+            {**step.arguments, "inputs": inputs},
+            tuple(each.result for each in jobs if each.step in step.after),
         )
 
     async def refuse(self, task: Task) -> None:

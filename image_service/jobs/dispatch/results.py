@@ -14,7 +14,7 @@ from image_service.jobs.model import JobError, JobProgress
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from image_service.jobs.model import Artifact, Job, Json
+    from image_service.jobs.model import Artifact, Json, Step
 
 ARTIFACT_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 """Of a file that a worker sends."""
@@ -71,16 +71,16 @@ class WorkerResult:
             raise InvalidRequest("result.artifacts has a name twice")
         return cls(declared, facts)
 
-    def resolve(self, job: Job, uploaded: Iterable[Artifact]) -> list[Artifact]:
+    def resolve(self, step: Step, uploaded: Iterable[Artifact]) -> list[Artifact]:
         """Return the stored artifacts of a job that succeeded.
 
         Args:
-            job: errors name its step; its argument ``output`` names the artifact that it must have.
+            step: its argument ``output`` names the artifact that it must have.
 
         Raises:
             InvalidRequest: a declared artifact was not uploaded, or is another; the output is missing.
         """
-        output = job.arguments.get("output")
+        output = step.arguments.get("output")
         if output is not None and output not in {declared.name for declared in self.artifacts}:
             raise InvalidRequest(f"result.artifacts must have {output}")
         stored = {artifact.name: artifact for artifact in uploaded}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.core.errors import Conflict, EngineUnavailable, StoreDenied, StoreFailed
+from image_service.core.errors import Conflict, EngineUnavailable, RowNotAuthentic, StoreDenied, StoreFailed
 from image_service.jobs.database.statements import utc_now
 from image_service.jobs.engine.engine import PlanState
 from image_service.jobs.model import ComposeState, JobError, JobErrorId
@@ -106,22 +106,35 @@ class Reconciler:
         now = self._now()
         self._waiting = {id_: since for id_, since in self._waiting.items() if now - since < _RECHECK}
         find = partial(self._composes.find_unstarted, now - _UNSTARTED, _BATCH, self._waiting.keys())
-        for compose in await self._in_thread(find):
-            if await self._engine.start_plan(compose):
-                _log.info("started compose {id}, which no process had started", id=compose.id)
-            else:
-                await self._look_at(compose.id)
-            self._waiting[compose.id] = now
+        for compose_id in await self._in_thread(find):
+            await self._start(compose_id)
+            self._waiting[compose_id] = now
         ids = await self._in_thread(partial(self._composes.find_unfinished, self._last_id, _LOOKS))
         self._last_id = ids[-1] if len(ids) == _LOOKS else ""
         for compose_id in ids:
             await self._look_at(compose_id)
 
+    async def _start(self, compose_id: str) -> None:
+        """Start a plan unless the engine has it; end a compose whose plan is not authentic."""
+        try:
+            compose = await self._in_thread(partial(self._composes.find, compose_id))
+        except RowNotAuthentic as error:
+            await self._end(compose_id, JobError(JobErrorId.BUILD_FAILED, error.detail))
+            return
+        if compose is None:
+            return
+        if await self._engine.start_plan(compose):
+            _log.info("started compose {id}, which no process had started", id=compose_id)
+        else:
+            await self._look_at(compose_id)
+
     async def _look_at(self, compose_id: str) -> None:
         """End a compose whose plan the engine does not have any more."""
         error = _LOST.get(await self._engine.find_plan(compose_id))
-        if error is None:
-            return
+        if error is not None:
+            await self._end(compose_id, error)
+
+    async def _end(self, compose_id: str, error: JobError) -> None:
         finish = partial(self._composes.finish, compose_id, ComposeState.FAILURE, error=error)
         if await self._in_thread(finish):
             _log.warn("compose {id} failed: {reason}", id=compose_id, reason=error.reason)

@@ -59,5 +59,4 @@ class AccessList:
 
 
 def _is_admitted(value: object, rule: AccessRule) -> bool:
-    """A `$` also matches before a line end, so values must be printable."""
-    return isinstance(value, str) and value.isprintable() and rule.pattern.search(value) is not None
+    return isinstance(value, str) and value.isprintable() and rule.pattern.fullmatch(value) is not None

@@ -25,7 +25,7 @@ class AccessRule:
 
     Args:
         claim: whose value, if it is a string, is compared.
-        pattern: is found in the values that the entry admits, which are printable.
+        pattern: matches the whole of the values that the entry admits, which are printable.
         is_operator: the tokens that it admits are those of operators.
         max_bytes: of a tenant whose name has the pattern, in the place of ``JOBS_MAX_BYTES``; None: that.
     """
@@ -139,10 +139,10 @@ class TenantSettings:
     """PEM file of certificate authorities to trust for `JWT_KEYS_URL`, beside those of the system."""
     acl_file: Path | None = setting("JWT_ACL_FILE", parse=_parse_access_file)
     """File of the access list, re-read when it has changed: a JSON list of objects with `claim`, the name of
-    a claim, and `pattern`, a regular expression. A token is admitted if one of them is found in the value of
-    its claim, which must be a string; write `^…$` for the whole value. An entry with `"operator": true`
-    admits operators: their workers may ask for the jobs of all tenants, with `--tenant ANY`. `"max_bytes": N`
-    in an entry is the `JOBS_MAX_BYTES` of the tenants whose names it finds; its claim must be one of
+    a claim, and `pattern`, a regular expression. A token is admitted if one of them matches the whole value
+    of its claim, which must be a string; `.*` stands for any part. An entry with `"operator": true` admits
+    operators: their workers may ask for the jobs of all tenants, with `--tenant ANY`. `"max_bytes": N` in an
+    entry is the `JOBS_MAX_BYTES` of the tenants whose names it matches; its claim must be one of
     `JWT_TENANT_FIELDS`, and the first such entry counts. When not set, every valid token is admitted, and
     none is an operator's."""
     issuer: str | None = setting("JWT_ISSUER", parse=str)

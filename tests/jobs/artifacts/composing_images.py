@@ -16,7 +16,6 @@ from image_service.jobs.artifacts.bases import Bases
 from image_service.jobs.artifacts.composed_images import ComposedImages
 from image_service.jobs.artifacts.contents import Contents
 from image_service.jobs.artifacts.disk_images import DiskImages
-from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.plans.plan import UploadPlace, make_plan
 from image_service.server.catalog.download.downloader import download_file
 from image_service.server.catalog.download.origin_client import OriginClient
@@ -115,7 +114,7 @@ class Artifacts:
     def __attrs_post_init__(self) -> None:
         (self.directory / "disks").mkdir()
         self.store = DirectoryStore(self.directory / "store")
-        self.images = ImageRepository(self.rows.database)
+        self.images = self.rows.images
         client = OriginClient.from_settings(DownloadSettings())
         fetcher = ImageFetcher(DataDir(self.directory / "disks"), partial(download_file, client))
         self.interruption = Interruption()

@@ -20,7 +20,6 @@ from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.service import ComposeLimits, ComposeService
-from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.model import ComposeBase, ImageType
 from image_service.jobs.principal import Principal
@@ -163,7 +162,7 @@ class Composer:
         self.contents = TextContents()
         parts: Any = self.engine, FixedBases(), self.contents
         engine, bases, contents = parts
-        self.images = ImageRepository(rows.database, rows.clock)
+        self.images = rows.images
         catalog = ImageCatalog(self.images, bases)
         self.service = ComposeService(
             rows.composes,

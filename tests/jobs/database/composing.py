@@ -14,6 +14,7 @@ from image_service.jobs.database.images import ImageRepository
 from image_service.jobs.database.job_queues import JobQueues
 from image_service.jobs.database.jobs import JobRepository
 from image_service.jobs.database.objects import ObjectRepository
+from image_service.jobs.database.sealing import RowCipher
 from image_service.jobs.database.tasks import TaskFilter, TaskRepository
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from image_service.jobs.task_model import TaskKind
 
 SECRET = bytes(range(32))
+CIPHER = RowCipher([SECRET])
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, UTC)
 BUDGET = TenantBudget(max_composes=1000, max_bytes=2**50)
 CUSTOMIZATION = ImageCustomization(
@@ -135,12 +137,12 @@ class Rows:
     @property
     def composes(self) -> ComposeRepository:
         """The repository of composes."""
-        return ComposeRepository(self.database, [SECRET], self.budget, self.clock)
+        return ComposeRepository(self.database, CIPHER, self.budget, self.clock)
 
     @property
     def jobs(self) -> JobRepository:
         """The repository of jobs."""
-        return JobRepository(self.database, self.clock)
+        return JobRepository(self.database, CIPHER, self.clock)
 
     @property
     def queues(self) -> JobQueues:
@@ -150,12 +152,12 @@ class Rows:
     @property
     def objects(self) -> ObjectRepository:
         """The repository of objects."""
-        return ObjectRepository(self.database, self.budget, self.clock)
+        return ObjectRepository(self.database, CIPHER, self.budget, self.clock)
 
     @property
     def images(self) -> ImageRepository:
         """The repository of catalog images."""
-        return ImageRepository(self.database, self.clock)
+        return ImageRepository(self.database, CIPHER, self.clock)
 
     @property
     def tasks(self) -> TaskRepository:
@@ -198,5 +200,6 @@ class Rows:
         if job.state is not JobState.RUNNING:
             attempt += 1
             self.start(job_id, attempt, job.tenant)
-        assert self.jobs.record_report(job_id, attempt, artifacts, result or {})
+        stored = [CIPHER.tag_artifact(job.tenant, job_id, artifact) for artifact in artifacts]
+        assert self.jobs.record_report(job_id, attempt, stored, result or {})
         assert self.jobs.finish(job_id)

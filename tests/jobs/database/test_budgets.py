@@ -150,22 +150,29 @@ def test_orders_at_once_do_not_exceed_the_budget(limited: Rows) -> None:
         assert sum(threads.map(is_added, range(8))) == 3
 
 
-def test_files_have_what_their_compose_reserved_and_what_its_tenant_has_left(limited: Rows) -> None:
-    job = running_job(limited, 30 * MIB)
+def test_files_have_what_their_plan_can_make_and_once_more_what_was_lost(limited: Rows) -> None:
+    job = running_job(limited, 20 * MIB)
     announce = limited.objects.announce_object
-    assert announce("jobs/a", job, 20 * MIB) == 20 * MIB
-    assert announce("jobs/b", job, None) == 10 * MIB
-    assert announce("jobs/c", job, 60 * MIB) == 60 * MIB  # beyond what it reserved
-    with pytest.raises(BudgetExceeded, match="JOBS_MAX_BYTES"):
-        announce("jobs/d", job, 20 * MIB)
+    with pytest.raises(BudgetExceeded, match=f"at most {20 * MIB}, so {40 * MIB} are allowed"):
+        announce("jobs/0", job, 41 * MIB)
+    assert announce("jobs/a", job, 15 * MIB) == 15 * MIB
+    assert announce("jobs/b", job, None) == 5 * MIB
+    assert announce("jobs/c", job, 20 * MIB) == 20 * MIB  # of an answer that was lost
+    with pytest.raises(BudgetExceeded, match="its plan makes"):
+        announce("jobs/d", job, 1)
     with pytest.raises(BudgetExceeded):
-        limited.add(make_compose(store_bytes=20 * MIB))
-    limited.objects.give_back(job, 60 * MIB)
-    assert announce("jobs/e", job, None) == 60 * MIB
+        limited.add(make_compose(store_bytes=70 * MIB))
+    limited.objects.give_back(job, 40 * MIB)
+    limited.add(make_compose(store_bytes=70 * MIB))
+    assert announce("jobs/e", job, None) == 20 * MIB
+    with pytest.raises(BudgetExceeded, match="JOBS_MAX_BYTES"):
+        announce("jobs/g", job, 15 * MIB)
+    limited.start(job.id, 2)
+    assert announce("jobs/h", attrs.evolve(job, attempt=2), 5 * MIB) == 5 * MIB
     limited.composes.finish(job.compose_id, ComposeState.FAILURE)
     with pytest.raises(JobNotRunning):
         announce("jobs/f", job, 1)
-    limited.add(make_compose(store_bytes=90 * MIB))
+    limited.add(make_compose(store_bytes=20 * MIB))
 
 
 def test_attempt_has_a_number_of_files(limited: Rows) -> None:

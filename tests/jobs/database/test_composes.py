@@ -6,18 +6,18 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import attrs
 import pytest
 import sqlalchemy as sa
 
-from image_service.core.errors import BudgetExceeded, StoreFailed, TooManyQueued
+from image_service.core.errors import BudgetExceeded, RowNotAuthentic, StoreFailed, TooManyQueued
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.database.composes import ComposeFilter, ComposeRepository
-from image_service.jobs.database.images import ImageRepository
-from image_service.jobs.database.tables import COMPOSES, SECRETS, open_database
+from image_service.jobs.database.sealing import RowCipher
+from image_service.jobs.database.tables import COMPOSES, JOBS, SECRETS, open_database
 from image_service.jobs.model import (
     ComposeOrigin,
     ComposePlan,
@@ -26,6 +26,7 @@ from image_service.jobs.model import (
     ImageType,
     JobError,
     JobState,
+    Step,
     UploadResult,
     UploadTarget,
 )
@@ -33,6 +34,7 @@ from tests.common.database.statements import explain, recorded
 from tests.jobs.database.composing import (
     BUDGET,
     CUSTOMIZATION,
+    DISK_PLAN,
     NOW,
     SECRET,
     Rows,
@@ -250,7 +252,7 @@ def test_deleted_compose_leaves_only_objects_to_delete(rows: Rows) -> None:
     rows.start(jobs["customize"])
     image = make_artifact(jobs["customize"])
     rows.objects.add_artifact(jobs["customize"], 1, image)
-    images = ImageRepository(rows.database)
+    images = rows.images
     images.add(
         CatalogImage(compose.id, "org-1", "x", "x86_64", "vmdk", 1, image, f"compose:{compose.id}", NOW)
     )
@@ -268,7 +270,7 @@ def test_reconciler_finds_its_composes(rows: Rows) -> None:
     compose, _ = rows.add()
     composes, later = rows.composes, NOW + timedelta(seconds=1)
     assert composes.find_unstarted(NOW, 10) == []
-    assert composes.find_unstarted(later, 10) == [compose]
+    assert composes.find_unstarted(later, 10) == [compose.id]
     assert composes.find_unfinished("", 10) == []
     composes.begin(compose.id)
     rows.clock.advance(5)
@@ -287,10 +289,10 @@ def test_reconciler_finds_its_composes(rows: Rows) -> None:
 
 def test_customization_is_opened_by_any_secret_and_by_no_other(rows: Rows) -> None:
     compose, _ = rows.add()
-    rotated = ComposeRepository(rows.database, [bytes(32), SECRET], BUDGET)
+    rotated = ComposeRepository(rows.database, RowCipher([bytes(32), SECRET]), BUDGET)
     assert rotated.customization(compose) == CUSTOMIZATION
     with pytest.raises(StoreFailed, match="INSTANCE_SECRET_FILE"):
-        ComposeRepository(rows.database, [bytes(32)], BUDGET).customization(compose)
+        ComposeRepository(rows.database, RowCipher([bytes(32)]), BUDGET).customization(compose)
 
 
 def test_writer_gives_the_secrets_of_a_tenant_to_no_other(rows: Rows) -> None:
@@ -305,14 +307,87 @@ def test_writer_gives_the_secrets_of_a_tenant_to_no_other(rows: Rows) -> None:
     other, _ = rows.add(make_compose(tenant="org-2"))
     found, _ = rows.composes.find_page(ComposeFilter("org-2"), limit=9)  # a list needs no secrets
     assert {compose.id for compose in found} == {own.id, moved.id, other.id}
-    for summary in found:
-        compose = rows.composes.find(summary.id)
-        assert compose is not None
-        if compose.id == other.id:
-            assert rows.composes.customization(compose) == CUSTOMIZATION
-        else:
-            with pytest.raises(StoreFailed, match=compose.id):
-                rows.composes.customization(compose)
+    with pytest.raises(RowNotAuthentic, match=moved.id):
+        rows.composes.find(moved.id)
+    for compose in (own, attrs.evolve(moved, tenant="org-2")):
+        with pytest.raises(StoreFailed, match=compose.id):
+            rows.composes.customization(compose)
+    assert rows.composes.customization(other) == CUSTOMIZATION
+
+
+@pytest.mark.parametrize(
+    "change", ["tenant", "bucket", "result", "image type", "plan of another", "form", "tag"]
+)
+def test_changed_plan_is_refused_and_can_be_deleted(rows: Rows, change: str) -> None:
+    target = Step("upload", "upload", {"bucket": "own", "key": "k"})
+    plan = attrs.evolve(DISK_PLAN, steps=(*DISK_PLAN.steps, target))
+    changed, _ = rows.add(make_compose(plan=plan))
+    other, _ = rows.add()
+    tag = stored(rows, COMPOSES.c.plan, changed.id)["tag"]
+    moved = attrs.evolve(
+        plan, tag=tag, steps=(*DISK_PLAN.steps, attrs.evolve(target, arguments={"bucket": "x"}))
+    )
+    values: dict[str, Any] = {
+        "tenant": {"tenant": "org-2"},
+        "bucket": {"plan": moved},
+        "result": {"plan": attrs.evolve(plan, tag=tag, result=None)},
+        "image type": {"image_type": ImageType.LIVE_INSTALLER},
+        "form": {"plan": {"steps": 7}},
+        "tag": {"plan": attrs.evolve(plan, tag="x")},
+        "plan of another": {"plan": stored(rows, COMPOSES.c.plan, other.id)},
+    }
+    write(rows, sa.update(COMPOSES).where(COMPOSES.c.id == changed.id).values(values[change]))
+    with pytest.raises(RowNotAuthentic, match=f"the plan of {changed.id} "):
+        rows.composes.find(changed.id)
+    assert rows.composes.find(other.id) == other
+    listed, _ = rows.composes.find_page(ComposeFilter(), limit=9)
+    assert {compose.id for compose in listed} == {changed.id, other.id}
+    assert rows.composes.finish(changed.id, ComposeState.FAILURE)
+    assert rows.composes.delete(changed.id)
+
+
+def test_image_of_another_compose_is_refused(rows: Rows) -> None:
+    victim, jobs = rows.add()
+    image = make_artifact(jobs["convert"], name="disk.vmdk")
+    rows.composes.finish(victim.id, ComposeState.SUCCESS, image=image)
+    own, _ = rows.add(make_compose(tenant="org-2"))
+    rows.composes.finish(own.id, ComposeState.SUCCESS, image=make_artifact("own"))
+    taken = stored(rows, COMPOSES.c.image, victim.id)
+    write(rows, sa.update(COMPOSES).where(COMPOSES.c.id == own.id).values(image=taken))
+    with pytest.raises(RowNotAuthentic, match=f"the artifact of {own.id} "):
+        rows.composes.find(own.id, "org-2")
+    found = rows.composes.find(victim.id)
+    assert found is not None
+    assert found.image == image
+
+
+@pytest.mark.parametrize("change", ["report", "job"])
+def test_artifact_of_another_job_is_refused(rows: Rows, change: str) -> None:
+    victim, jobs = rows.add()
+    rows.finish(jobs["customize"], make_artifact(jobs["customize"]))
+    own, own_jobs = rows.add(make_compose(tenant="org-2"))
+    rows.finish(own_jobs["customize"], make_artifact(own_jobs["customize"]))
+    if change == "report":
+        taken = sa.select(JOBS.c.artifacts).where(JOBS.c.id == jobs["customize"]).scalar_subquery()
+        write(rows, sa.update(JOBS).where(JOBS.c.id == own_jobs["customize"]).values(artifacts=taken))
+    else:
+        write(rows, sa.delete(JOBS).where(JOBS.c.id == own_jobs["customize"]))
+        moved = {"compose_id": own.id, "tenant": "org-2"}
+        write(rows, sa.update(JOBS).where(JOBS.c.id == jobs["customize"]).values(moved))
+    with pytest.raises(RowNotAuthentic):
+        rows.jobs.find_of_compose(own.id)
+    assert len(rows.jobs.find_of_compose(victim.id)) == (2 if change == "report" else 1)
+
+
+def stored(rows: Rows, column: sa.Column[Any], compose_id: str) -> Any:
+    return rows.database.transact(
+        lambda connection: connection.scalar(sa.select(column).where(COMPOSES.c.id == compose_id))
+    )
+
+
+def write(rows: Rows, statement: sa.Executable) -> None:
+    """Change rows as a user with write access does, without the secret."""
+    rows.database.transact(lambda connection: connection.execute(statement).close())
 
 
 def test_no_file_of_the_database_holds_a_secret(rows: Rows, tmp_path: Path) -> None:

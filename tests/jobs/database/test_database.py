@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.database.tables import DATABASE_FILE, SECRETS, open_database
+from image_service.jobs.database.tables import COMPOSES, DATABASE_FILE, SECRETS, open_database
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import ComposeState, job_id_of
 from image_service.server.snapshots.replicas.database import open_replica_database
 from image_service.server.snapshots.storage.encryption import encrypt
 from image_service.server.snapshots.storage.sql_statements import SNAPSHOTS
-from tests.jobs.database.composing import CUSTOMIZATION, SECRET, Rows
+from tests.jobs.database.composing import CUSTOMIZATION, DISK_PLAN, SECRET, Rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def test_stop_of_a_worker_survives_the_migration(
             version,
         ):
             database.transact(partial(run, statement))
-    with closing(open_database(url, tmp_path)) as database:
+    with closing(open_database(url, tmp_path, [SECRET])) as database:
         assert [Rows(database).jobs.find(jobs["customize"]) for jobs in (first, second)] == before
         assert LISTED in database.transact(indexes_of_tasks)
 
@@ -96,7 +96,7 @@ def test_jobs_of_waiting_composes_get_the_ids_of_plans_by_the_migration(tmp_path
             "PRAGMA user_version = 1",
         ):
             database.transact(partial(run, statement))
-    with closing(open_database(None, tmp_path)) as database:
+    with closing(open_database(None, tmp_path, [SECRET])) as database:
         job = Rows(database).jobs.find(job_id_of(waiting.id, "customize"))
         assert job is not None
         assert job.step == "customize"
@@ -124,7 +124,7 @@ def test_workers_of_before_have_an_unknown_isolation(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_secrets_belong_to_their_tenants_after_the_migration(
+def test_secrets_and_plans_belong_to_their_tenants_after_the_migration(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     url = request.getfixturevalue("postgres").create_database() if kind == "postgresql" else None
@@ -139,10 +139,13 @@ def test_secrets_belong_to_their_tenants_after_the_migration(
         key = HKDF(SHA256(), 32, salt=None, info=b"compose secrets").derive(SECRET)
         sealed = encrypt(AESGCM(key), document.encode(), kept.id.encode())  # as version 1 did, for both
         database.transact(lambda connection: connection.execute(sa.update(SECRETS).values(sealed=sealed)))
+        untagged = sa.update(COMPOSES).values(plan=DISK_PLAN)
+        database.transact(lambda connection: connection.execute(untagged))
         for statement in (*DOWNGRADE, version):
             database.transact(partial(run, statement))
     with closing(open_database(url, tmp_path, [SECRET])) as database:
         composes = Rows(database).composes
+        assert composes.find(kept.id) == kept
         assert composes.customization(kept) == CUSTOMIZATION
         with pytest.raises(StoreFailed):
             composes.customization(attrs.evolve(kept, tenant="org-2"))
@@ -164,6 +167,9 @@ DOWNGRADE = (
     "ALTER TABLE images DROP COLUMN kept_bytes",
     "ALTER TABLE discarded_objects DROP COLUMN kept_bytes",
     "ALTER TABLE discarded_objects DROP COLUMN tenant",
+    "ALTER TABLE artifacts DROP COLUMN tag",
+    "ALTER TABLE jobs ADD COLUMN arguments TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE jobs ADD COLUMN inputs TEXT NOT NULL DEFAULT '{}'",
 )
 """To version 1."""
 

@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import attrs
 import pytest
+import sqlalchemy as sa
 
-from image_service.core.errors import Unavailable
-from image_service.jobs.database.images import ImageRepository
+from image_service.core.errors import RowNotAuthentic, Unavailable
+from image_service.jobs.database.tables import IMAGES
 from image_service.jobs.database.workers import WorkerRepository
 from tests.jobs.database.composing import NOW, make_image
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_image_is_found_by_its_id_and_aliases(rows: Rows) -> None:
-    images, image = ImageRepository(rows.database), make_image(1)
+    images, image = rows.images, make_image(1)
     images.add(image)
     for name in (image.id, image.instance_alias, image.volume_alias):
         assert images.find("org-1", name) == image
@@ -29,15 +30,30 @@ def test_image_is_found_by_its_id_and_aliases(rows: Rows) -> None:
 
 
 def test_source_has_one_image(rows: Rows) -> None:
-    images, image = ImageRepository(rows.database), make_image(1)
+    images, image = rows.images, make_image(1)
     images.add(image)
     images.add(image)
     images.add(attrs.evolve(image, id=str(uuid4())))
     assert images.find_page("org-1", 0, 9) == ([image], 1)
 
 
+def test_image_with_the_object_of_another_is_refused_and_can_be_deleted(rows: Rows) -> None:
+    own, victim = make_image(1, "org-2"), make_image(2)
+    for image in (own, victim):
+        rows.images.add(image)
+    taken = sa.select(IMAGES.c.artifact).where(IMAGES.c.id == victim.id).scalar_subquery()
+    change = sa.update(IMAGES).where(IMAGES.c.id == own.id).values(artifact=taken)
+    rows.database.transact(lambda connection: connection.execute(change).close())
+    (changed,), _ = rows.images.find_page("org-2", 0, 9)
+    with pytest.raises(RowNotAuthentic, match=own.id):
+        rows.images.check(changed)
+    (unchanged,), _ = rows.images.find_page("org-1", 0, 9)
+    rows.images.check(unchanged)
+    assert rows.images.delete(own.id)
+
+
 def test_images_of_a_tenant_are_listed_oldest_first(rows: Rows) -> None:
-    images = ImageRepository(rows.database)
+    images = rows.images
     second, first, foreign = make_image(2), make_image(1), make_image(3, "org-2")
     for image in (second, first, foreign):
         images.add(image)

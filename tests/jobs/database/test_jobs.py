@@ -29,7 +29,7 @@ def test_jobs_are_those_of_the_plan(rows: Rows) -> None:
     first, second = rows.jobs.find_of_compose(compose.id)
     assert (first.step, second.step) == ("customize", "convert")
     assert rows.jobs.find(jobs["convert"]) == second
-    assert (second.arguments, second.inputs) == (DISK_PLAN.steps[2].arguments, DISK_PLAN.steps[2].inputs)
+    assert compose.step_of(second.id) == DISK_PLAN.steps[2]
     assert (second.state, second.tenant, second.architecture) == (JobState.WAITING, "org-1", "x86_64")
     assert rows.jobs.find("no such") is None
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.database.sealing import SecretsCipher
-from image_service.jobs.database.tables import Document, Instant
+from image_service.jobs.database.documents import Document
+from image_service.jobs.database.sealing import RowCipher
+from image_service.jobs.database.tables import Instant
 from image_service.jobs.model import ComposeState, ImageCustomization, JobError, UploadResult, UploadTarget
 
 DIALECT: Any = None  # the types do the same for each
@@ -62,7 +63,7 @@ def test_value_without_a_form_in_json_is_refused() -> None:
 def test_customization_is_opened_for_its_compose_alone(
     customization: ImageCustomization, compose_id: str
 ) -> None:
-    cipher = SecretsCipher([b"a" * 32])
+    cipher = RowCipher([b"a" * 32])
     sealed = cipher.seal("org-1", compose_id, customization)
     assert cipher.unseal("org-1", compose_id, sealed) == customization
     for tenant, other_id, damaged in (

@@ -23,7 +23,7 @@ from image_service.jobs.dispatch.tokens import JobTokens
 from image_service.jobs.dispatch.upload_slots import UploadSlots
 from image_service.jobs.model import Artifact, Compose, ComposePlan, Job, JobType, Step
 from image_service.settings.jobs.jobs import JobsSettings
-from tests.jobs.database.composing import BUDGET, CUSTOMIZATION, SECRET, make_compose
+from tests.jobs.database.composing import BUDGET, CIPHER, CUSTOMIZATION, SECRET, make_compose
 from tests.jobs.dispatch.doubles import MemoryContents, MemoryEngine, SilentObserver
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ class Dispatching:
         engine, contents = MemoryEngine(reactor), MemoryContents()
         storage = DirectoryStore(directory / "store")
         rows = DispatchRows(
-            ComposeRepository(database, [SECRET], BUDGET),
-            JobRepository(database),
+            ComposeRepository(database, CIPHER, BUDGET),
+            JobRepository(database, CIPHER),
             JobQueues(database),
-            ObjectRepository(database, BUDGET),
+            ObjectRepository(database, CIPHER, BUDGET),
             WorkerRepository(database),
             deferToThread,
         )

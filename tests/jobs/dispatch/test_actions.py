@@ -19,7 +19,7 @@ from image_service.jobs.model import (
     UploadResult,
     UploadTarget,
 )
-from tests.jobs.database.composing import make_artifact
+from tests.jobs.database.composing import CIPHER, make_artifact
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def report(dispatching: Dispatching, compose: Compose, artifact: Artifact) -> No
     permit = rows.queues.take_permit(job.tenant, 9, datetime.now(UTC))
     assert permit
     assert rows.queues.start(permit, job.id, 1, "w")
-    assert rows.jobs.record_report(job.id, 1, [artifact], {"provenance": {"toolkit": "1"}})
+    assert rows.jobs.record_report(
+        job.id, 1, [CIPHER.tag_artifact(job.tenant, job.id, artifact)], {"provenance": {"toolkit": "1"}}
+    )
 
 
 @ensure_deferred

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
 from image_service.core.errors import EngineUnavailable, StoreFailed, Unavailable, UnknownBaseImage
+from image_service.jobs.database.tables import COMPOSES, open_database
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
-from image_service.jobs.model import JobState, JobType
+from image_service.jobs.model import ComposeState, JobState, JobType
 from tests.jobs.dispatch.dispatching import ARCHITECTURE
 from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -98,6 +101,28 @@ async def test_a_job_whose_input_can_never_be_read_fails(dispatching: Dispatchin
     error = dispatching.engine.find(job.id).error
     assert error is not None
     assert error.reason == "step customize: an input cannot be read: 4.16 is gone"
+
+
+@ensure_deferred
+async def test_a_job_whose_plan_was_changed_in_the_database_fails_alone(
+    dispatching: Dispatching, tmp_path: Path
+) -> None:
+    changed = await dispatching.queue()
+    with closing(open_database(None, tmp_path)) as database:
+        change = sa.update(COMPOSES).values(source_image="of another tenant")
+        database.transact(lambda connection: connection.execute(change).close())
+    assert await dispatching.dispatcher.poll(wanted()) is None
+    error = dispatching.engine.find(changed.id).error
+    assert error is not None
+    assert f"the plan of {changed.compose_id} is not as the service has written it" in error.reason
+    await dispatching.actions.finish(changed.compose_id, error, cancelled=False)
+    summary = dispatching.rows.composes.find_summary(changed.compose_id)
+    assert summary is not None
+    assert summary.state is ComposeState.FAILURE
+    other = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(wanted())
+    assert handed is not None
+    assert handed.job.id == other.id
 
 
 @ensure_deferred

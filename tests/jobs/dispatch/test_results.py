@@ -4,20 +4,10 @@ import pytest
 
 from image_service.core.errors import InvalidRequest
 from image_service.jobs.dispatch.results import WorkerResult, parse_progress
-from image_service.jobs.model import Artifact, Job, JobError, JobProgress, JobState, JobType, Json
+from image_service.jobs.model import Artifact, JobError, JobProgress, JobType, Json, Step
 
 STORED = Artifact("disk.raw", 5, "ab" * 32, "jobs/j/1/disk.raw")
-JOB = Job(
-    id="j",
-    compose_id="c",
-    tenant="",
-    step="customize",
-    type=JobType.CUSTOMIZE,
-    architecture="x86_64",
-    state=JobState.RUNNING,
-    attempt=1,
-    arguments={"output": "disk.raw"},
-)
+STEP = Step("customize", JobType.CUSTOMIZE, {"output": "disk.raw"})
 DECLARED = {"name": "disk.raw", "size": 5, "sha256": "AB" * 32}
 
 
@@ -25,7 +15,7 @@ def test_a_result_has_the_stored_artifacts_and_known_facts() -> None:
     document = {"artifacts": [DECLARED], "provenance": {"toolkit": "1"}, "log": "done", "other": 1}
     result = WorkerResult.parse(document)
     assert result.error is None
-    assert result.resolve(JOB, [STORED]) == [STORED]
+    assert result.resolve(STEP, [STORED]) == [STORED]
     assert set(result.facts) == {"provenance", "log"}
 
 
@@ -73,12 +63,12 @@ def test_a_malformed_result_is_refused(document: Json) -> None:
 def test_another_artifact_than_the_uploaded_is_refused(change: Json, expected: str) -> None:
     result = WorkerResult.parse({"artifacts": [{**DECLARED, **change}]})
     with pytest.raises(InvalidRequest, match=expected):
-        result.resolve(JOB, [STORED])
+        result.resolve(STEP, [STORED])
 
 
 def test_an_artifact_that_was_not_uploaded_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="not uploaded"):
-        WorkerResult.parse({"artifacts": [DECLARED]}).resolve(JOB, [])
+        WorkerResult.parse({"artifacts": [DECLARED]}).resolve(STEP, [])
 
 
 def test_progress_is_read() -> None:

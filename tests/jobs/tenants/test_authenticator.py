@@ -197,6 +197,14 @@ def test_others_are_forbidden(value: object) -> None:
         authenticate(authenticator(RULES), without_tenant(**{"rh-org-id": value}))
 
 
+@pytest.mark.parametrize("value", ["142", "421", "4", "42 "])
+def test_rule_matches_the_whole_value(value: str) -> None:
+    subject = authenticator([AccessRule("rh-org-id", re.compile("4[0-9]"))])
+    assert authenticate(subject, without_tenant(**{"rh-org-id": "42"})) == Principal("org-42")
+    with pytest.raises(Forbidden):
+        authenticate(subject, without_tenant(**{"rh-org-id": value}))
+
+
 def test_operator_needs_no_tenant() -> None:
     subject = authenticator(RULES)
     assert authenticate(subject, RSA.token(sub="workers")) == Principal("org-42", is_operator=True)

@@ -77,7 +77,7 @@ def test_budgets_are_those_of_the_access_list(tmp_path: Path, monkeypatch: pytes
     keys, rules = tmp_path / "keys.json", tmp_path / "acl.json"
     keys.write_bytes(key_set(RSA))
     rules.write_text(
-        '[{"claim": "rh-org-id", "pattern": "^4.$"}, {"claim": "rh-org-id", "pattern": "^4", "max_bytes": 7},'
+        '[{"claim": "rh-org-id", "pattern": "4."}, {"claim": "rh-org-id", "pattern": "4.*", "max_bytes": 7},'
         ' {"claim": "account_id", "pattern": "^42$", "max_bytes": 8}]'
     )
     settings = read_group(TenantSettings, {"JWT_KEYS_FILE": str(keys), "JWT_ACL_FILE": str(rules)}, [])

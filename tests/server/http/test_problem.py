@@ -88,6 +88,7 @@ def test_codes_and_their_statuses_are_stable() -> None:
         ("request-invalid", 400),
         ("plain-http", 400),
         ("request-timeout", 408),
+        ("row-not-authentic", 500),
         ("snapshot-unreadable", 500),
         ("store-denied", 500),
         ("store-failed", 500),
