@@ -120,8 +120,9 @@ def _lay_out_tables(
     if size > MAX_TABLE_BYTES:
         raise FormatUnread(f"a path table of the ISO has {size} bytes, more than {MAX_TABLE_BYTES}")
     room = size + -size % SECTOR
-    was = {blocks[0]: read_exactly(tree.read_at, tree.start + blocks[0] * SECTOR, room)}
-    paths = PathTable.parse(was[blocks[0]][:size])
+    was = read_exactly(tree.read_at, tree.start + blocks[0] * SECTOR, room)
+    paths = PathTable.parse(was[:size])
+    others = [table.ljust(room, b"\0") for table in paths.render()]
     for directory, place in places.items():
         block = (place - tree.start) // SECTOR
         if directory.at >= 0 or directory.parent is None:
@@ -130,11 +131,11 @@ def _lay_out_tables(
             paths.add(_number(directory.parent, paths), directory.identifier, block)
     little, big = paths.render()
     if len(little) <= room:
-        for block, table in zip(blocks, (little, little, big, big), strict=True):
+        old = (was, others[0], others[1], others[1])
+        for block, table, before in zip(blocks, (little, little, big, big), old, strict=True):
             if block:
                 at = tree.start + block * SECTOR
-                before = was.get(block) or read_exactly(tree.read_at, at, room)
-                yield TreeChange(at, table.ljust(room, b"\0"), before)
+                yield TreeChange(at, table.ljust(room, b"\0"), _table_at(tree, at, before))
     else:
         room = len(little) + -len(little) % SECTOR
         new = allocate(room), allocate(room)
@@ -142,6 +143,12 @@ def _lay_out_tables(
             yield TreeChange(at, table.ljust(room, b"\0"), b"")
         blocks = ((new[0] - tree.start) // SECTOR, 0, (new[1] - tree.start) // SECTOR, 0)
     tree.descriptors = [each.with_tables(len(little), blocks) for each in tree.descriptors]
+
+
+def _table_at(tree: Tree, at: int, expected: bytes) -> bytes:
+    """Return a table of the base: the expected one, if it begins so; reading all tables would read a MiB."""
+    is_expected = read_exactly(tree.read_at, at, SECTOR) == expected[:SECTOR]
+    return expected if is_expected else read_exactly(tree.read_at, at, len(expected))
 
 
 def _number(directory: Directory, paths: PathTable) -> int:
