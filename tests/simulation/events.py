@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 from twisted.internet.base import DelayedCall
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from twisted.internet.interfaces import IDelayedCall
+
+T = TypeVar("T")
 
 START = 1_700_000_000.0
 """Seconds since 1970 at which each history begins."""
@@ -43,6 +45,8 @@ class Events:
     chance: Random
     now: float = START
     trace: list[str] = attrs.field(factory=list)
+    running: Machine | None = None
+    """Whose call is being made."""
     _due: list[tuple[float, float, int, Machine, DelayedCall]] = attrs.field(factory=list)
     _numbers: count[int] = attrs.field(factory=count)
 
@@ -60,6 +64,10 @@ class Events:
         machine.make(call)
         return True
 
+    def wall_clock(self) -> float:
+        """Return what the clock of the running machine shows."""
+        return self.now + (0.0 if self.running is None else self.running.clock_step)
+
     def record(self, line: str) -> None:
         """Add a line to the trace."""
         self.trace.append(f"{self.now - START:10.4f} {line}")
@@ -76,6 +84,8 @@ class Machine:
     paused_since: float | None = None
     latest_pause: float = 0.0
     """When it was last paused; simulated seconds."""
+    clock_step: float = 0.0
+    """By how many seconds its wall clock is ahead."""
     _overdue: list[DelayedCall] = attrs.field(factory=list)
 
     def seconds(self) -> float:
@@ -114,7 +124,15 @@ class Machine:
             self.events.add(self, call)
         else:
             call.called = 1
-            call.func(*call.args, **call.kw)
+            self.run(call.func, *call.args, **call.kw)
+
+    def run(self, work: Callable[..., T], *args: Any, **kw: Any) -> T:
+        """Have this machine do work, which sees its wall clock."""
+        outer, self.events.running = self.events.running, self
+        try:
+            return work(*args, **kw)
+        finally:
+            self.events.running = outer
 
     def pause(self) -> None:
         """Stop, as by SIGSTOP."""

@@ -127,7 +127,7 @@ def run_history(scenery: Scenery, seed: int, steps: Sequence[Step] | None = None
         patch.object(secrets, "token_bytes", lambda count=32: chance.randbytes(count)),
         patch.object(secrets, "randbits", chance.getrandbits),
         patch.object(secrets, "randbelow", chance.randrange),
-        patch.object(time, "time", lambda: world.events.now),
+        patch.object(time, "time", world.events.wall_clock),
     ):
         world.run()
     events = world.events

@@ -142,12 +142,14 @@ class World:
         connection = Connection(self.scenery.server, machine, self.chance, is_notified=self.has_notifications)
         if before is not None:
             connection.link, connection.until = before.connection.link, before.connection.until
+            machine.clock_step = before.machine.clock_step
         replica, url = Replica.make(machine, connection), f"{self.scenery.settings.database.url}/{number}"
         self.databases[url] = ReplicaDatabase(connection)
         settings = attrs.evolve(
             self.scenery.settings, database=attrs.evolve(self.scenery.settings.database, url=url)
         )
-        started = replica.start(settings, SimulatedAssisted(self.assisted, machine), self.catalog)
+        assisted = SimulatedAssisted(self.assisted, machine)
+        started = machine.run(replica.start, settings, assisted, self.catalog)
         started.addErrback(lambda failure: self.oracle.fail(failure.getTraceback()))
         return replica
 
@@ -337,8 +339,9 @@ class World:
         for replica in replicas:
             replica.connection.disturb(link, length)
 
-    def step_clock(self, how: float, *_: float) -> None:
-        """The database's clock is set; claims last for longer if that is to an earlier time."""
+    def step_clock(self, how: float, which: float, step: float, *_: float) -> None:
+        """The clocks of the database and of a replica are set; claims last longer if that is back."""
+        _pick(self.replicas, which).machine.clock_step += (step - 0.5) * 7200
         self.scenery.server.clock_step += (how - 0.5) * 100
         self.record_disturbance(60, WINDOW_SECONDS + HEARD_SECONDS)
 
