@@ -27,7 +27,7 @@ SHARE = 50
 """Histories that a process takes at a time."""
 REPLICAS = "replicas"
 OTHERS = {"downloads": run_downloads, "blocks": run_blocks, "jobs": run_jobs}
-HISTORIES = {REPLICAS: 1000, "downloads": 100, "blocks": 12, "jobs": 8}
+HISTORIES = {REPLICAS: 1000, "downloads": 200, "blocks": 12, "jobs": 8}
 """As many as `.ci/run` carries out, and as find each mutation."""
 
 
@@ -88,6 +88,7 @@ def run_share(seeds: range, *, is_quiet: bool) -> Outcome:
 
 def run_others(run: Callable[[Path, int], Outcome], seeds: range) -> None:
     """Carry out histories of files or jobs."""
+    _ignore_ended_processes()
     seconds = 0.0
     for seed in seeds:
         with TemporaryDirectory() as directory:

@@ -206,6 +206,13 @@ MUTATIONS = (
         "        return self._clock.seconds()\n",
     ),
     Mutation(
+        "stored instants are of the host's clock",
+        "wrong clock",
+        "common.database.monitor",
+        "        return self._clock.seconds() + self._offset\n",
+        "        return time.time()\n",
+    ),
+    Mutation(
         "claims of the dead never expire",
         "dropped check",
         "server.snapshots.replicas.claims",
