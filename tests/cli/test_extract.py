@@ -63,7 +63,7 @@ def test_file_of_another_family_is_extracted_or_refused_with_the_reason(run: Run
     base.write_bytes(make("F", files))
     assert "lacks its files for a boot without the ISO" in run("extract", base, "kernel", "-o", "-").errors
     base.write_bytes(make("F", {"nix-store.squashfs": b"hsqs"}))
-    assert "build the netboot files" in run("extract", base, "kernel", "-o", "-").errors
+    assert "build netbootRamdisk" in run("extract", base, "kernel", "-o", "-").errors
 
 
 def test_unknown_file_exits_with_2(run: Run, base: Path, out: Path) -> None:

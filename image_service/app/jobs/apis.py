@@ -14,7 +14,8 @@ from image_service.jobs.composer.composer_api import ComposerApi
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
 from image_service.jobs.composer.registry_api import RegistryApi
-from image_service.jobs.composer.service import ComposeLimits, ComposeService
+from image_service.jobs.composer.requests import ComposeLimits
+from image_service.jobs.composer.service import ComposeService
 from image_service.jobs.dispatch.actions import JobPlanActions
 from image_service.jobs.dispatch.attempts import ArtifactUploads, WorkerAttempts
 from image_service.jobs.dispatch.compose_plans import ComposePlans
@@ -109,6 +110,7 @@ def _build_composes(
     limits = ComposeLimits(
         settings.jobs.max_queued,
         settings.jobs.max_request_bytes,
+        settings.jobs.max_ignition_bytes,
         settings.jobs.max_disk_bytes,
         place,
         settings.jobs.upload_registry,

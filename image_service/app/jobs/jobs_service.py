@@ -18,7 +18,6 @@ from image_service.app.signing import start_signing
 from image_service.common.objects.build import open_store
 from image_service.jobs.api.front import ApiFront
 from image_service.jobs.artifacts.build_artifacts import build_artifacts
-from image_service.jobs.composer.composer_api import MAX_BODY_BYTES
 from image_service.jobs.dispatch.upkeep import EXPIRE_SECONDS, RECONCILE_SECONDS, Expiry, Reconciler
 from image_service.jobs.dispatch.upload_slots import UploadSlots
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
@@ -157,7 +156,7 @@ class JobsService(RoleService):
         """Listen on all of ``JOBS_LISTEN``; with tokens, requests may have any field ``Host``."""
         settings = self._settings
         guard = RequestGuard(any_host=settings.tenants.is_enabled)
-        site = ApiSite(front.resource(guard), self._reactor, MAX_BODY_BYTES)
+        site = ApiSite(front.resource(guard), self._reactor, front.max_body_bytes)
         listener = ApiListener(
             self._parts, "JOBS_LISTEN", ", ".join(sorted(settings.served_apis)), site, MAX_CONNECTIONS
         )

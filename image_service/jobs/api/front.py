@@ -81,6 +81,11 @@ class ApiFront:
     _large_requests: UploadSlots | None = None
     _carrying_out: DeferredLock = attrs.field(factory=DeferredLock, init=False)
 
+    @property
+    def max_body_bytes(self) -> int:
+        """The most that any API takes; each has its own limit."""
+        return max(api.max_body_bytes for api in (*self._apis, self._signed_api) if api is not None)
+
     def resource(self, guard: RequestGuard) -> ApiResource:
         """Return the resource of a listener."""
         signed_paths = () if self._signed_api is None else self._signed_api.paths

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _log = Logger()
 
 COMPOSE_ID = re.compile("[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_REST_BYTES = 1024**2
+"""For line breaks in base64, URL and kernel arguments."""
 _ONE = "/composes/{compose_id}"
 _Found = TypeVar("_Found", bound=ComposeSummary)
 
@@ -61,6 +63,12 @@ class ComposeRoutes:
     _links: S3Links
     _get_signing_keys: Callable[[], SigningKeys] | None = None
     _statements: ComposeStatements | None = None
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The most bytes of a request: an Ignition config, in base64, is the largest part."""
+        limits = self._service.limits
+        return limits.max_request_bytes + limits.max_ignition_bytes * 4 // 3 + _REST_BYTES
 
     @property
     def operations(self) -> tuple[ApiOperation, ...]:
@@ -128,15 +136,7 @@ class ComposeRoutes:
         )
 
     async def _start(self, request: ApiRequest) -> ApiResponse:
-        limits = self._service.limits
-        parse = partial(
-            parse_request,
-            request.body,
-            max_bytes=limits.max_request_bytes,
-            max_disk_bytes=limits.max_disk_bytes,
-            can_upload=limits.upload_place is not None,
-            can_push=limits.upload_registry is not None,
-        )
+        parse = partial(parse_request, request.body, self._service.limits)
         compose = await self._service.start(request.principal.tenant, await self._in_thread(parse))
         return json_response(replies.describe_object("ComposeId", compose.id, "/compose"), 201)
 

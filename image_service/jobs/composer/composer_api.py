@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Json
     from image_service.server.web_api.messages import ApiRequest, ApiResponse
 
-MAX_BODY_BYTES = 12 * 1024**2
-"""Of a request: an Ignition config of 8 MiB, as images have at most, in base64 is the largest part."""
-
 _DESCRIPTION = ApiDescription(
     "image-service composer API",
     "2",
@@ -51,9 +48,9 @@ class ComposerApi:
     """The composer API."""
 
     base_paths: tuple[str, ...] = (BASE_PATH,)
-    max_body_bytes: int = MAX_BODY_BYTES
 
     def __init__(self, composes: ComposeRoutes, images: ImageRoutes, reference: ReferenceRoutes) -> None:
+        self.max_body_bytes: int = composes.max_body_bytes
         show = ApiOperation(
             "GET", "/openapi", "getOpenapi", "show this document", self._show_openapi, reply="OpenAPI"
         )

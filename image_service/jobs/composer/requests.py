@@ -10,6 +10,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from image_service.common.openapi.bodies import parse_body, reference
 from image_service.core.errors import ContentTooLarge, InvalidRequest
 from image_service.core.families.coreos.build_names import rpm_architecture
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from image_service.common.openapi.bodies import Json
     from image_service.jobs.composer.request_bodies import ImageRequestBody
+    from image_service.jobs.plans.plan import UploadPlace
 
 _REQUEST = reference("ComposeRequest")
 _CHECK = SchemaCheck(REQUEST_SCHEMAS, "ComposeRequest")
@@ -52,15 +55,29 @@ _REPOSITORY = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?:/[a-z0-9]+(?:[._-][a-z
 _CONTAINER_DISKS = (".raw", ".qcow2")
 
 
-def parse_request(
-    body: bytes, *, max_bytes: int, max_disk_bytes: int, can_upload: bool, can_push: bool = False
-) -> ComposeRequest:
-    """Return the request in the content of a POST.
+@attrs.frozen
+class ComposeLimits:
+    """Limits of composes.
 
     Args:
-        max_bytes: of its JSON without the members that may be secret, which is kept.
+        max_queued: composes of one tenant that have not ended.
+        max_request_bytes: of a request without its Ignition config.
+        max_ignition_bytes: of its Ignition config.
         max_disk_bytes: of a requested disk.
-        can_upload: True if the server has a place for uploads to S3.
+        upload_place: for targets of S3; None: they are refused.
+        upload_registry: for targets of registries; None: they are refused.
+    """
+
+    max_queued: int
+    max_request_bytes: int
+    max_ignition_bytes: int
+    max_disk_bytes: int
+    upload_place: UploadPlace | None = None
+    upload_registry: str | None = None
+
+
+def parse_request(body: bytes, limits: ComposeLimits) -> ComposeRequest:
+    """Return the request in the content of a POST.
 
     Raises:
         ApiError: it is refused; the detail has paths of members, and no values.
@@ -68,10 +85,10 @@ def parse_request(
     """
     document = _parse_document(body)
     kept = _blank_secrets(document, _REQUEST)
-    if (kept_bytes := len(json.dumps(kept))) > max_bytes:
+    if (kept_bytes := len(json.dumps(kept))) > limits.max_request_bytes:
         raise ContentTooLarge(
             f"JOBS_MAX_REQUEST_BYTES: the request has {kept_bytes} bytes without its Ignition config, at most"
-            f" {max_bytes} are allowed"
+            f" {limits.max_request_bytes} are allowed"
         )
     request = parse_body(ComposeRequestBody, document)
     place, image = _find_image_request(request)
@@ -80,15 +97,19 @@ def parse_request(
         raise ApiError(f"not supported: {', '.join(unsupported)}", number=errors.UNSUPPORTED_CUSTOMIZATION)
     image_type = _parse_image_type(place, image.image_type)
     distribution = _find_distribution(request)
+    customization = parse_customizations(*_find_customizations(request))
+    if (ignition_bytes := len(customization.ignition or b"")) > limits.max_ignition_bytes:
+        raise ContentTooLarge(
+            f"JOBS_MAX_IGNITION_BYTES: the Ignition config has {ignition_bytes} bytes, at most"
+            f" {limits.max_ignition_bytes} are allowed"
+        )
     return ComposeRequest(
         distribution=distribution,
         architecture=rpm_architecture(image.architecture),
         image_type=image_type,
-        customization=parse_customizations(*_find_customizations(request)),
-        size=_parse_size(f"{place}.size", image.size, image_type, max_disk_bytes),
-        uploads=tuple(
-            _parse_uploads(place, image, image_type, distribution, can_upload=can_upload, can_push=can_push)
-        )
+        customization=customization,
+        size=_parse_size(f"{place}.size", image.size, image_type, limits.max_disk_bytes),
+        uploads=tuple(_parse_uploads(place, image, image_type, distribution, limits))
         or (UploadTarget(LOCAL),),
         document=kept,
     )
@@ -219,14 +240,8 @@ def _parse_size(path: str, size: int, image_type: ImageType, max_bytes: int) -> 
     return size
 
 
-def _parse_uploads(  # noqa: PLR0913 - two of them are of the server
-    place: str,
-    image: ImageRequestBody,
-    image_type: ImageType,
-    distribution: str,
-    *,
-    can_upload: bool,
-    can_push: bool,
+def _parse_uploads(
+    place: str, image: ImageRequestBody, image_type: ImageType, distribution: str, limits: ComposeLimits
 ) -> Iterator[UploadTarget]:
     """Yield the targets; ``upload_options`` alone are those of S3.
 
@@ -240,7 +255,7 @@ def _parse_uploads(  # noqa: PLR0913 - two of them are of the server
     if image.upload_options is not None:
         targets.append((place, S3, image.upload_options))
     for path, type_, sent in targets:
-        fault = _find_upload_fault(type_, sent, can_upload=can_upload)
+        fault = _find_upload_fault(type_, sent, can_upload=limits.upload_place is not None)
         if fault is not None:
             raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
         options = parse_body(UploadOptions, sent)
@@ -249,7 +264,7 @@ def _parse_uploads(  # noqa: PLR0913 - two of them are of the server
             name, form = name or distribution, _FORMS[1]
         target = UploadTarget(type_, options.public, options.region, name, form)
         if type_ in {OCI, CONTAINER}:
-            fault = _find_registry_fault(target, image_type, can_push=can_push)
+            fault = _find_registry_fault(target, image_type, can_push=limits.upload_registry is not None)
             if fault is not None:
                 raise ApiError(f"{path}{fault}", number=errors.UNSUPPORTED_UPLOAD)
         yield target

@@ -16,7 +16,7 @@ from image_service.jobs.composer.errors import WRONG_STATE
 from image_service.jobs.composer.requests import check_available
 from image_service.jobs.image_ids import INSTANCE
 from image_service.jobs.model import Compose, ComposeBase, ComposeState, ImageType, UploadResult
-from image_service.jobs.plans.plan import UploadPlace, make_plan
+from image_service.jobs.plans.plan import make_plan
 from image_service.jobs.plans.sizes import most_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from image_service.jobs.artifacts.bases import Bases
     from image_service.jobs.artifacts.image_catalog import ImageCatalog
     from image_service.jobs.catalog_image import CatalogImage
+    from image_service.jobs.composer.requests import ComposeLimits
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.dispatch.compose_plans import ComposePlans
     from image_service.jobs.model import ComposeRequest, ComposeSummary
@@ -33,25 +34,6 @@ if TYPE_CHECKING:
 _log = Logger()
 
 _DISK_TYPES = tuple(image_type for image_type in ImageType if image_type.is_disk)
-
-
-@attrs.frozen
-class ComposeLimits:
-    """Limits of composes.
-
-    Args:
-        max_queued: composes of one tenant that have not ended.
-        max_request_bytes: of a request without its Ignition config.
-        max_disk_bytes: of a requested disk.
-        upload_place: for targets of S3; None: they are refused.
-        upload_registry: for targets of registries; None: they are refused.
-    """
-
-    max_queued: int
-    max_request_bytes: int
-    max_disk_bytes: int
-    upload_place: UploadPlace | None = None
-    upload_registry: str | None = None
 
 
 @attrs.frozen

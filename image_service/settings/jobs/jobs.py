@@ -15,6 +15,7 @@ from image_service.core.families.coreos.build_names import VERSION
 from image_service.core.formats.disk.model import MAX_DISK_BYTES, SECTOR_BYTES
 from image_service.settings import parsers
 from image_service.settings.parsers import ListenAddress
+from image_service.settings.upstream import MAX_IGNITION_BYTES
 from image_service.settings.variables import setting
 
 if TYPE_CHECKING:
@@ -166,7 +167,13 @@ class JobsSettings:
         "JOBS_MAX_REQUEST_BYTES", parse=parsers.whole_number(4096), default="65536"
     )
     """Bytes of a request for a compose without its Ignition config, its URL and its kernel arguments; larger
-    ones are refused with 413. The request is kept with the compose. With them, it has at most 12 MiB."""
+    ones are refused with 413. The request is kept with the compose."""
+    max_ignition_bytes: int = setting(
+        "JOBS_MAX_IGNITION_BYTES", parse=parsers.whole_number(262144, MAX_IGNITION_BYTES), default="8388608"
+    )
+    """Bytes of the Ignition config of a compose, from 256 KiB to 64 MiB; larger ones are refused with 413.
+    Requests with large configs are carried out one at a time, and one needs memory of eight times its
+    config; the default is 8 MiB."""
     max_running: int = setting("JOBS_MAX_RUNNING", parse=parsers.whole_number(1), default="100")
     """Jobs of one tenant that run at a time; more wait."""
     min_upload_rate: int = setting("JOBS_MIN_UPLOAD_RATE", parse=parsers.whole_number(0), default="65536")

@@ -19,7 +19,8 @@ from image_service.jobs.composer.composer_api import ComposerApi
 from image_service.jobs.composer.errors import BASE_PATH
 from image_service.jobs.composer.image_routes import ImageRoutes
 from image_service.jobs.composer.reference_routes import ReferenceRoutes
-from image_service.jobs.composer.service import ComposeLimits, ComposeService
+from image_service.jobs.composer.requests import ComposeLimits
+from image_service.jobs.composer.service import ComposeService
 from image_service.jobs.dispatch.compose_plans import ComposePlans
 from image_service.jobs.model import ComposeBase, ImageType
 from image_service.jobs.principal import Principal
@@ -171,7 +172,7 @@ class Composer:
             bases,
             at_once,
             lambda: rows.clock().timestamp(),
-            ComposeLimits(max_queued, 65_536, 2**36, upload_place),
+            ComposeLimits(max_queued, 65_536, 2**20, 2**36, upload_place),
         )
         links = S3Links(
             S3Options(access_key_id="key", secret_access_key="s3cr3t", endpoint_url="http://s3.test")

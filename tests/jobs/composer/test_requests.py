@@ -4,6 +4,7 @@ import json
 from base64 import b64encode, encodebytes
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,14 +13,18 @@ from image_service.common.openapi.bodies import parse_body
 from image_service.core.errors import ContentTooLarge
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.composer.request_bodies import REQUEST_SCHEMAS, ComposeRequestBody
-from image_service.jobs.composer.requests import check_available, parse_request
+from image_service.jobs.composer.requests import ComposeLimits, check_available, parse_request
 from image_service.jobs.model import ComposeRequest, ImageType, UploadTarget
+from image_service.jobs.plans.plan import UploadPlace
 
 CONFIG = b'{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "s3cr3t"}]}}'
 EMBEDDED = {"embedded": {"config": b64encode(CONFIG).decode()}}
 URL = "https://config.example/s3cr3t"
 LOCAL = {"type": "local", "upload_options": {}}
 DISTRIBUTIONS = {"rhcos-4.19": {"x86_64": (ImageType.LIVE_INSTALLER,), "aarch64": ()}}
+
+
+LIMITS = ComposeLimits(10, 4096, 200_000, 2**40)
 
 
 def image(**members: object) -> dict[str, Any]:
@@ -31,13 +36,12 @@ def compose(**members: object) -> dict[str, Any]:
 
 
 def parse(document: object, *, can_upload: bool = True, can_push: bool = True) -> ComposeRequest:
-    return parse_request(
-        json.dumps(document).encode(),
-        max_bytes=4096,
-        max_disk_bytes=2**40,
-        can_upload=can_upload,
-        can_push=can_push,
+    limits = attrs.evolve(
+        LIMITS,
+        upload_place=UploadPlace.parse("s3://bucket/made") if can_upload else None,
+        upload_registry="registry.test" if can_push else None,
     )
+    return parse_request(json.dumps(document).encode(), limits)
 
 
 def refusal(document: object, *, can_upload: bool = True, can_push: bool = True) -> tuple[int, str]:
@@ -47,12 +51,20 @@ def refusal(document: object, *, can_upload: bool = True, can_push: bool = True)
     return caught.value.number, caught.value.detail
 
 
-LARGE = b64encode(json.dumps({"ignition": {"version": "3.4.0"}, "x": "x" * 100_000}).encode()).decode()
+def config_of(size: int) -> dict[str, Any]:
+    config = json.dumps({"ignition": {"version": "3.4.0"}, "x": ""}).encode()
+    config = config.replace(b'""', b'"%b"' % (b"x" * (size - len(config))))
+    return compose(customizations={"ignition": {"embedded": {"config": b64encode(config).decode()}}})
 
 
 def test_large_config_does_not_count_as_the_request() -> None:
-    request = parse(compose(customizations={"ignition": {"embedded": {"config": LARGE}}}))
-    assert len(request.customization.ignition or b"") > 100_000
+    request = parse(config_of(200_000))
+    assert len(request.customization.ignition or b"") == 200_000
+
+
+def test_config_beyond_its_limit_is_refused() -> None:
+    with pytest.raises(ContentTooLarge, match=r"JOBS_MAX_IGNITION_BYTES.* 200001 bytes, at most 200000"):
+        parse(config_of(200_001))
 
 
 @pytest.mark.parametrize(
@@ -366,7 +378,7 @@ def test_refusal_names_the_member_and_no_value(document: object, number: int, de
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"a": NaN', b'{"a": "\\ud800"}', b"[" * 100_000])
 def test_malformed_json_is_refused(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        parse_request(body, max_bytes=4096, max_disk_bytes=2**40, can_upload=True)
+        parse_request(body, LIMITS)
     assert caught.value.number == 20
 
 

@@ -12,7 +12,6 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThread
 
 from image_service.jobs.api.front import ApiFront
-from image_service.jobs.composer.composer_api import MAX_BODY_BYTES
 from image_service.jobs.ec2.ec2_api import Ec2Api
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
@@ -41,7 +40,7 @@ async def serving(reactor: EPollReactor, operating: Operating) -> AsyncIterator[
     verifier = SignatureVerifier(lambda: {CREDENTIAL.access_key: CREDENTIAL})
     api = Ec2Api(verifier, operating.operations.handlers, JobsMetrics())
     front = ApiFront(OpenAuthenticator(), (), api)
-    site = ApiSite(front.resource(RequestGuard()), reactor, MAX_BODY_BYTES)
+    site = ApiSite(front.resource(RequestGuard()), reactor, 2**20)
     port = reactor.listenTCP(0, site, interface="127.0.0.1")
     try:
         yield f"http://127.0.0.1:{port.getHost().port}"

@@ -256,7 +256,7 @@ def test_artifact_of_an_attempt_that_is_over_is_discarded(rows: Rows) -> None:
 
 
 def test_announced_object_is_discarded_unless_it_becomes_an_artifact(rows: Rows) -> None:
-    _, jobs = rows.add()
+    _, jobs = rows.add(make_compose(store_bytes=10))
     rows.start(jobs["customize"])
     job = rows.jobs.find(jobs["customize"])
     assert job is not None

@@ -22,7 +22,6 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThread
 
 from image_service.jobs.api.front import ApiFront
-from image_service.jobs.composer.composer_api import MAX_BODY_BYTES
 from image_service.jobs.ec2.ec2_api import Ec2Api
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
@@ -82,7 +81,7 @@ async def serving(reactor: EPollReactor) -> AsyncIterator[tuple[int, Handlers]]:
     handlers = Handlers()
     verifier = SignatureVerifier(lambda: {CREDENTIAL.access_key: CREDENTIAL})
     front = ApiFront(OpenAuthenticator(), (), Ec2Api(verifier, handlers.all(), JobsMetrics()))
-    site = ApiSite(front.resource(RequestGuard()), reactor, MAX_BODY_BYTES)
+    site = ApiSite(front.resource(RequestGuard()), reactor, 2**20)
     port = reactor.listenTCP(0, site, interface="127.0.0.1")
     try:
         yield port.getHost().port, handlers
