@@ -20,7 +20,7 @@ export PATH := $(abspath $(bin)):$(PATH):$(HOME)/.cargo/bin:$(HOME)/go/bin:/usr/
 # Some container images set it; then each process of the tests would compile all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run jobs boot check fast test simulate boot-test container-test systemd-test cluster-test soak lint format docs site manifests bench bench-full lock release packages chart toolkit deps clean
+.PHONY: help run jobs boot check fast test simulate boot-test container-test load-test package-test systemd-test cluster-test soak lint format docs site manifests bench bench-full lock release packages chart toolkit deps clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -46,10 +46,10 @@ fast: $(VENV)/tools
 	$(bin)/python -m pytest -n 2 --dist loadscope -m 'not slow' $(ARGS) tests/core tests/settings \
 		tests/server/http tests/common/command_line tests/common/concurrency tests/test_architecture.py
 
-# Four processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
+# Five processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
 # modules, so that each module's fixtures are set up once; acceptance, the longest, first.
 test: $(VENV)/tools ## run all tests but those of boot-test to cluster-test; ARGS="-k ranges -x" goes to pytest; -n0: in one process
-	$(bin)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(bin)/python -m pytest -n 5 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 simulate: $(VENV)/tools ## carry out the simulated history of SEED, or of ARGS="--histories 100" from it on
 	$(bin)/python -m tests.simulation $(SEED) $(ARGS)
@@ -60,6 +60,12 @@ boot-test: $(VENV)/tools ## boot virtual machines from customized ISOs and disks
 container-test: $(VENV)/tools ## build the container image, and run it
 	$(bin)/python -m pytest -n 0 -m container $(ARGS) tests/packaging/test_container.py
 
+load-test: $(VENV)/tools ## put the service, jobs and load test under load, with small numbers
+	$(bin)/python -m pytest -n 0 -m load $(ARGS) tests/acceptance tests/bench tests/jobs
+
+package-test: $(VENV)/tools .cache/site/installed ## build and install the wheels, the archive and the site
+	$(bin)/python -m pytest -n 2 -m package $(ARGS) tests/packaging
+
 # As root: a container runs systemd as its PID 1.
 systemd-test: $(VENV)/tools ## run the units of all roles under systemd, in a container; needs root
 	$(bin)/python -m pytest -n 0 -m systemd $(ARGS) tests/packaging/test_systemd.py
@@ -69,8 +75,8 @@ cluster-test: $(VENV)/tools ## run manifests and chart in a Kubernetes of two no
 	$(bin)/python -m pytest -n 0 -m cluster -s $(ARGS) tests/packaging/test_cluster.py
 
 # One at a time: each takes the whole machine.
-soak: $(VENV)/tools $(VENV)/lock ## run the tests that take minutes: large numbers, random examples, boots, containers, systemd, clusters
-	$(bin)/python -m pytest -n 0 -m 'soak or boot or container or systemd or cluster or hypothesis' --hypothesis-profile=search \
+soak: $(VENV)/tools $(VENV)/lock ## run the tests that take minutes: large numbers, random examples, and boot-test to cluster-test
+	$(bin)/python -m pytest -n 0 -m 'soak or boot or container or load or package or systemd or cluster or hypothesis' --hypothesis-profile=search \
 		--timeout 3600 $(ARGS)
 
 lint: $(VENV)/tools ## check with ruff, its formatter and mypy

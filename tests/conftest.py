@@ -59,7 +59,7 @@ settings.register_profile(
 settings.register_profile("search", settings.get_profile("project"), max_examples=300, derandomize=False)
 settings.load_profile("project")
 
-LEFT_OUT = ("soak", "boot", "container", "systemd", "cluster")
+LEFT_OUT = ("soak", "boot", "container", "load", "package", "systemd", "cluster")
 SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
 LONGEST_ID = 300  # characters of a value in the name of a test

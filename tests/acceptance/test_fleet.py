@@ -15,7 +15,7 @@ from tests.variants import soaked
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.load]
 
 SMALL = ("--clients=12", "--infra-envs=2", "--ranges=20", "--start=1s", "--outage=1s", "--duration=10m")
 LARGE = ("--clients=350", "--infra-envs=70", "--start=1m", "--duration=3h")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.acceptance.service import Certificate
     from tests.tools.loadtest.wrong_server import Mistake
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.load]
 
 VERSION = "4.17"
 TOKEN = "top-secret-of-the-api"

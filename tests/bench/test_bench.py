@@ -58,6 +58,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.load
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
     "pattern",
@@ -97,6 +98,7 @@ def test_checkout_of_a_peer_is_started_and_compared(directory: Path) -> None:
     assert "|  | time of it ÷ before | " in output
 
 
+@pytest.mark.load
 @pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("pattern", "figures"),

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
+pytestmark = pytest.mark.package
+
 DISTRIBUTIONS = CHECKOUT / ".ci" / "distributions"
 COMMITTED_AT = 1_700_000_000
 NAMES = {"NAME": "Somebody", "EMAIL": "somebody@example.com"}

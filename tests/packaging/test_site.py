@@ -18,6 +18,8 @@ from tests.packaging.conftest import CHECKOUT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.package
+
 QUESTIONS = {
     "tutorials/first-boot": ("boot one machine", "qemu-system-x86_64"),
     "standalone": ("change kernel arguments", "infra-env edit my-lab --karg "),

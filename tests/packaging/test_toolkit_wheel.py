@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.package
+
+
 @pytest.fixture(scope="module")
 def environment(toolkit_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel with its requirements into an empty environment; return its directory of programs."""

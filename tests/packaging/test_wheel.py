@@ -16,6 +16,8 @@ from tests.packaging.conftest import CHECKOUT, bare_environment, install_wheel
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.package
+
 VERSION = f"image-service {__version__}\n"
 PLUGIN = "twisted/plugins/image_service_plugin.py"
 EXAMPLES = [path for path in (CHECKOUT / "conf").iterdir() if path.is_file()]
