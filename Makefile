@@ -46,10 +46,10 @@ fast: $(VENV)/tools
 	$(bin)/python -m pytest -n 2 --dist loadscope -m 'not slow' $(ARGS) tests/core tests/settings \
 		tests/server/http tests/common/command_line tests/common/concurrency tests/test_architecture.py
 
-# Five processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
+# Four processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
 # modules, so that each module's fixtures are set up once; acceptance, the longest, first.
 test: $(VENV)/tools ## run all tests but those of boot-test to cluster-test; ARGS="-k ranges -x" goes to pytest; -n0: in one process
-	$(bin)/python -m pytest -n 5 --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(bin)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 simulate: $(VENV)/tools ## carry out the simulated history of SEED, or of ARGS="--histories 100" from it on
 	$(bin)/python -m tests.simulation $(SEED) $(ARGS)
