@@ -172,7 +172,7 @@ class JobsSettings:
         "JOBS_MAX_IGNITION_BYTES", parse=parsers.whole_number(262144, MAX_IGNITION_BYTES), default="8388608"
     )
     """Bytes of the Ignition config of a compose, from 256 KiB to 64 MiB; larger ones are refused with 413.
-    Requests with large configs are carried out one at a time, and one needs memory of eight times its
+    Requests with large configs are carried out one at a time, and one needs memory of seven times its
     config; the default is 8 MiB."""
     max_running: int = setting("JOBS_MAX_RUNNING", parse=parsers.whole_number(1), default="100")
     """Jobs of one tenant that run at a time; more wait."""
