@@ -36,7 +36,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--histories", type=int, default=1, help="carry out so many, from this seed on")
-    parser.add_argument("--of", choices=[*HISTORIES], default=REPLICAS, help="what is simulated")
+    parser.add_argument("--of", choices=[*HISTORIES], default=REPLICAS, help="kind of the histories")
     parser.add_argument("--all", action="store_true", help="carry out as many of each kind as .ci/run does")
     parser.add_argument(
         "--quiet", action="store_true", help="exit with 1 at the first fault, without shortening it"

@@ -34,7 +34,7 @@ class SimulatedDisk:
 
     Args:
         steps_left: calls and other steps until the power fails.
-        trace: what has happened, a line each.
+        trace: one line for each event.
     """
 
     directory: Path

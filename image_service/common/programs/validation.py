@@ -1,4 +1,4 @@
-"""What a program that checks files says of one, without the words of the file, which may be secret."""
+"""Checks files by programs; their messages are shown without words of the file, which may be secret."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def find_fault(
 
     Args:
         command: name of the program, found in PATH, and its arguments before that of the file.
-        pattern: of what it prints about a file that it does not accept; the groups say what is wrong.
+        pattern: regular expression that finds the fault in the program's messages; its groups are returned.
 
     Raises:
         Unavailable: it did not check the file: it is not installed, cannot be run or takes too long.
@@ -51,7 +51,7 @@ def find_fault(
         return None
     found = re.search(pattern, result.messages)
     if found is None:
-        raise Unavailable(f"{command[0]} exited with status {result.status}, and does not say what is wrong")
+        raise Unavailable(f"{command[0]} exited with status {result.status} without a message about the file")
     return _without_words_of(content, ": ".join(filter(None, found.groups())))[:_MAX_LENGTH]
 
 

@@ -62,7 +62,8 @@ class ObjectRepository:
     def announce_object(self, key: str, job: Job, size: int | None) -> int:
         """Record, before a file of a job is stored, that it is to be deleted unless it becomes an artifact.
 
-        Its bytes count as sent. All attempts may send what the plan can make, and once more what was lost.
+        Its bytes count as sent. Each attempt of a compose may send the most that the plan makes, and all of
+        them together once more as much, for files that were lost.
 
         Args:
             key: that no object has had.

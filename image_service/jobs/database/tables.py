@@ -228,7 +228,7 @@ def _migrate_from_1(cipher: RowCipher, connection: sa.Connection) -> None:
 
     A plan finds its jobs by the ids of `job_id_of`; plans that have begun do not go on. Workers stopped a
     cancelled job at the last heartbeat after its end. Secrets were sealed without their tenant; one that no
-    secret opens stays as it is. Plans and images had no tags, and jobs had copies of what is in plans.
+    secret opens stays as it is. Version 1 had no tags, and rows of jobs had copies of the plan.
     """
     for table, column in (
         ("composes", "row_bytes"),

@@ -1,4 +1,4 @@
-"""What is told of a file that a program does not accept."""
+"""Programs refuse files, and their messages show no word of these."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_words_of_the_file_are_not_told(
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo Traceback >&2; exit 1", "exited with status 1, and does not say what is wrong"),
+        ("echo Traceback >&2; exit 1", "exited with status 1 without a message about the file"),
         ("while :; do :; done", "took more than 0.2 s"),
     ],
 )

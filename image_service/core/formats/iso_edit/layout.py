@@ -122,7 +122,8 @@ def _lay_out_tables(
     room = size + -size % SECTOR
     was = read_exactly(tree.read_at, tree.start + blocks[0] * SECTOR, room)
     paths = PathTable.parse(was[:size])
-    others = [table.ljust(room, b"\0") for table in paths.render()]
+    little, big = (table.ljust(room, b"\0") for table in paths.render())
+    expected_tables = little, big, big
     for directory, place in places.items():
         block = (place - tree.start) // SECTOR
         if directory.at >= 0 or directory.parent is None:
@@ -131,11 +132,11 @@ def _lay_out_tables(
             paths.add(_number(directory.parent, paths), directory.identifier, block)
     little, big = paths.render()
     if len(little) <= room:
-        old = (was, others[0], others[1], others[1])
-        for block, table, before in zip(blocks, (little, little, big, big), old, strict=True):
+        yield TreeChange(tree.start + blocks[0] * SECTOR, little.ljust(room, b"\0"), was)
+        for block, table, expected in zip(blocks[1:], (little, big, big), expected_tables, strict=True):
             if block:
                 at = tree.start + block * SECTOR
-                yield TreeChange(at, table.ljust(room, b"\0"), _table_at(tree, at, before))
+                yield TreeChange(at, table.ljust(room, b"\0"), _table_at(tree, at, expected))
     else:
         room = len(little) + -len(little) % SECTOR
         new = allocate(room), allocate(room)
@@ -146,7 +147,7 @@ def _lay_out_tables(
 
 
 def _table_at(tree: Tree, at: int, expected: bytes) -> bytes:
-    """Return a table of the base: the expected one, if it begins so; reading all tables would read a MiB."""
+    """Return a table of the base: if its first sector is as expected, the rest is not read."""
     is_expected = read_exactly(tree.read_at, at, SECTOR) == expected[:SECTOR]
     return expected if is_expected else read_exactly(tree.read_at, at, len(expected))
 
