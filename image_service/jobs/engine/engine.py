@@ -10,7 +10,7 @@ import attrs
 if TYPE_CHECKING:
     from image_service.jobs.model import Compose, JobError, JobType
 
-_PROTOCOL = 2
+_PROTOCOL = 3
 """Of plans and their activities. Replicas of one protocol do not take tasks of another's."""
 SERVER_QUEUE = f"server-{_PROTOCOL}"
 """The queue of this service's own steps."""

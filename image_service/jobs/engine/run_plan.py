@@ -25,6 +25,8 @@ PLAN_GONE = "PlanGone"
 """Type of the failure of a server's step whose compose is not there, or has ended."""
 
 _ACTION_HEARTBEAT = timedelta(seconds=20)
+_RECORD_TIMEOUT = timedelta(seconds=60)  # of one try
+_MAX_RETRY_DELAY = timedelta(seconds=15)
 # Written out: the enumeration's own name differs, and the server compares these.
 _DEADLINE_FAILURE = "TemporalTimeout:StartToClose"
 
@@ -94,10 +96,10 @@ class RunPlan:
             if not is_cancelled_exception(failure):
                 raise
             error, is_cancelled = None, True
-        await self._call("finish", _as_json(error), is_cancelled)
+        await self._record("finish", _as_json(error), is_cancelled)
 
     async def _run_steps(self) -> JobError | None:
-        await self._call("begin")
+        await self._record("begin")
         tasks = [asyncio.create_task(self._run_step(step)) for step in self._plan.steps]
         try:
             await workflow.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -126,8 +128,16 @@ class RunPlan:
         self._done.add(step.name)
 
     async def _act(self, step: PlannedStep) -> JobError | None:
-        """Have this service carry out a step."""
-        error = await self._call("act", step.name)
+        """Have this service carry out a step; repeat that while its database or store does not answer."""
+        error = await workflow.execute_activity(
+            "act",
+            args=[self._plan.compose_id, step.name],
+            heartbeat_timeout=_ACTION_HEARTBEAT,
+            start_to_close_timeout=timedelta(seconds=self._plan.job_seconds),
+            retry_policy=RetryPolicy(
+                maximum_interval=_MAX_RETRY_DELAY, non_retryable_error_types=[_DEADLINE_FAILURE]
+            ),
+        )
         return JobError(**error) if error else None
 
     async def _run_job(self, step: PlannedStep, queue: str) -> JobError | None:
@@ -136,18 +146,18 @@ class RunPlan:
         Each attempt is an activity of its own, so that this service learns when the next one is queued.
         """
         attempt, error = 1, None
-        await self._call("queue_job", step.name, attempt)
+        await self._record("queue_job", step.name, attempt)
         while failure := await self._attempt(step, queue, attempt):
             error = self._error_of(step, failure)
             delay = retry_delay(step.action, attempt) if _is_repeated(step.action, failure, error) else None
             if delay is None:
                 break
             attempt += 1
-            await self._call("queue_job", step.name, attempt)
+            await self._record("queue_job", step.name, attempt)
             await workflow.sleep(delay)
         else:
             error = None
-        await self._call("finish_job", step.name, _as_json(error))
+        await self._record("finish_job", step.name, _as_json(error))
         return error
 
     async def _attempt(self, step: PlannedStep, queue: str, attempt: int) -> ActivityError | None:
@@ -167,18 +177,16 @@ class RunPlan:
             return failure
         return None
 
-    async def _call(self, action: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON
-        """Call an action of this service; repeat that while its database or store does not answer."""
-        is_long = action == "act"
-        return await workflow.execute_activity(
+    async def _record(self, action: str, *arguments: object) -> None:
+        """Have this process change rows; repeat that while the database does not answer.
+
+        It is not an activity on the queue, which would cost the engine as much as the rest of an ISO's plan.
+        """
+        await workflow.execute_local_activity(
             action,
             args=[self._plan.compose_id, *arguments],
-            heartbeat_timeout=_ACTION_HEARTBEAT,
-            start_to_close_timeout=timedelta(seconds=self._plan.job_seconds),
-            retry_policy=RetryPolicy(
-                maximum_interval=timedelta(seconds=15),
-                non_retryable_error_types=[_DEADLINE_FAILURE] if is_long else None,
-            ),
+            start_to_close_timeout=_RECORD_TIMEOUT,
+            retry_policy=RetryPolicy(maximum_interval=_MAX_RETRY_DELAY),
         )
 
     def _error_of(self, step: PlannedStep, failure: ActivityError) -> JobError:

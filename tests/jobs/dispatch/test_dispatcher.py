@@ -15,6 +15,7 @@ from twisted.internet.task import deferLater
 from image_service.core.errors import EngineUnavailable, StoreFailed, Unavailable, UnknownBaseImage
 from image_service.jobs.database.tables import COMPOSES, open_database
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
+from image_service.jobs.engine.engine import queue_name
 from image_service.jobs.model import ComposeState, JobState, JobType
 from tests.jobs.dispatch.dispatching import ARCHITECTURE
 from tests.pytwisted import ensure_deferred
@@ -166,7 +167,8 @@ async def test_ten_waiting_workers_do_not_each_ask_the_engine(open_dispatching: 
     handed = await gatherResults(polls)
     assert [each.job.id for each in handed if each] == [second.id]
     # Once for each, and once more if a worker has read the rows just before the first poll ended.
-    assert dispatching.engine.polls.keys() == {"2/org-1/customize:x86_64", "2/org-2/customize:x86_64"}
+    queues = {queue_name(org, JobType.CUSTOMIZE, "x86_64") for org in ("org-1", "org-2")}
+    assert dispatching.engine.polls.keys() == queues
     assert max(dispatching.engine.polls.values()) <= 2
 
 

@@ -198,6 +198,7 @@ def test_cancel_of_a_queued_job(driver: Driver) -> None:
     driver.wait_until(lambda: ("queue_job", "customize", 1) in driver.actions.calls[compose.id])
     driver.call(driver.engine.cancel_plan(compose.id))
     assert driver.end(compose) == (None, True)
+    driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
     assert driver.call(driver.engine.poll(CUSTOMIZE, "worker", 2.0)) is None
 
 
