@@ -55,8 +55,12 @@ class PlanActivities:
 
     @activity.defn
     async def act(self, compose_id: str, step: str) -> dict[str, Any] | None:
-        """Carry out a step of this service, and return its error."""
-        error = await _carry_out(self._actions.act(compose_id, step))
+        """Carry out a step of this service with heartbeats, and return its error."""
+        beats = asyncio.create_task(_beat())
+        try:
+            error = await _carry_out(self._actions.act(compose_id, step))
+        finally:
+            beats.cancel()
         return attrs.asdict(error) if error else None
 
     @activity.defn
@@ -66,11 +70,10 @@ class PlanActivities:
 
 
 async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
-    """Run an action of ours with heartbeats, and map its errors to those that `RunPlan` knows.
+    """Run an action of ours, and map its errors to those that `RunPlan` knows.
 
     The SDK logs each failure without its reason, unless the failure is marked as benign; a wait is.
     """
-    beats = asyncio.create_task(_beat())
     try:
         return await Deferred.fromCoroutine(action).asFuture(asyncio.get_running_loop())
     except NotFound as error:
@@ -90,8 +93,6 @@ async def _carry_out(action: Coroutine[Deferred[Any], Any, _T]) -> _T:
         _log.failure("an action of a plan failed")
         # Its message might contain secrets, which must not reach the engine.
         raise ApplicationError("internal error; see the log", non_retryable=True) from None
-    finally:
-        beats.cancel()
 
 
 def _retry_delay(error: Exception) -> timedelta | None:
