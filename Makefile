@@ -46,8 +46,8 @@ fast: $(VENV)/tools
 	$(bin)/python -m pytest -n 2 --dist loadscope -m 'not slow' $(ARGS) tests/core tests/settings \
 		tests/server/http tests/common/command_line tests/common/concurrency tests/test_architecture.py
 
-# Four processes, also on two cores, because acceptance tests wait for clients most of the time. They take whole
-# modules, so that each module's fixtures are set up once; acceptance, the longest, first.
+# Four processes, also on two cores, because many tests wait for others most of the time. They take whole modules, so
+# that each module's fixtures are set up once, in the order of tests/conftest.py.
 test: $(VENV)/tools ## run all tests but those of boot-test to cluster-test; ARGS="-k ranges -x" goes to pytest; -n0: in one process
 	$(bin)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 

@@ -16,6 +16,9 @@ import sys
 from collections import defaultdict
 from functools import partial
 from importlib import import_module
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, cast
 
@@ -60,6 +63,8 @@ settings.register_profile("search", settings.get_profile("project"), max_example
 settings.load_profile("project")
 
 LEFT_OUT = ("soak", "boot", "container", "load", "package", "systemd", "cluster")
+WAITING = ("acceptance", "app", "jobs", "packaging", "replicas")
+"""Folders whose tests wait for other processes most of the time."""
 SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
 LONGEST_ID = 300  # characters of a value in the name of a test
@@ -205,6 +210,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    if hasattr(config, "workerinput"):
+        items[:] = _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Put the modules that wait for processes evenly among those that compute.
+
+    The processes of xdist, of which each takes the next module, then use all cores from beginning to end.
+    """
+    waiting: list[list[pytest.Item]] = []
+    computing: list[list[pytest.Item]] = []
+    for path, tests in groupby(items, key=attrgetter("path")):
+        folder = path.relative_to(Path(__file__).parent).parts[0]
+        (waiting if folder in WAITING else computing).append(list(tests))
+    places = [
+        (number / len(kind), tests) for kind in (waiting, computing) for number, tests in enumerate(kind)
+    ]
+    return [test for _, tests in sorted(places, key=itemgetter(0)) for test in tests]
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
