@@ -210,7 +210,7 @@ class Connection(Protocol):
     def _handle_request(self, request: Request) -> None:
         exchange = self.exchange = Exchange(request.method, request, self._context.clock.seconds())
         self._timeouts.clear()
-        prepared = self._dispatcher.get_repeated(request, exchange.started)
+        prepared = self._dispatcher.get_repeated(exchange)
         if prepared is None:
             self._enter(State.HANDLING)
             prepared = self._dispatcher.dispatch(exchange, request)

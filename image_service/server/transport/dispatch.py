@@ -86,13 +86,14 @@ class Dispatcher:
         self._abort = abort
         self.further: FurtherRanges | None = None
         """Of the latest parsed request."""
-        self._repeatable: tuple[Request, PreparedResponse, Callable[[float], bool]] | None = None  # same
+        self._repeatable: tuple[Exchange, PreparedResponse, Callable[[float], bool]] | None = None  # same
 
-    def get_repeated(self, request: Request, now: float) -> PreparedResponse | None:
-        """Return the latest response if it answers this request too."""
+    def get_repeated(self, exchange: Exchange) -> PreparedResponse | None:
+        """Return the latest response if it answers this request too, which then has that one's identifier."""
         if self._repeatable is not None:
             latest, prepared, is_current = self._repeatable
-            if latest is request and is_current(now):
+            if latest.request is exchange.request and is_current(exchange.started):
+                exchange.is_repeated, exchange.request_id = True, latest.request_id
                 return prepared
         return None
 
@@ -176,13 +177,13 @@ class Dispatcher:
             self._admission.is_proven = True
         must_close = response.problem is not None and response.problem.must_close
         exchange.keep_alive = can_continue and not must_close and request is not None and request.keep_alive
-        has_own_line = context.access_log.has_own_line(response.status)
+        has_own_line = context.access_log.has_own_line(exchange, response.status)
         head = exchange.render_head(response, context.date.line(), needs_id=has_own_line)
         if request is not None and exchange.keep_alive:
             if prepared.ranges is not None and not has_own_line:
                 self.further = FurtherRanges(context, self._log, exchange, prepared.ranges)
             elif prepared.is_current is not None and self._repeatable is None:
-                self._repeatable = request, prepared, prepared.is_current
+                self._repeatable = exchange, prepared, prepared.is_current
         warnings = [*prepared.warnings, *_range_warnings(exchange)]
         if warnings and response.problem is None:
             client = client_address(self._address, exchange.headers, context.proxies)
@@ -319,5 +320,5 @@ class FurtherRanges:
         self._record_read(exchange.int_range[0], body_bytes)
         self._record(now - exchange.started, body_bytes)
         subject, user_agent, request_id = self._logged
-        self._log.add_range(subject, user_agent, request_id, body_bytes)
+        self._log.add_to_summary(subject, user_agent, request_id, body_bytes)
         return now

@@ -51,7 +51,7 @@ async def pass_seconds(server: Server, asked: Asked, seconds: int) -> None:
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 @ensure_deferred
-async def test_equal_heads_are_handled_once_and_logged_and_counted_each(
+async def test_equal_heads_are_handled_once_and_counted_each_and_summed_in_the_log(
     reactor: EPollReactor, asked: Asked, *, secure: bool
 ) -> None:
     async with serving(reactor, asked, secure=secure) as server:
@@ -64,8 +64,18 @@ async def test_equal_heads_are_handled_once_and_logged_and_counted_each(
         assert len(server.recorded.answers) == 10
     assert [(line["method"], line["infra_env"], line["user_agent"]) for line in server.lines] == [
         ("HEAD", ID, "bmc")
-    ] * 10
-    assert len({line["id"] for line in server.lines}) == 10
+    ] * 2
+    assert [line.get("heads") for line in server.lines] == [None, 9]
+    assert len({line["id"] for line in server.lines}) == 1
+
+
+@ensure_deferred
+async def test_each_head_is_logged_with_log_ranges_each(reactor: EPollReactor, asked: Asked) -> None:
+    async with serving(reactor, asked, each_range=True) as server:
+        client = await server.client()
+        for _ in range(3):
+            await head(client)
+    assert len({line["id"] for line in server.lines}) == 3
 
 
 @ensure_deferred
@@ -77,7 +87,7 @@ async def test_request_identifier_of_the_client_is_echoed_each_time(
         for _ in range(3):
             response = await client.ask(TARGET, "X-Request-ID: a", method="HEAD")
             assert response.fields["x-request-id"] == "a"
-    assert [line["id"] for line in server.lines] == ["a"] * 3
+    assert [line["id"] for line in server.lines] == ["a"] * 2
 
 
 @ensure_deferred

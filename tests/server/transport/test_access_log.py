@@ -48,6 +48,7 @@ class Over:
     detail: str = ""
     retry: bool = False
     target: str = "/"
+    is_repeated: bool = False
 
 
 RANGE = Over(
@@ -75,6 +76,7 @@ def add(log: ConnectionLog, request: Over) -> None:
         0,
         prepared=PreparedResponse(Response(request.status, b"", problem=problem), request.subject),
         request_id=request.request_id,
+        is_repeated=request.is_repeated,
     )
     log.add(exchange, request.body_bytes, request.seconds, request.ended, request.abort)
 
@@ -243,8 +245,31 @@ def test_each_range_is_logged_with_log_ranges_each() -> None:
 @pytest.mark.parametrize(("each_range", "expected"), [(False, False), (True, True)])
 def test_only_complete_ranges_have_no_own_line(*, each_range: bool, expected: bool) -> None:
     log = Kept(each_range=each_range).log
-    assert log.has_own_line(206) is expected
-    assert all(log.has_own_line(status) for status in (200, 304, 404, 412, 416, 500))
+    request, repeated = Exchange("GET", None, 0), Exchange("HEAD", None, 0, is_repeated=True)
+    assert log.has_own_line(request, 206) is expected
+    assert log.has_own_line(repeated, 200) is expected
+    assert all(log.has_own_line(request, status) for status in (200, 304, 404, 412, 416, 500))
+
+
+def test_repeated_heads_are_summed_apart_from_ranges(kept: Kept) -> None:
+    repeated = attrs.evolve(HEAD, is_repeated=True)
+    kept.add(HEAD, repeated, repeated, repeated, RANGE, RANGE, repeated)
+    kept.connection.close()
+    assert kept.told("method") == ["HEAD", "HEAD", "GET", "HEAD"]
+    assert kept.told("status") == [200, 200, 206, 200]
+    assert [(event.get("heads"), event.get("ranges")) for event in kept.events[1:]] == [
+        (3, None),
+        (None, 2),
+        (1, None),
+    ]
+    assert str(kept.events[1]["log_text"]).startswith(
+        f"3 HEADs of {IMAGE.infra_env} full-iso to 192.0.2.1, 0"
+    )
+
+
+def test_repeated_head_that_is_not_sent_has_its_own_line(kept: Kept) -> None:
+    kept.add(attrs.evolve(HEAD, is_repeated=True, ended="the client is gone", abort=GONE))
+    assert kept.told("ended") == ["the client is gone"]
 
 
 def test_lines_have_a_readable_text(kept: Kept) -> None:

@@ -170,9 +170,12 @@ def test_current_response_is_repeated_for_the_same_request() -> None:
     setting = Setting()
     prepared = attrs.evolve(SMALL, is_current=lambda now: now < 5)
     setting.dispatcher.start_response(setting.exchange(), prepared, can_continue=True)
-    assert setting.dispatcher.get_repeated(REQUEST, 4) is prepared
-    assert setting.dispatcher.get_repeated(REQUEST, 5) is None
-    assert setting.dispatcher.get_repeated(attrs.evolve(REQUEST, target="/b"), 4) is None
+    repeated = Exchange("HEAD", REQUEST, 4)
+    assert setting.dispatcher.get_repeated(repeated) is prepared
+    assert repeated.is_repeated
+    for other in Exchange("HEAD", REQUEST, 5), Exchange("HEAD", attrs.evolve(REQUEST, target="/b"), 4):
+        assert setting.dispatcher.get_repeated(other) is None
+        assert not other.is_repeated
 
 
 def test_ended_exchange_is_recorded_once_with_its_line() -> None:

@@ -1,4 +1,4 @@
-"""The access log: one line per request, but one per ten seconds for the ranges that a connection reads.
+"""The access log: one line per request, but one per ten seconds for ranges, and equal HEADs, of a connection.
 
 Each line has an identifier, that of the request's X-Request-ID or a new one. A failed request has one line,
 at warning or error, with its path and the reason; the response has the same identifier.
@@ -57,9 +57,9 @@ class AccessLog:
     each_range: bool = False
     observer: ILogObserver = attrs.field(default=globalLogPublisher, repr=False)
 
-    def has_own_line(self, status: int) -> bool:
-        """Return True if complete responses of this status are logged by a line each."""
-        return self.each_range or status != _PARTIAL_CONTENT
+    def has_own_line(self, exchange: Exchange, status: int) -> bool:
+        """Return True if complete responses of this status to such requests are logged by a line each."""
+        return self.each_range or not (exchange.is_repeated or status == _PARTIAL_CONTENT)
 
     def write(self, level: Level, text: str, fields: dict[str, str | int | float]) -> None:
         """Log an event.
@@ -86,7 +86,8 @@ class _Summary:
     user_agent: str
     request_id: str
     started: float
-    ranges: int = 0
+    status: int
+    requests: int = 0
     body_bytes: int = 0
 
 
@@ -140,7 +141,7 @@ class ConnectionLog:
         ended: str,
         abort: AbortReason | None = None,
     ) -> None:
-        """Log a finished request, or add it to the summary of ranges.
+        """Log a finished request, or add it to the summary of requests like it.
 
         Args:
             body_bytes: bytes of content that the kernel accepted.
@@ -148,27 +149,35 @@ class ConnectionLog:
             ended: `COMPLETE`, or the reason of the abort in words.
             abort: why it was not sent to its end; None: it was.
         """
-        if ended == COMPLETE and not self._log.has_own_line(request.status):
-            self.add_range(request.subject, request.user_agent, request.request_id, body_bytes, seconds)
+        if ended == COMPLETE and not self._log.has_own_line(request, request.status):
+            like = request.subject, request.user_agent, request.request_id
+            self.add_to_summary(*like, body_bytes, seconds, request.status)
         else:
             self._log_request(request, body_bytes, seconds, ended, abort)
 
-    def add_range(
-        self, subject: Subject, user_agent: str, request_id: str, body_bytes: int, seconds: float = 0.0
+    def add_to_summary(  # noqa: PLR0913, PLR0917 - an object for each range would cost more than this
+        self,
+        subject: Subject,
+        user_agent: str,
+        request_id: str,
+        body_bytes: int,
+        seconds: float = 0.0,
+        status: int = _PARTIAL_CONTENT,
     ) -> None:
-        """Add a complete 206 to the summary of its subject and user agent."""
+        """Add a complete 206, or the response to a repeated HEAD, to a summary of subject and user agent."""
         summary = self._summary
         if (
             summary is None
+            or summary.status != status
             or (summary.subject is not subject and summary.subject != subject)
             or summary.user_agent != user_agent
         ):
             self._flush()
             started = self._log.clock.seconds() - seconds
-            self._summary = summary = _Summary(subject, user_agent, request_id, started)
+            self._summary = summary = _Summary(subject, user_agent, request_id, started, status)
             if self._timer is None:
                 self._timer = self._log.clock.callLater(SUMMARY_SECONDS, self._expire)
-        summary.ranges += 1
+        summary.requests += 1
         summary.body_bytes += body_bytes
 
     def close(self) -> None:
@@ -186,18 +195,19 @@ class ConnectionLog:
         summary, self._summary = self._summary, None
         if summary is None:
             return
-        subject, ranges = summary.subject, summary.ranges
+        subject, number = summary.subject, summary.requests
+        method, what = ("GET", "range") if summary.status == _PARTIAL_CONTENT else ("HEAD", "HEAD")
         image = _join(subject.infra_env, subject.kind) or subject.handler
         seconds = round(self._log.clock.seconds() - summary.started, 6)
         request_id = summary.request_id or new_request_id()
         self._log.write(
             LogLevel.info,
-            f"{ranges} range{'s' * (ranges > 1)} of {image} to {self._client},"
+            f"{number} {what}{'s' * (number > 1)} of {image} to {self._client},"
             f" {summary.body_bytes} bytes in {seconds:.3f} s (id {request_id})",
             {
-                **self._common_fields(request_id, "GET", summary),
-                "status": _PARTIAL_CONTENT,
-                "ranges": ranges,
+                **self._common_fields(request_id, method, summary),
+                "status": summary.status,
+                f"{what.lower()}s": number,
                 "bytes": summary.body_bytes,
                 "seconds": seconds,
                 "ended": COMPLETE,

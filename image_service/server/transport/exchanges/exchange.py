@@ -124,6 +124,7 @@ class Exchange:
         prepared: the response; None: there is none yet.
         request_id: empty: none was needed.
         keep_alive: True if the response allows another request on the connection.
+        is_repeated: True if it is a HEAD like the one before it, and has its response.
         is_over: True once its end is recorded.
         invalid_target: of an invalid request, if it has one.
     """
@@ -136,6 +137,7 @@ class Exchange:
     request_id: str = ""
     keep_alive: bool = False
     slot: Slot | None = None
+    is_repeated: bool = False
     is_over: bool = False
     invalid_target: str = attrs.field(default="", repr=False)
 
