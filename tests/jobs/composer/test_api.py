@@ -193,14 +193,14 @@ def test_finished_upload_has_a_url(composer: Composer, *, public: bool, is_signe
 def test_upload_that_was_changed_in_the_database_has_no_signed_url(composer: Composer, change: str) -> None:
     compose_id = composer.compose(upload_options=S3_OPTIONS)
     composer.set_upload(compose_id, UploadResult(UploadTarget("aws.s3"), "success", "s3://images/own"))
-    changed: dict[str, dict[str, object]] = {
+    changes: dict[str, dict[str, object]] = {
         "tenant": {"tenant": ORG_2.tenant},
         "location": {"uploads": [UploadResult(UploadTarget("aws.s3"), "success", "s3://images/other")]},
         "target": {
             "uploads": [UploadResult(UploadTarget("aws.s3", region="x"), "success", "s3://images/own")]
         },
-    }[change]
-    update = sa.update(COMPOSES).values(changed)
+    }
+    update = sa.update(COMPOSES).values(changes[change])
     composer.rows.database.transact(lambda connection: connection.execute(update).close())
     principal = ORG_2 if change == "tenant" else ORG_1
     status = composer("GET", f"/composes/{compose_id}", principal=principal).document["image_status"]
