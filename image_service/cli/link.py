@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from image_service.cli.shared.admin import DEFAULT_ADMIN, admin_client
 from image_service.cli.shared.command import add_admin_arguments
 from image_service.cli.shared.input import STANDARD_INPUT
 from image_service.cli.shared.patience import wait_for
+from image_service.core.errors import NotFound
 
 if TYPE_CHECKING:
     from image_service.common.command_line.parser import AddParser
@@ -88,7 +90,8 @@ def run(options: argparse.Namespace) -> int:
 def _revoke_all(client: AdminClient) -> int:
     links = json.loads(client.get(_PATH))["links"]
     for link in links:
-        client.request("DELETE", f"{_PATH}/{quote(link['id'], safe='')}")
+        with suppress(NotFound):  # it has ended since
+            client.request("DELETE", f"{_PATH}/{quote(link['id'], safe='')}")
     return len(links)
 
 

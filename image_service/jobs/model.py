@@ -379,12 +379,14 @@ class UploadResult:
         status: ``pending``, ``running``, ``success`` or ``failure``.
         location: ``s3://BUCKET/KEY``, ``oci://HOST/REPOSITORY:TAG``; "" before it is there, and of ``local``.
         digest: of the manifest in a registry, as the worker says; "" where there is none.
+        tag: authenticates target and location in the database; "": there is no location yet.
     """
 
     target: UploadTarget
     status: str
     location: str = ""
     digest: str = ""
+    tag: str = attrs.field(default="", eq=False, repr=False)
 
 
 @attrs.frozen(kw_only=True)

@@ -88,10 +88,10 @@ class Linking:
         command = [*SERVE[:-1], "link", "--admin", self.admin_url, *arguments]
         return forks.run(command, text=standard_input, cwd=CHECKOUT, timeout=_TIMEOUT_SECONDS)
 
-    def list_ids(self) -> list[str]:
-        """Return the ids of the links that can be used."""
+    def list(self) -> dict[str, bool]:
+        """Return the ids of the links that can be used, and whether the secret opens their descriptions."""
         document = json.loads(fetch(f"{self.admin_url}/api/v1/links").body)
-        return [link["id"] for link in document["links"]]
+        return {link["id"]: link["readable"] for link in document["links"]}
 
     def revoke(self, link_id: str) -> int:
         """Revoke a link, and return the status."""
@@ -216,7 +216,8 @@ def test_links_in_all_workers_until_their_end(tmp_path: Path, owner: Owner) -> N
             assert reason in done.stderr
     with linking(directory, owner, TWO_WORKERS, port) as site:
         assert get(link).body == whole.body
-        (link_id,) = site.list_ids()
+        (link_id,) = site.list()
+        check_changed_rows(site, site, url, f"sqlite:///{directory}/data/snapshots.sqlite")
         brief = site.make(url, "--expires-in", "1")
         assert site.revoke(link_id) == 204
         assert statuses(link) == {410}
@@ -237,18 +238,40 @@ def is_served(link: str) -> bool:
     return get(link).status == 200
 
 
+def has_ended(link: str) -> bool:
+    return get(link).status == 410
+
+
+def write(database: str, link_id: str, **values: object) -> None:
+    """Change the row of a link, as a writer of the database can."""
+    engine = sa.create_engine(database)
+    with engine.begin() as connection:
+        connection.execute(sa.update(LINKS).where(LINKS.c.id == link_id).values(values))
+    engine.dispose()
+
+
+def check_changed_rows(first: Linking, second: Linking, url: str, database: str) -> None:
+    """Damage the description of one link, and prolong another: neither hides others or lasts longer."""
+    before = second.list()
+    damaged, prolonged = (
+        json.loads(first.make(url, "--json", "--expires-in", seconds)) for seconds in ("600", "2")
+    )
+    write(database, damaged["id"], description=b"damaged")
+    write(database, prolonged["id"], expires_at=4e9)
+    assert second.list() == {**before, damaged["id"]: False, prolonged["id"]: True}
+    for site in (first, second):
+        place = urlsplit(site.service.url)
+        there = urlsplit(prolonged["url"])._replace(netloc=place.netloc).geturl()
+        wait_for(partial(has_ended, there))
+    assert second.revoke(damaged["id"]) == 204
+    assert second.list() == {**before, prolonged["id"]: True}
+
+
 def backup(url: str) -> dict[str, object]:
     """Return the row of the one link."""
     with closing(open_replica_database(url)) as database:
         row = database.transact(lambda connection: connection.execute(sa.select(LINKS)).mappings().one())
     return dict(row)
-
-
-def restore(url: str, row: dict[str, object]) -> None:
-    """Put the row of the one link back, and prolong it."""
-    prolonged = {**row, "expires_at": 4e9}
-    with closing(open_replica_database(url)) as database:
-        database.transact(lambda connection: connection.execute(sa.update(LINKS).values(prolonged)).close())
 
 
 def test_links_of_replicas_that_share_a_database(
@@ -268,15 +291,16 @@ def test_links_of_replicas_that_share_a_database(
         assert get(link).body == get(there).body
         assert get(link).headers["ETag"] == get(there).headers["ETag"]
         assert get(altered(there)).status == 404
-        (link_id,) = second.list_ids()
+        (link_id,) = second.list()
         row = backup(url)
+        check_changed_rows(first, second, first.service.url + owner.path, url)
         assert second.revoke(link_id) == 204
         assert get(there).status == 410
         wait_for(lambda: get(link).status == 410)
-        restore(url, row)
+        write(url, link_id, **{**row, "expires_at": 4e9})
         for each in (link, there):
             wait_for(partial(is_served, each))
-        assert second.run_link("--revoke-all").stdout == "1\n"
+        assert second.run_link("--revoke-all").stdout == "2\n"
         assert get(there).status == 410
         wait_for(lambda: get(link).status == 410)
     url = url.replace("postgresql+psycopg", "postgresql")

@@ -72,6 +72,17 @@ def test_all_links_are_revoked(run: Run) -> None:
     ]
 
 
+@pytest.mark.parametrize(("refusal", "status"), [(404, 0), (503, 1)])
+def test_link_that_has_ended_meanwhile_counts_as_revoked(run: Run, refusal: int, status: int) -> None:
+    with running() as origin:
+        origin.serve("/api/v1/links", Reply(b'{"links": [{"id": "a"}, {"id": "b"}]}'))
+        origin.serve("/api/v1/links/a", Reply(b'{"detail": "why"}', refusal))
+        origin.serve("/api/v1/links/b", Reply(status=204))
+        found = run("link", "--admin", origin.url(""), "--revoke-all")
+    assert (found.status, found.output) == (status, b"" if status else b"2\n")
+    assert ("b" in [each.target[-1] for each in origin.requests]) is (status == 0)
+
+
 @pytest.mark.parametrize("arguments", [(), ("http://x/", "--revoke-all")], ids=["neither", "both"])
 def test_link_is_made_or_all_are_revoked(run: Run, arguments: tuple[str, ...]) -> None:
     found = run("link", *arguments)

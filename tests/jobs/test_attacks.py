@@ -202,3 +202,21 @@ def test_silent_connections_leave_workers_their_polls(attacked: Attacked) -> Non
         with crowd(attacked.worker.url, 4300):
             start(attacked.composer, "9", "minimal-raw")
             assert poll.result().status == 201
+
+
+def test_silent_connections_cut_no_client_of_the_administrative_listener(attacked: Attacked) -> None:
+    url = attacked.composer.admin_url
+    with closing(HTTPConnection(urlsplit(url).netloc, timeout=60)) as known:
+        known.connect()
+        known.auto_open = False  # the second request has the same connection
+        assert get_metrics(known) == 200
+        with crowd(url, 300):  # more than the listener keeps
+            assert fetch(f"{url}/health").status == 200  # after all these were accepted
+            assert get_metrics(known) == 200
+
+
+def get_metrics(connection: HTTPConnection) -> int:
+    connection.request("GET", "/metrics")
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status

@@ -24,6 +24,7 @@ from tests.acceptance.service import fetch
 from tests.jobs.database.composing import Clock, make_compose
 from tests.jobs.ec2_clients import ec2_client, import_settings
 from tests.jobs.running_role import API, RunningRole, running_role
+from tests.variants import soaked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,9 +52,9 @@ def rows(number: int) -> Iterator[Mapping[str, object]]:
         yield row_of(attrs.evolve(compose, state=ComposeState.SUCCESS, finished_at=clock()))
 
 
-def fill(data_dir: Path, number: int) -> None:
+def fill(url: str | None, data_dir: Path, number: int) -> None:
     data_dir.mkdir()
-    with closing(open_database(None, data_dir)) as database:
+    with closing(open_database(url, data_dir)) as database:
         found = rows(number)
         while batch := [row for _, row in zip(range(1000), found, strict=False)]:
             database.transact(lambda connection: connection.execute(sa.insert(COMPOSES), batch).close())
@@ -64,10 +65,18 @@ def resident_bytes(role: RunningRole, name: str) -> int:
     return int(re.findall(rf"{name}:\s+(\d+)", status)[0]) * 1024
 
 
-@pytest.mark.parametrize("number", [2000, pytest.param(100_000, marks=pytest.mark.soak)], ids=["few", "many"])
-def test_lists_cost_what_they_show(number: int, tmp_path: Path) -> None:
-    fill(tmp_path / "data", number)
-    with running_role(tmp_path, JOBS_WORKER_SLOTS="0", JOBS_RETENTION="1000000000") as role:
+@pytest.mark.parametrize("kind", ["sqlite", soaked("postgresql")])
+@pytest.mark.parametrize("number", [2000, soaked(100_000)], ids=["few", "many"])
+def test_lists_cost_what_they_show(
+    number: int, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    variables = {"JOBS_WORKER_SLOTS": "0", "JOBS_RETENTION": "1000000000"}
+    if kind == "postgresql":
+        variables["DATABASE_URL"] = request.getfixturevalue("postgres").create_database()
+        (tmp_path / "secret").write_text("5e" * 32)
+        variables["INSTANCE_SECRET_FILE"] = str(tmp_path / "secret")
+    fill(variables.get("DATABASE_URL"), tmp_path / "data", number)
+    with running_role(tmp_path, **variables) as role:
         urls = [
             f"{role.url}{API}/composes/{query}"
             for query in ("", "?size=1000", f"?page={number // 1000 - 1}&size=1000")

@@ -18,10 +18,15 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.soak]
 CONFIG = b'{"ignition": {"version": "3.3.0"}, "passwd": {"users": [{"name": "s3cr3t"}]}}'
 
 
-def test_images_of_before_are_served_while_the_old_secret_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_images_of_before_are_served_while_the_old_secret_is_there(
+    tmp_path: Path, request: pytest.FixtureRequest, database: str
+) -> None:
     file = tmp_path / "secret"
     old, new = (secrets.token_hex(32) for _ in range(2))
     variables = {"INSTANCE_SECRET_FILE": str(file), "JOBS_WORKER_SLOTS": "0"}
+    if database == "postgresql":
+        variables["DATABASE_URL"] = request.getfixturevalue("postgres").create_database()
     file.write_text(f"{old}\n")
     file.chmod(0o600)
     with running_role(tmp_path, **variables) as role:

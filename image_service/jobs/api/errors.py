@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 from twisted.logger import Logger
 
-from image_service.core.errors import BudgetExceeded
+from image_service.core.errors import BudgetExceeded, Unavailable
 from image_service.jobs.api.api_error import ApiError
 from image_service.server.http.request_id import new_request_id
 from image_service.server.web_api.messages import ApiResponse
@@ -93,15 +93,14 @@ class ErrorList:
         }
 
     def render(self, error: ImageServiceError) -> ApiResponse:
-        """Return the response for an error; log it if the service is at fault."""
+        """Return the response for an error; log it if the service is at fault, or cannot answer now."""
         number = self._number_of(error)
         status = self._entries[number].status
         operation_id = ""
         if status >= _SERVER_ERRORS and not isinstance(error, BudgetExceeded):
             operation_id = new_request_id()
-            _log.error(
-                "a request failed: {detail}", detail=error.detail, code=error.code, operation_id=operation_id
-            )
+            log = _log.warn if isinstance(error, Unavailable) else _log.error
+            log("a request failed: {detail}", detail=error.detail, code=error.code, operation_id=operation_id)
         fields = error.fields
         retry_seconds = error.retry_after_seconds or _RETRY_SECONDS.get(status)
         if retry_seconds is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 from twisted.logger import Logger
 
-from image_service.core.errors import NotFound, StoreFailed
+from image_service.core.errors import NotFound, RowNotAuthentic, StoreFailed
 from image_service.core.provenance.dsse import BUNDLE
 from image_service.jobs.api.api_error import ApiError
 from image_service.jobs.artifacts.contents import Content
@@ -158,13 +158,13 @@ class ComposeRoutes:
         return json_response(replies.describe_page("ComposeList", items, page.number, total))
 
     def _describe_listed(self, compose: ComposeSummary) -> Json:
-        return replies.describe_status(compose, (), self._sign)
+        return replies.describe_status(compose, (), partial(self._sign, compose))
 
     async def _status(self, request: ApiRequest, compose_id: str) -> ApiResponse:
         def reply() -> ApiResponse:
             compose = self._find_summary(request, compose_id)
             jobs = self._jobs.summarize([compose.id])[compose.id]
-            return json_response(replies.describe_status(compose, jobs, self._sign))
+            return json_response(replies.describe_status(compose, jobs, partial(self._sign, compose)))
 
         return await self._in_thread(reply)
 
@@ -232,12 +232,13 @@ class ComposeRoutes:
 
         return await self._in_thread(reply)
 
-    def _sign(self, upload: UploadResult) -> str:
-        """Return a URL of a finished upload; without credentials for a signature, its location."""
+    def _sign(self, compose: ComposeSummary, upload: UploadResult) -> str:
+        """Return a URL of a finished upload; its location, if it is not authentic or cannot be signed."""
         target = upload.target
         try:
+            self._composes.check_upload(compose, upload)
             return self._links.url_of(upload.location, target.region, is_public=target.public)
-        except StoreFailed as error:
+        except (RowNotAuthentic, StoreFailed) as error:
             _log.warn("an upload has no URL: {reason}", reason=error.detail)
             return upload.location
 

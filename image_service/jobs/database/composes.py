@@ -225,15 +225,20 @@ class ComposeRepository:
         """Replace the facts that steps have reported."""
         self._update(compose_id, provenance=provenance)
 
-    def set_upload(self, compose_id: str, number: int, upload: UploadResult) -> None:
+    def set_upload(self, compose: ComposeSummary, number: int, upload: UploadResult) -> None:
         """Replace the state of an upload; `number` counts the targets from 0."""
+        tagged = self._cipher.tag_upload(compose.tenant, compose.id, upload)
 
         def work(connection: sa.Connection) -> None:
-            if (uploads := _lock(connection, compose_id)) is not None:
-                replaced = [*uploads[:number], upload, *uploads[number + 1 :]]
-                connection.execute(_of(compose_id).values(uploads=replaced))
+            if (uploads := _lock(connection, compose.id)) is not None:
+                replaced = [*uploads[:number], tagged, *uploads[number + 1 :]]
+                connection.execute(_of(compose.id).values(uploads=replaced))
 
         self._database.transact(work)
+
+    def check_upload(self, compose: ComposeSummary, upload: UploadResult) -> None:
+        """Raise RowNotAuthentic if an upload is of another compose, or was changed in the database."""
+        self._cipher.check_upload(compose.tenant, compose.id, upload)
 
     def finish(
         self,

@@ -1,7 +1,7 @@
 """Protection of rows from readers and writers of the database, by the secrets of the instance.
 
-The secrets of composes, customizations of images and sources of imports, are encrypted. Plans and artifacts
-have a tag, by which they are known to be of their tenant and row, and unchanged.
+The secrets of composes, customizations of images and sources of imports, are encrypted. Plans, artifacts
+and uploads have a tag, by which they are known to be of their tenant and row, and unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from image_service.server.snapshots.storage.encryption import decrypt, encrypt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from image_service.jobs.model import Artifact, Compose
+    from image_service.jobs.model import Artifact, Compose, UploadResult
 
 ComposeSecrets: TypeAlias = ImageCustomization | ImportSource
 
@@ -97,6 +97,15 @@ class RowCipher:
         """
         self._check("artifact", tenant, owner_id, attrs.evolve(artifact, tag=""), artifact.tag)
         return artifact
+
+    def tag_upload(self, tenant: str, compose_id: str, upload: UploadResult) -> UploadResult:
+        """Return an upload with the tag of its target and location."""
+        tag = self._tag("upload", tenant, compose_id, [upload.target, upload.location])
+        return attrs.evolve(upload, tag=tag)
+
+    def check_upload(self, tenant: str, compose_id: str, upload: UploadResult) -> None:
+        """Raise RowNotAuthentic unless an upload has its tag."""
+        self._check("upload", tenant, compose_id, [upload.target, upload.location], upload.tag)
 
     def _tag(self, purpose: str, tenant: str, row_id: str, content: object) -> str:
         context = canonical_json([purpose, tenant, row_id, content])

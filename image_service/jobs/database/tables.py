@@ -18,7 +18,7 @@ from image_service.common.database.sqlite import SqliteDatabase
 from image_service.core.errors import StoreFailed
 from image_service.jobs.database.documents import Document
 from image_service.jobs.database.sealing import RowCipher
-from image_service.jobs.model import Artifact, job_id_of
+from image_service.jobs.model import Artifact, UploadResult, UploadTarget, job_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -274,13 +274,15 @@ def _migrate_from_1(cipher: RowCipher, connection: sa.Connection) -> None:
 
 
 def _tag_rows(cipher: RowCipher, connection: sa.Connection) -> None:
-    """Tag plans and images; the artifacts of jobs are of plans that do not go on."""
-    columns = COMPOSES.c.id, COMPOSES.c.tenant, COMPOSES.c.plan, COMPOSES.c.image
+    """Tag plans, images and uploads; the artifacts of jobs are of plans that do not go on."""
+    columns = COMPOSES.c.id, COMPOSES.c.tenant, COMPOSES.c.plan, COMPOSES.c.image, COMPOSES.c.uploads
     details = COMPOSES.c.source_image, COMPOSES.c.image_type
     for row in connection.execute(sa.select(*columns, *details)).all():
         plan = {**row.plan, "tag": ""}
         tag = cipher.tag_plan(row.tenant, row.id, plan, row.source_image, row.image_type)
-        values = {"plan": {**plan, "tag": tag}}
+        values: dict[str, object] = {"plan": {**plan, "tag": tag}}
+        uploads = [UploadResult(**{**each, "target": UploadTarget(**each["target"])}) for each in row.uploads]
+        values["uploads"] = [cipher.tag_upload(row.tenant, row.id, upload) for upload in uploads]
         if row.image is not None:
             values["image"] = attrs.asdict(cipher.tag_artifact(row.tenant, row.id, Artifact(**row.image)))
         connection.execute(sa.update(COMPOSES).where(COMPOSES.c.id == row.id).values(values))

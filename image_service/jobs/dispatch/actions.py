@@ -142,7 +142,7 @@ class JobPlanActions:
         numbers = [number for number, each in enumerate(compose.uploads) if each.target.type != LOCAL]
         number = numbers[steps.index(step)]
         upload = UploadResult(compose.uploads[number].target, status, location, digest)
-        await self._rows.call(self._rows.composes.set_upload, compose_id, number, upload)
+        await self._rows.call(self._rows.composes.set_upload, compose, number, upload)
 
 
 def _location_of(arguments: Mapping[str, object]) -> str:

@@ -17,7 +17,7 @@ from botocore.model import ServiceModel
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
-from image_service.core.errors import ImageServiceError, MethodNotAllowed
+from image_service.core.errors import ImageServiceError, MethodNotAllowed, Unavailable
 from image_service.jobs.ec2.errors import (
     Ec2Error,
     error_code_of,
@@ -119,9 +119,8 @@ class Ec2Api:
         status = status_of_code(error_code)
         request_id = new_request_id()
         if status >= _SERVER_ERRORS:
-            _log.error(
-                "a request failed: {detail}", detail=error.detail, code=error.code, request_id=request_id
-            )
+            log = _log.warn if isinstance(error, Unavailable) else _log.error
+            log("a request failed: {detail}", detail=error.detail, code=error.code, request_id=request_id)
         fields = error.fields
         if error.retry_after_seconds is not None:
             fields += (("Retry-After", str(error.retry_after_seconds)),)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import sysconfig
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.task import deferLater
 
 from image_service.common.concurrency.supervised_process import SupervisedProcess
-from image_service.common.files.modes import make_private_directory
+from image_service.common.files.modes import make_private_directory, private_mode
 from image_service.common.files.ofd_locks import EXCLUSIVE, try_lock
 from image_service.common.files.private_files import make_private, open_no_follow
 from image_service.core.errors import ConfigurationError, EngineUnavailable, MissingDependency
@@ -29,7 +30,7 @@ _SUPERVISOR, _CHILD = 0, 1  # bytes of the lock file
 _LOCK_DESCRIPTOR = 3  # of the child
 # The file with the process's id is complete before the program starts, so that a later start finds it. In a
 # session of its own a terminal's Ctrl-C does not reach it: it ends after its clients.
-_START = 'echo $$ >"$1" && shift && exec setsid "$@"'
+_START = 'umask "$1" && echo $$ >"$2" && shift 2 && exec setsid "$@"'
 _OPTIONS = (
     "server",
     "start-dev",
@@ -148,10 +149,11 @@ class EngineChild:
 
     def _spawn(self, process: ChildProcess) -> None:
         self._share_database()
-        self._pid_file.write_text("")
+        self._pid_file.unlink(missing_ok=True)
         # The engine makes a URI of the name, so names are relative to its directory, which may have # and ?.
         server = server_command(self._program, self._port, Path(_DATABASE))
-        command = ["/bin/sh", "-c", _START, "sh", self._pid_file.name, *server]
+        umask = f"{0o777 & ~private_mode(stat.S_IRWXU):o}"
+        command = ["/bin/sh", "-c", _START, "sh", umask, self._pid_file.name, *server]
         directory = str(self._directory.resolve())
         # It asks for the name and the home of its user, and /etc/passwd may have no line for that.
         environment = {

@@ -14,7 +14,7 @@ from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import Disconnected, HttpError, TooSlow, UntrustedCertificate
 from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
-from image_service.core.errors import ConfigurationError, Unavailable
+from image_service.core.errors import ConfigurationError, NotFound, Unavailable
 from image_service.server.http.retry_after import parse_retry_after
 from image_service.settings.admin import read_token
 
@@ -47,6 +47,7 @@ class AdminClient:
 
         Raises:
             ConfigurationError: the file of the token or of the authorities cannot be used.
+            NotFound: there is no such resource.
             Unavailable: the service cannot be reached, or refuses the request.
         """
         return self.request("GET", path)
@@ -70,7 +71,8 @@ class AdminClient:
             raise Unavailable(f"{failed}: {_reason(error)}") from None
         if status not in {HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT}:
             refusal = f"{failed}: {self._refusal(status, content)}"
-            raise Unavailable(refusal, retry_after_seconds=retry_after)
+            kind = NotFound if status == HTTPStatus.NOT_FOUND else Unavailable
+            raise kind(refusal, retry_after_seconds=retry_after)
         if len(content) > MAX_RESPONSE_BYTES:
             raise Unavailable(f"{url} has more than {MAX_RESPONSE_BYTES} bytes")
         return content

@@ -102,7 +102,7 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:  # reading them would keep all threads waiting
         raise InvalidRequest(f"the content has more than {MAX_VALUES} values")
     try:
-        document = json.loads(body)
+        document = json.loads(body.decode("utf-8-sig"))
         if _ESCAPED_SURROGATE.search(body):
             json.dumps(document, ensure_ascii=False).encode()  # refuses halves of surrogate pairs
     except (ValueError, RecursionError):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs
 
 from image_service.core.errors import (
     BudgetExceeded,
@@ -61,6 +62,24 @@ def test_error_is_rendered_with_its_number(error: ImageServiceError, number: int
         "reason": next(entry.reason for entry in ENTRIES if entry.number == number),
         "details": "why",
     }
+
+
+@pytest.mark.parametrize(
+    ("error", "levels"),
+    [
+        (NotFound("why"), []),
+        (BudgetExceeded("why"), []),
+        (Unavailable("why"), [LogLevel.warn]),
+        (ImageServiceError("why"), [LogLevel.error]),
+    ],
+    ids=lambda value: getattr(value, "code", None),
+)
+def test_only_failures_of_the_service_are_logged_as_errors(
+    error: ImageServiceError, levels: list[LogLevel]
+) -> None:
+    with capturedLogs() as events:
+        error_list().render(error)
+    assert [event["log_level"] for event in events] == levels
 
 
 def test_details_are_a_string_even_without_any() -> None:

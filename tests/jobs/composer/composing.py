@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from image_service.core.provenance.dsse import SigningKeys
     from image_service.jobs.catalog_image import CatalogImage
-    from image_service.jobs.model import Compose
+    from image_service.jobs.model import Compose, UploadResult
     from image_service.jobs.plans.plan import UploadPlace
     from tests.jobs.database.composing import Rows
 
@@ -206,6 +206,12 @@ class Composer:
         reply = self("POST", "/compose", compose_request(image_type, **members))
         assert reply.status == 201, reply
         return str(reply.document["id"])
+
+    def set_upload(self, compose_id: str, upload: UploadResult) -> None:
+        """Replace the state of the first upload of a compose."""
+        compose = self.rows.composes.find_summary(compose_id)
+        assert compose is not None
+        self.rows.composes.set_upload(compose, 0, upload)
 
 
 def compose_request(image_type: ImageType = ImageType.LIVE_INSTALLER, **members: object) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from twisted.internet.defer import Deferred
@@ -14,6 +15,7 @@ from image_service.common.objects.s3_links import S3Links
 from image_service.core.errors import StoreFailed
 from image_service.core.provenance.dsse import SigningKeys, load_signing_key, open_bundle
 from image_service.jobs.composer import compose_routes
+from image_service.jobs.database.tables import COMPOSES
 from image_service.jobs.model import (
     Artifact,
     ComposeState,
@@ -25,7 +27,7 @@ from image_service.jobs.model import (
     UploadTarget,
     job_id_of,
 )
-from tests.jobs.composer.composing import IGNITION, ORG_2, Composer, compose_request
+from tests.jobs.composer.composing import IGNITION, ORG_1, ORG_2, Composer, compose_request
 
 if TYPE_CHECKING:
     from tests.jobs.composer.composing import ComposerReply
@@ -180,11 +182,31 @@ def test_finished_upload_has_a_url(composer: Composer, *, public: bool, is_signe
     assert status["upload_status"]["options"] == {"url": ""}
     target = UploadTarget("aws.s3", public=public, region="eu-west-1")
     done = UploadResult(target, "success", "s3://images/made/live.iso")
-    composer.rows.composes.set_upload(compose_id, 0, done)
+    composer.set_upload(compose_id, done)
     (upload,) = composer("GET", f"/composes/{compose_id}").document["image_status"]["upload_statuses"]
     url, _, query = upload["options"]["url"].partition("?")
     assert (upload["status"], url) == ("success", "http://s3.test/images/made/live.iso")
     assert ("X-Amz-Signature=" in query) is is_signed
+
+
+@pytest.mark.parametrize("change", ["tenant", "location", "target"])
+def test_upload_that_was_changed_in_the_database_has_no_signed_url(composer: Composer, change: str) -> None:
+    compose_id = composer.compose(upload_options=S3_OPTIONS)
+    composer.set_upload(compose_id, UploadResult(UploadTarget("aws.s3"), "success", "s3://images/own"))
+    changes: dict[str, dict[str, object]] = {
+        "tenant": {"tenant": ORG_2.tenant},
+        "location": {"uploads": [UploadResult(UploadTarget("aws.s3"), "success", "s3://images/other")]},
+        "target": {
+            "uploads": [UploadResult(UploadTarget("aws.s3", region="x"), "success", "s3://images/own")]
+        },
+    }
+    update = sa.update(COMPOSES).values(changes[change])
+    composer.rows.database.transact(lambda connection: connection.execute(update).close())
+    principal = ORG_2 if change == "tenant" else ORG_1
+    status = composer("GET", f"/composes/{compose_id}", principal=principal).document["image_status"]
+    (listed,) = composer("GET", "/composes/", principal=principal).document
+    for found in (status, listed["image_status"]):
+        assert found["upload_status"]["options"]["url"].startswith("s3://images/o")
 
 
 def test_upload_without_credentials_for_a_signature_has_its_location(
@@ -195,7 +217,7 @@ def test_upload_without_credentials_for_a_signature_has_its_location(
 
     compose_id = composer.compose(upload_options=S3_OPTIONS)
     done = UploadResult(UploadTarget("aws.s3"), "success", "s3://images/made/live.iso")
-    composer.rows.composes.set_upload(compose_id, 0, done)
+    composer.set_upload(compose_id, done)
     monkeypatch.setattr(S3Links, "url_of", fail)
     status = composer("GET", f"/composes/{compose_id}").document["image_status"]
     assert status["upload_status"]["options"] == {"url": "s3://images/made/live.iso"}

@@ -72,12 +72,12 @@ def many(composer: Composer) -> Composer:
     composes.finish(failed, ComposeState.FAILURE, error=JobError(10, "customize failed", ["why"]))
     succeeded = composer.compose(ImageType.VSPHERE, upload_options=S3)
     target = UploadTarget("aws.s3", region="eu-west-1")
-    composes.set_upload(succeeded, 0, UploadResult(target, "success", "s3://images/made/disk.vmdk"))
+    composer.set_upload(succeeded, UploadResult(target, "success", "s3://images/made/disk.vmdk"))
     composes.finish(succeeded, ComposeState.SUCCESS, image=IMAGE)
     pushed = composer.compose(ImageType.GUEST_IMAGE)
     container = UploadTarget("container", name="team/disk", form="container-disk")
     digest = f"sha256:{'0' * 64}"
-    composes.set_upload(pushed, 0, UploadResult(container, "success", "oci://host/team/disk:1", digest))
+    composer.set_upload(pushed, UploadResult(container, "success", "oci://host/team/disk:1", digest))
     return composer
 
 

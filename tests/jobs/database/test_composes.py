@@ -237,7 +237,7 @@ def test_uploads_are_replaced_one_by_one(rows: Rows) -> None:
 
     def finish(number: int) -> None:
         rows.composes.set_upload(
-            compose.id, number, UploadResult(targets[number], "success", f"s3://b/{number}")
+            compose, number, UploadResult(targets[number], "success", f"s3://b/{number}")
         )
 
     with ThreadPoolExecutor(4) as threads:

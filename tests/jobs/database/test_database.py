@@ -145,7 +145,10 @@ def test_secrets_and_plans_belong_to_their_tenants_after_the_migration(
             database.transact(partial(run, statement))
     with closing(open_database(url, tmp_path, [SECRET])) as database:
         composes = Rows(database).composes
-        assert composes.find(kept.id) == kept
+        found = composes.find(kept.id)
+        assert found is not None
+        assert found == kept
+        composes.check_upload(found, found.uploads[0])
         assert composes.customization(kept) == CUSTOMIZATION
         with pytest.raises(StoreFailed):
             composes.customization(attrs.evolve(kept, tenant="org-2"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from twisted.internet.task import deferLater
 
+from image_service.common.files.modes import private_mode
 from image_service.core.errors import ConfigurationError
 from image_service.jobs.engine.engine_child import EngineChild, find_program
 from tests.processes import exists
@@ -60,6 +61,14 @@ async def test_child_is_started_again_on_its_port(child: EngineChild, reactor: E
 async def test_child_has_the_name_of_a_user(child: EngineChild) -> None:
     """Without a name, in /etc/passwd or here, it ends at once."""
     assert b"USER=image-service" in environment_of(child)
+
+
+@ensure_deferred
+async def test_files_are_private_from_the_first_start_on(child: EngineChild, tmp_path: Path) -> None:
+    assert listens(child)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "engine").iterdir()}
+    assert {"pid", "temporal.sqlite"} <= modes.keys()
+    assert {name for name, mode in modes.items() if mode & ~private_mode(0o600)} == set()
 
 
 @ensure_deferred

@@ -18,7 +18,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from image_service.common.concurrency.process_parts import PartsStack
 from image_service.common.concurrency.rate_limiter import BURST
-from image_service.core.errors import ConfigurationError, Unavailable
+from image_service.core.errors import ConfigurationError, NotFound, Unavailable
 from image_service.server.admin import client as client_module
 from image_service.server.admin.client import AdminClient
 from image_service.server.admin.listener import MAX_BODY_BYTES, start_admin
@@ -204,7 +204,7 @@ async def test_wrong_tokens_are_logged_seldom_and_not_repeated(guarded: Admin) -
 
 @ensure_deferred
 async def test_client_repeats_the_detail_of_a_problem(admin: Admin) -> None:
-    with pytest.raises(Unavailable, match=r"/nowhere: status 404: no such resource"):
+    with pytest.raises(NotFound, match=r"/nowhere: status 404: no such resource"):
         await admin.get("/nowhere")
 
 

@@ -27,3 +27,22 @@ def test_json_of_very_many_values_is_refused() -> None:
 
 def test_json_of_the_most_levels_is_read() -> None:
     parse_json_object(nested(MAX_LEVELS - 1, '{"a":', "}").replace(b":}", b":{}}"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a": "\\ud800"}',
+        b'{"a": "\xed\xa0\x80"}',
+        '{"a": "\\ud800"}'.encode("utf-16"),
+        '{"a": 1}'.encode("utf-32"),
+    ],
+    ids=["escaped", "raw", "escaped in UTF-16", "UTF-32"],
+)
+def test_only_unicode_in_utf_8_is_read(content: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_json_object(content)
+
+
+def test_mark_of_utf_8_is_no_part_of_the_json() -> None:
+    assert parse_json_object(b'\xef\xbb\xbf{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
