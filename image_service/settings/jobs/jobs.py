@@ -167,8 +167,7 @@ class JobsSettings:
         "JOBS_MAX_REQUEST_BYTES", parse=parsers.whole_number(4096), default="65536"
     )
     """Bytes of a request for a compose without its Ignition config, its URL and its kernel arguments; larger
-    ones are refused with 413. The request is kept with the compose. The largest of osbuild-composer's own
-    tests, with the keys of two repositories, has some 12 KiB."""
+    ones are refused with 413. The request is kept with the compose."""
     max_ignition_bytes: int = setting(
         "JOBS_MAX_IGNITION_BYTES", parse=parsers.whole_number(262144, MAX_IGNITION_BYTES), default="8388608"
     )
