@@ -18,7 +18,6 @@ from functools import partial
 from importlib import import_module
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, cast
 
@@ -63,7 +62,7 @@ settings.register_profile("search", settings.get_profile("project"), max_example
 settings.load_profile("project")
 
 LEFT_OUT = ("soak", "boot", "container", "load", "package", "systemd", "cluster")
-WAITING = ("acceptance", "app", "jobs", "packaging", "replicas")
+WAITING = ("tests/acceptance/", "tests/app/", "tests/jobs/", "tests/packaging/", "tests/replicas/")
 """Folders whose tests wait for other processes most of the time."""
 SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
@@ -221,9 +220,9 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """
     waiting: list[list[pytest.Item]] = []
     computing: list[list[pytest.Item]] = []
-    for path, tests in groupby(items, key=attrgetter("path")):
-        folder = path.relative_to(Path(__file__).parent).parts[0]
-        (waiting if folder in WAITING else computing).append(list(tests))
+    for _, tests in groupby(items, key=attrgetter("path")):
+        module = list(tests)
+        (waiting if module[0].nodeid.startswith(WAITING) else computing).append(module)
     places = [
         (number / len(kind), tests) for kind in (waiting, computing) for number, tests in enumerate(kind)
     ]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from tests.acceptance.service import INFRA_ENVS, Service, run_service
+from tests.archives import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,8 +122,7 @@ def make_archive(checkout: Path) -> None:
 
 def unpack_archive(directory: Path) -> tuple[str, Image, Image]:
     """Unpack ``DATA_DIR``; return the image's path, the mounted image and the newest one."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(directory, filter="data")
+    unpack(ARCHIVE, directory)
     expected = json.loads((directory / "data" / "expected.json").read_text())
     (directory / "data" / "expected.json").unlink()
     return expected["path"], Image(**expected["mounted"]), Image(**expected["newest"])

@@ -60,6 +60,7 @@ def rows(console: Console) -> list[str]:
     return console.browser.texts("#infra-env-rows tbody tr")
 
 
+@pytest.mark.soak  # nmstatectl is a client of `make deps ARGS=soak`
 def test_static_networks_are_checked_while_one_types_and_shown_again(console: Console) -> None:
     needs_client("nmstatectl")
     browser = console.browser

@@ -8,7 +8,6 @@ import lzma
 import os
 import subprocess
 import sys
-import tarfile
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from botocore.exceptions import ClientError
 from image_service.server.standalone.sample import unpack_sample_disk
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import fetch
+from tests.archives import unpack
 from tests.jobs.ec2_clients import (
     EC2_KEY,
     EC2_SECRET,
@@ -178,8 +178,7 @@ def test_exported_appliance_has_the_disk(
     exported: Callable[[str], dict[str, Any]], s3: S3Server, disk: Path, tmp_path: Path
 ) -> None:
     path = download(s3, exported("ova")["ExportToS3Task"]["S3Key"], tmp_path)
-    with tarfile.open(path) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(path, tmp_path)
     (vmdk,) = tmp_path.glob("*.vmdk")
     assert raw_sha256(vmdk, "vmdk") == raw_sha256(disk, "raw")
 

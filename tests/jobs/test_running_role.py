@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import stat
-import tarfile
 from base64 import b64decode
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from image_service.server.standalone.sample import unpack_sample
 from tests import forks
 from tests.acceptance.clients import run_client
 from tests.acceptance.service import CHECKOUT, fetch
+from tests.archives import unpack
 from tests.jobs.running_role import DISTRIBUTION, JOBS, RunningRole, running_role, wait_until
 from tests.processes import children_of, exists
 from tests.toolkit.coreos_disk import read_boot_file
@@ -75,10 +75,9 @@ def test_ova_of_the_sample_has_the_config_and_is_downloaded_by_ranges(
     halves = [role.get(path, {"Range": f"bytes={part}"}) for part in ("0-99999", "100000-")]
     assert [half.status for half in halves] == [206, 206]
     assert b"".join(half.body for half in halves) == whole
-    with tarfile.open(made.ova) as archive:
-        (disk,) = [name for name in archive.getnames() if name.endswith(".vmdk")]
-        archive.extract(disk, tmp_path, filter="data")
-    run_client("qemu-img", "convert", "-f", "vmdk", "-O", "raw", tmp_path / disk, tmp_path / "disk.raw")
+    unpack(made.ova, tmp_path / "unpacked")
+    (disk,) = (tmp_path / "unpacked").glob("*.vmdk")
+    run_client("qemu-img", "convert", "-f", "vmdk", "-O", "raw", disk, tmp_path / "disk.raw")
     assert read_boot_file(tmp_path / "disk.raw", "ignition/config.ign") == CONFIG
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import tarfile
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,6 +16,7 @@ from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.progress import Progress
 from image_service.toolkit.workspace.workspace import Workspace
 from tests.acceptance.clients import needs_client, run_client
+from tests.archives import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,8 +118,7 @@ def compare_by_qemu(raw: Path, path: Path, form: Form) -> None:
     """
     driver = _DRIVERS.get(form.name, form.name)
     if form.name == OVA:
-        with tarfile.open(path) as archive:
-            archive.extractall(path.parent, filter="data")
+        unpack(path, path.parent)
         path, driver = path.with_name(f"{path.stem}-disk1.vmdk"), "vmdk"
     size = ",force_size_calc=current_size" if driver == "vpc" else ""
     images = [
