@@ -99,12 +99,15 @@ class Machine:
             callable,
             args,
             kw,
-            lambda _: None,
-            lambda call: self.events.add(self, call),
+            _ignore,
+            self._put_off,
             self.seconds,
         )
         self.events.add(self, call)
         return call
+
+    def _put_off(self, call: DelayedCall) -> None:
+        self.events.add(self, call)
 
     def callFromThread(self, call: Callable[..., Any], *args: Any) -> None:
         """As `IReactorFromThreads.callFromThread`."""
@@ -150,6 +153,9 @@ class Machine:
     def kill(self) -> None:
         """End, as by SIGKILL: nothing that it has begun goes on."""
         self.is_dead = True
+
+
+def _ignore(_: object) -> None: ...
 
 
 def is_pending(call: DelayedCall) -> bool:
