@@ -57,14 +57,16 @@ from tests.jobs.dispatch.contents import received
 from tests.jobs.dispatch.doubles import MemoryContents, SilentObserver
 from tests.simulation.events import START, Events, Machine, Outcome
 from tests.simulation.replica import Connection, Link, Threads
+from tests.simulation.steps import choose_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from image_service.common.database.database import Database
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.dispatch.handout import HandedJob
+    from tests.simulation.steps import Step as HistoryStep
 
 T = TypeVar("T")
 
@@ -73,7 +75,12 @@ CALL_SECONDS = 20.0
 """After which a call of a replica that does not answer is repeated."""
 ATTEMPTS = 3
 MOST_COMPOSES = 4
-HISTORY_SECONDS = 30.0
+WEIGHTS = {"add": 2, "cancel": 1, "kill_replica": 1, "disconnect": 1, "lose": 1}
+"""How often each act, a method of `JobsWorld`, is chosen."""
+FAULTS = ("kill_replica", "disconnect", "lose")
+"""Acts that are left out of every second history."""
+STEPS = 10
+MEAN_SECONDS = 3.0
 CALM_SECONDS = 240.0
 """In which each compose ends after the last fault."""
 LOST = JobError(JobErrorId.WORKER_LOST, "no heartbeat")
@@ -323,7 +330,8 @@ class JobsWorld:
         has_faults: else everything succeeds that nobody cancels.
     """
 
-    def __init__(self, directory: Path, database: Database, seed: int) -> None:
+    def __init__(self, directory: Path, database: Database, seed: int, steps: Sequence[HistoryStep]) -> None:
+        self.steps = steps
         self.chance = Random(f"jobs {seed}")
         self.events = Events(self.chance)
         self.machine = Machine(self.events, "world")
@@ -366,15 +374,13 @@ class JobsWorld:
         """Let everything happen."""
         for _ in range(2):
             self._start_worker()
-        end = self.events.now + HISTORY_SECONDS
-        acts = [self._add, self._add, self._cancel]
-        if self.has_faults:
-            acts += [self._kill_replica, self._disconnect, self._lose]
-        while self.events.now < end and not self.faults:
-            self.run_for(self.chance.expovariate(1 / 3))
-            act = self.chance.choice(acts)
-            self.events.record(act.__name__)
-            act()
+        for step in self.steps:
+            self.run_for(step.after)
+            if self.faults:
+                return
+            self.chance.seed(step.draws[0])
+            self.events.record(f"-- {step.act}")
+            getattr(self, step.act)()
         self.is_disturbed = False
         for replica in self.replicas:
             replica.connection.until = 0.0
@@ -391,7 +397,8 @@ class JobsWorld:
             pass
         self._check_ended()
 
-    def _add(self) -> None:
+    def add(self) -> None:
+        """A compose is added; some replicas do not start it, some users cancel it at once."""
         if len(self.composes) == MOST_COMPOSES:
             return
         id_ = str(UUID(int=self.chance.getrandbits(128)))
@@ -405,7 +412,8 @@ class JobsWorld:
             self.run_for(self.chance.uniform(0, 0.5))
             self._cancel_compose(compose)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """A user cancels a compose."""
         if self.composes and self.chance.random() < 0.5:
             self._cancel_compose(self.chance.choice(self.composes))
 
@@ -415,16 +423,19 @@ class JobsWorld:
             self.cancelled.add(compose.id)
             Deferred.fromCoroutine(replica.plans.cancel(compose)).addErrback(self.fail_unexpected)
 
-    def _kill_replica(self) -> None:
+    def kill_replica(self) -> None:
+        """A replica is killed, and started again."""
         number = self.chance.randrange(len(self.replicas))
         self.replicas[number].machine.kill()
         self.replicas[number] = JobReplica.start(self)
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
+        """A replica does not reach the database as it should for a while."""
         link = self.chance.choice((Link.REFUSED, Link.LOSSY, Link.SLOW))
         self.chance.choice(self.replicas).connection.disturb(link, self.chance.uniform(1, 15))
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """The engine loses a plan."""
         if self.composes:
             state = self.chance.choice((PlanState.UNKNOWN, PlanState.ENDED))
             self.engine.lose(self.chance.choice(self.composes).id, state)
@@ -518,10 +529,16 @@ def _made(job_id: str, attempt: int) -> bytes:
     return f"{job_id} {attempt}".encode()
 
 
-def run_jobs(directory: Path, seed: int) -> Outcome:
-    """Carry out the history of a seed in an empty directory, up to its first fault."""
+def make_steps(seed: int) -> list[HistoryStep]:
+    """Return what happens in the history of a seed."""
+    weights = {act: weight for act, weight in WEIGHTS.items() if seed % 2 or act not in FAULTS}
+    return choose_steps(seed, weights, STEPS, MEAN_SECONDS)
+
+
+def run_jobs(directory: Path, seed: int, steps: Sequence[HistoryStep]) -> Outcome:
+    """Carry out steps of the history of a seed in an empty directory, up to its first fault."""
     with closing(open_database(None, directory)) as database:
-        world = JobsWorld(directory, database, seed)
+        world = JobsWorld(directory, database, seed, steps)
 
         class SimulatedDatetime(datetime):
             @classmethod
