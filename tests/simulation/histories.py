@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import secrets
 import time
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from unittest.mock import patch
 
 from twisted.logger import globalLogPublisher
 
-from tests.simulation.events import START, Outcome
+from tests.simulation.events import START, Outcome, without_garbage_collection
 from tests.simulation.replica import simulated_engines
 from tests.simulation.steps import choose_steps
 from tests.simulation.world import World
@@ -67,18 +66,6 @@ def make_steps(seed: int) -> list[Step]:
 
 
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: when that happens depends on what else this process has done."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
 def _observed(observe: Callable[[LogEvent], None]) -> Iterator[None]:
     globalLogPublisher.addObserver(observe)  # type: ignore[arg-type]  # a function is an observer too
     try:
@@ -96,9 +83,8 @@ def run_history(scenery: Scenery, seed: int, steps: Sequence[Step]) -> Outcome:
         if "log_failure" in event:
             world.oracle.fail(f"logged: {event['log_failure'].getTraceback()}")
 
-    gc.collect()  # what was left of another history ends now, and not in the middle of this one
     with (
-        _without_garbage_collection(),
+        without_garbage_collection(),
         _observed(observe),
         simulated_engines(world.databases),
         patch.object(secrets, "token_bytes", lambda count=32: chance.randbytes(count)),

@@ -63,5 +63,5 @@ KINDS = {
     REPLICAS: Kind(1000, histories.make_steps, _with_scenery),
     "downloads": Kind(200, downloads.make_steps, partial(_in_empty_directories, downloads.run_downloads)),
     "blocks": Kind(12, blocks.make_steps, partial(_in_empty_directories, blocks.run_blocks)),
-    "jobs": Kind(8, jobs.make_steps, partial(_in_empty_directories, jobs.run_jobs)),
+    "jobs": Kind(24, jobs.make_steps, partial(_in_empty_directories, jobs.run_jobs)),
 }

@@ -326,6 +326,22 @@ MUTATIONS = (
         "jobs",
     ),
     Mutation(
+        "permits of killed replicas never expire",
+        "dropped check",
+        "jobs.database.job_queues",
+        "        return PERMITS.c.expires_at.between(now, now + _LONGEST)\n",
+        "        return PERMITS.c.expires_at != now\n",
+        "jobs",
+    ),
+    Mutation(
+        "composes of a clock that is ahead wait",
+        "dropped check",
+        "jobs.database.composes",
+        "        is_due = (COMPOSES.c.created_at < before) | (COMPOSES.c.created_at > before + _CLOCK_STEP)\n",
+        "        is_due = COMPOSES.c.created_at < before\n",
+        "jobs",
+    ),
+    Mutation(
         "composes whose plan is lost do not end",
         "lost wake-up",
         "jobs.dispatch.upkeep",

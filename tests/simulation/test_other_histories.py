@@ -21,6 +21,10 @@ def test_history_has_no_fault(kind: str) -> None:
     check(kind, range(2))
 
 
+def test_history_that_had_a_fault_has_none() -> None:
+    check("jobs", range(41, 42))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("kind", "number"), [("downloads", 5000), ("blocks", 500), ("jobs", 300)])
 def test_many_histories_have_no_fault(kind: str, number: int) -> None:
