@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -43,7 +42,7 @@ def carry_out(first: int, numbers: dict[str, int], *, is_quiet: bool, processes:
         for name, number in numbers.items()
         for start in range(first, first + number, SHARE)
     ]
-    seconds = Counter[str]()
+    seconds = dict.fromkeys(numbers, 0.0)
     with ProcessPoolExecutor(processes, initializer=_ignore_ended_processes) as pool:
         outcomes = pool.map(partial(run_share, is_quiet=is_quiet), shares)
         for (name, _), outcome in zip(shares, outcomes, strict=True):

@@ -144,7 +144,8 @@ class _Connection:
             for_executemany=len(rows) > 1,
         )
         compiled = cast("SQLCompiler", compiled)
-        text, names, processors = compiled.string, compiled.positiontup or (), compiled._bind_processors
+        text, to_driver = compiled.string, cast("dict[str, Callable[[Any], Any]]", compiled._bind_processors)
+        names: Sequence[str] = compiled.positiontup or ()
         values = [
             compiled.construct_params(
                 row, extracted_parameters=extracted, escape_names=False, _collected_params=collected
@@ -154,9 +155,9 @@ class _Connection:
         if compiled.post_compile_params:  # lists
             expanded = compiled._process_parameters_for_postcompile(values[0])
             text, names = expanded.statement, expanded.positiontup or ()
-            processors = {**processors, **expanded.processors}
+            to_driver = to_driver | cast("Any", expanded.processors)
         converted = [
-            [processors[name](row[name]) if name in processors else row[name] for name in names]
+            [to_driver[name](row[name]) if name in to_driver else row[name] for name in names]
             for row in values
         ]
         if len(rows) > 1:
