@@ -136,11 +136,12 @@ async def test_compose_whose_plan_was_changed_in_the_database_fails_alone(
     assert f"the plan of {changed.id} is not as the service has written it" in summary.error.reason
 
 
+@pytest.mark.parametrize("ahead", [timedelta(minutes=2), timedelta(days=1)], ids=str)
 @ensure_deferred
 async def test_compose_that_was_added_before_the_clock_was_set_back_is_started(
-    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler, ahead: timedelta
 ) -> None:
-    compose, _ = rows.add(make_compose(created_at=NOW + timedelta(days=1)))
+    compose, _ = rows.add(make_compose(created_at=NOW + ahead))
     await reconciler.reconcile()
     assert engine.started == [compose]
 
@@ -155,6 +156,20 @@ async def test_compose_whose_plan_has_not_begun_stays_as_it_is(
     await reconciler.reconcile()
     assert state_of(rows, compose.id) is ComposeState.PENDING
     assert messages == []
+
+
+@ensure_deferred
+async def test_compose_whose_plan_was_lost_after_the_clock_was_set_back_fails(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler
+) -> None:
+    compose, _ = rows.add()
+    engine.plans[compose.id] = PlanState.RUNNING
+    rows.clock.advance(DAY)
+    await reconciler.reconcile()
+    rows.clock.advance(11 - DAY)
+    engine.plans[compose.id] = PlanState.ENDED
+    await reconciler.reconcile()
+    assert state_of(rows, compose.id) is ComposeState.FAILURE
 
 
 @ensure_deferred

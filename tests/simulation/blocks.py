@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
@@ -27,17 +28,19 @@ from image_service.common.files.block_cache.source import (
 )
 from tests.simulation.disk import PowerFailure, SimulatedDisk
 from tests.simulation.events import START, Events, Machine, Outcome
+from tests.simulation.steps import choose_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from image_service.core.base_file import BaseFile
+    from tests.simulation.steps import Step
 
 GRANULES = 5
 MOST_BYTES = 4 * GRANULE_BYTES
-BOOTS = 3
-STEPS = 12
+WEIGHTS = {"read": 12, "lose_power": 1}
+STEPS = 30
 CONTENT = Random("blocks").randbytes(GRANULES * GRANULE_BYTES - 5000)
 DIGESTS = GranuleDigests(
     b"".join(
@@ -124,36 +127,41 @@ class SimulatedSource:
             target[self.chance.randrange(len(target))] ^= 1
 
 
-def run_blocks(directory: Path, seed: int) -> Outcome:
-    """Carry out the history of a seed in an empty directory, up to its first fault."""
+def make_steps(seed: int) -> list[Step]:
+    """Return the reads of a seed, and when the power fails unless it has failed before."""
+    return choose_steps(seed, WEIGHTS, STEPS)
+
+
+def run_blocks(directory: Path, seed: int, steps: Sequence[Step]) -> Outcome:
+    """Carry out steps of the history of a seed in an empty directory, up to its first fault."""
     chance = Random(f"blocks {seed}")
-    disk, faults, seconds = SimulatedDisk(directory, chance), list[str](), 0.0
+    disk, seconds, left = SimulatedDisk(directory, chance), 0.0, list(reversed(steps))
     check = chance.choice((DIGESTS, None))
     source = SimulatedSource(chance, disk, may_lie=check is not None)
-    for boot in range(BOOTS):
+    faults: list[str] = []
+    for boot in count():
         host = Host(Machine(Events(chance), "host"))
         named = patch.object(block_cache, "read_boot_id", lambda name=f"boot {boot}": name)
-        with host.simulated_threads(), named:
+        with host.simulated_threads(), named, suppress(PowerFailure):
             cache = BlockCache(directory, MOST_BYTES, host.machine)
             cache.start()
             disk.steps_left = chance.randrange(1, 60)
-            try:
-                file = cache.open(IDENTITY, source, check)
-                for _ in range(STEPS):
-                    faults += _read(host, file, chance, disk.trace)
-                    if (taken := cache.allocated_bytes()) > MOST_BYTES:
-                        faults.append(f"{taken} bytes are on the disk, more than {MOST_BYTES}")
-                    if faults:
-                        break
+            file = cache.open(IDENTITY, source, check)
+            while left and not faults:
+                step = left.pop()
+                chance.seed(step.draws[0])
+                if step.act == "lose_power":
+                    disk.steps_left = 1
                     disk.step()
-                    disk.write_back()
-                disk.steps_left = 1
+                faults = list(_read(host, file, chance, disk.trace))
+                if (taken := cache.allocated_bytes()) > MOST_BYTES:
+                    faults.append(f"{taken} bytes are on the disk, more than {MOST_BYTES}")
                 disk.step()
-            except PowerFailure:
-                disk.restart()
+                disk.write_back()
         seconds += host.machine.seconds() - START
-        if faults:
+        if faults or not left:
             break
+        disk.restart()
     disk.close()
     return Outcome("\n".join(disk.trace), tuple(faults), seconds)
 

@@ -56,24 +56,22 @@ class SimulatedDisk:
     def observed(self) -> Iterator[None]:
         """Observe what this process syncs, and let the power fail before and after such calls."""
         with ExitStack() as stack:
-            for name, after in (("fsync", self._sync), ("replace", None), ("unlink", None)):
-                call = self._interruptible(getattr(os, name), after)
+            for name in ("fsync", "replace", "unlink"):
+                call = self._interruptible(name, getattr(os, name))
                 stack.enter_context(patch.object(os, name, call))
             yield
 
-    def _interruptible(
-        self, call: Callable[..., Any], after: Callable[[int], None] | None
-    ) -> Callable[..., Any]:
-        def make_call(*args: Any, **kw: Any) -> Any:
+    def _interruptible(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def make_call(*args: Any, **kw: Any) -> None:
             self.step()
             names = [Path(arg).name for arg in args if not isinstance(arg, int)]
-            self.trace.append(" ".join([call.__name__, *names]))
-            result = call(*args, **kw)
+            self.trace.append(" ".join([name, *names]))
+            if name != "fsync":
+                call(*args, **kw)
             self._names.append(self._current())
-            if after is not None:
-                after(*args)
+            if name == "fsync":
+                self._sync(*args)  # the real disk need not
             self.step()
-            return result
 
         return make_call
 

@@ -25,14 +25,18 @@ from image_service.server.catalog.storage.manifest import FileIdentity
 from tests.server.catalog.catalogs import entry
 from tests.simulation.disk import PowerFailure, SimulatedDisk
 from tests.simulation.events import START, Outcome
+from tests.simulation.steps import Step, choose_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 VERSIONS = 4
 MOST_BYTES = 40_000
-ATTEMPTS = 12
+WEIGHTS = {"download": 3, "lose_power": 7}
+STEPS = 10
+WELL = (Step(0.0, "download", (0.0,)), Step(0.0, "download", (0.5,)))
+"""In the end nothing fails any more."""
 
 
 @attrs.frozen(eq=False)
@@ -132,8 +136,13 @@ class SimulatedOrigin:
         return self._chance.random() < probability and not self.is_well
 
 
-def run_downloads(directory: Path, seed: int) -> Outcome:
-    """Carry out the history of a seed in an empty directory, up to its first fault."""
+def make_steps(seed: int) -> list[Step]:
+    """Return the attempts of a seed: the power fails in most of them."""
+    return choose_steps(seed, WEIGHTS, STEPS)
+
+
+def run_downloads(directory: Path, seed: int, steps: Sequence[Step]) -> Outcome:
+    """Carry out steps of the history of a seed in an empty directory, up to its first fault."""
     chance = Random(f"downloads {seed}")
     disk = SimulatedDisk(directory, chance)
     faults: list[str] = []
@@ -144,9 +153,11 @@ def run_downloads(directory: Path, seed: int) -> Outcome:
         patch.object(secrets, "token_hex", lambda count: chance.randbytes(count).hex()),
         patch.object(FileIdentity, "of", lambda status: FileIdentity(status.st_size, disk.modified(status))),
     ):
-        for attempt in range(ATTEMPTS):
-            origin.is_well = attempt >= ATTEMPTS - 2
-            if not origin.is_well and chance.random() < 0.7:
+        for number, step in enumerate((*steps, *WELL), 1):
+            chance.seed(step.draws[0])
+            disk.trace.append(f"-- {step.act}")
+            origin.is_well = number > len(steps)
+            if step.act == "lose_power":
                 disk.steps_left = chance.randrange(1, 60)
             data_dir = DataDir(directory, now=lambda: int(START + origin.now))
             try:
@@ -161,7 +172,8 @@ def run_downloads(directory: Path, seed: int) -> Outcome:
             finally:
                 data_dir.close()
             disk.write_back()
-            if faults := list(_faults(directory / image.file_name, origin, is_due=attempt == ATTEMPTS - 1)):
+            is_due = number == len(steps) + len(WELL)
+            if faults := list(_faults(directory / image.file_name, origin, is_due=is_due)):
                 break
     disk.close()
     return Outcome("\n".join(disk.trace), tuple(faults), origin.now)

@@ -1,8 +1,7 @@
-"""Histories of simulated worlds: made from seeds, carried out, and shortened if they have a fault."""
+"""Histories of simulated replicas: made from seeds, and carried out."""
 
 from __future__ import annotations
 
-import gc
 import secrets
 import time
 from contextlib import contextmanager
@@ -10,11 +9,11 @@ from random import Random
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-import attrs
 from twisted.logger import globalLogPublisher
 
-from tests.simulation.events import START, Outcome
+from tests.simulation.events import START, Outcome, without_garbage_collection
 from tests.simulation.replica import simulated_engines
+from tests.simulation.steps import choose_steps
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from twisted.logger import LogEvent
 
     from tests.simulation.scenery import Scenery
+    from tests.simulation.steps import Step
 
 WEIGHTS = {
     "read_whole": 8,
@@ -57,48 +57,12 @@ FAULTS = ("trouble", "meet_slowly", "kill", "stop", "pause", "disconnect", "lose
 """Acts that are left out of every second history: without them the oracle is stricter."""
 STEPS = 30
 MEAN_SECONDS = 1.2
-SHORTENING_RUNS = 150
-
-
-@attrs.frozen
-class Step:
-    """One thing that happens.
-
-    Args:
-        after: seconds since the step before.
-        act: its name.
-        draws: numbers between 0 and 1 that decide its details.
-    """
-
-    after: float
-    act: str
-    draws: tuple[float, ...]
 
 
 def make_steps(seed: int) -> list[Step]:
     """Return what happens in the history of a seed."""
-    chance = Random(f"steps {seed}")
     weights = {act: weight for act, weight in WEIGHTS.items() if seed % 2 or act not in FAULTS}
-    return [
-        Step(
-            chance.expovariate(1 / MEAN_SECONDS),
-            chance.choices(tuple(weights), tuple(weights.values()))[0],
-            tuple(chance.random() for _ in range(5)),
-        )
-        for _ in range(STEPS)
-    ]
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: when that happens depends on what else this process has done."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    return choose_steps(seed, weights, STEPS, MEAN_SECONDS)
 
 
 @contextmanager
@@ -110,18 +74,17 @@ def _observed(observe: Callable[[LogEvent], None]) -> Iterator[None]:
         globalLogPublisher.removeObserver(observe)  # type: ignore[arg-type]  # same
 
 
-def run_history(scenery: Scenery, seed: int, steps: Sequence[Step] | None = None) -> Outcome:
-    """Let a history happen: that of a seed, or its steps that are given."""
-    world = World(scenery, seed, make_steps(seed) if steps is None else steps)
+def run_history(scenery: Scenery, seed: int, steps: Sequence[Step]) -> Outcome:
+    """Carry out steps of the history of a seed, up to its first fault."""
+    world = World(scenery, seed, steps)
     chance = Random(f"secrets {seed}")
 
     def observe(event: LogEvent) -> None:
         if "log_failure" in event:
             world.oracle.fail(f"logged: {event['log_failure'].getTraceback()}")
 
-    gc.collect()  # what was left of another history ends now, and not in the middle of this one
     with (
-        _without_garbage_collection(),
+        without_garbage_collection(),
         _observed(observe),
         simulated_engines(world.databases),
         patch.object(secrets, "token_bytes", lambda count=32: chance.randbytes(count)),
@@ -132,38 +95,3 @@ def run_history(scenery: Scenery, seed: int, steps: Sequence[Step] | None = None
         world.run()
     events = world.events
     return Outcome("\n".join(events.trace), tuple(world.oracle.faults), events.now - START)
-
-
-def shorten(scenery: Scenery, seed: int) -> list[Step]:
-    """Return as few steps of a history with a fault as still have one, each at its time."""
-    steps, size = make_steps(seed), STEPS
-    runs = 0
-    while size:
-        start = 0
-        while start < len(steps) and runs < SHORTENING_RUNS:
-            fewer = _without(steps, start, start + size)
-            runs += 1
-            if run_history(scenery, seed, fewer).faults:
-                steps = fewer
-            else:
-                start += size
-        size //= 2
-    return steps
-
-
-def _without(steps: Sequence[Step], start: int, stop: int) -> list[Step]:
-    """Return the other steps; the one that follows comes when it would have come."""
-    skipped = sum(step.after for step in steps[start:stop])
-    after = [attrs.evolve(step, after=step.after + skipped) for step in steps[stop : stop + 1]]
-    return [*steps[:start], *after, *steps[stop + 1 :]]
-
-
-def describe(scenery: Scenery, seed: int) -> str:
-    """Return the seed of a fault, its history, shortened, and what happened last."""
-    steps = shorten(scenery, seed)
-    outcome = run_history(scenery, seed, steps)
-    told = "\n".join(f"  {step.after:8.3f} s later: {step.act}" for step in steps)
-    return (
-        f"make simulate SEED={seed}: {outcome.faults[0]}\nthe history, shortened:\n{told}\n"
-        f"what happened:\n{outcome.trace}"
-    )

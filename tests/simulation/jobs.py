@@ -55,16 +55,18 @@ from image_service.settings.jobs.jobs import JobsSettings
 from tests.jobs.database.composing import BUDGET, CIPHER, CUSTOMIZATION, SECRET, make_compose
 from tests.jobs.dispatch.contents import received
 from tests.jobs.dispatch.doubles import MemoryContents, SilentObserver
-from tests.simulation.events import START, Events, Machine, Outcome
+from tests.simulation.events import START, Events, Machine, Outcome, without_garbage_collection
 from tests.simulation.replica import Connection, Link, Threads
+from tests.simulation.steps import choose_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from image_service.common.database.database import Database
     from image_service.jobs.artifacts.contents import Contents
     from image_service.jobs.dispatch.handout import HandedJob
+    from tests.simulation.steps import Step as HistoryStep
 
 T = TypeVar("T")
 
@@ -72,8 +74,16 @@ HEARTBEAT_SECONDS = 10.0
 CALL_SECONDS = 20.0
 """After which a call of a replica that does not answer is repeated."""
 ATTEMPTS = 3
+HOUR = 3600.0
 MOST_COMPOSES = 4
-HISTORY_SECONDS = 30.0
+MOST_RUNNING = 1
+"""So that a permit to start a job that a killed replica has left is missed."""
+WEIGHTS = {"add": 2, "cancel": 1, "kill_replica": 1, "disconnect": 1, "lose": 1, "step_clock": 1}
+"""How often each act, a method of `JobsWorld`, is chosen."""
+FAULTS = ("kill_replica", "disconnect", "lose", "step_clock")
+"""Acts that are left out of every second history."""
+STEPS = 10
+MEAN_SECONDS = 3.0
 CALM_SECONDS = 240.0
 """In which each compose ends after the last fault."""
 LOST = JobError(JobErrorId.WORKER_LOST, "no heartbeat")
@@ -281,7 +291,7 @@ class JobReplica:
     @classmethod
     def start(cls, world: JobsWorld) -> Self:
         """Start it."""
-        machine = Machine(world.events, "replica")
+        machine = Machine(world.events, "replica", clock_step=world.choose_clock_step())
         connection = Connection(cast("Any", None), machine, world.chance)
         in_thread = Threads(machine, connection, 4).run
         engine, now, contents = (
@@ -299,7 +309,9 @@ class JobReplica:
         )
         tokens = JobTokens([SECRET])
         handout = JobHandout(rows, engine, contents, tokens, SilentObserver())
-        settings = attrs.evolve(JobsSettings(), poll_seconds=3.0, heartbeat_seconds=HEARTBEAT_SECONDS)
+        settings = attrs.evolve(
+            JobsSettings(), poll_seconds=3.0, heartbeat_seconds=HEARTBEAT_SECONDS, max_running=MOST_RUNNING
+        )
         dispatching = JobDispatcher(cast("Any", machine), rows, engine, handout, settings)
         uploads = ArtifactUploads(world.storage, in_thread, UploadSlots(8, 0, cast("Any", machine)))
         reconciling = LoopingCall(Reconciler(rows.composes, engine, in_thread, now).reconcile)
@@ -323,7 +335,8 @@ class JobsWorld:
         has_faults: else everything succeeds that nobody cancels.
     """
 
-    def __init__(self, directory: Path, database: Database, seed: int) -> None:
+    def __init__(self, directory: Path, database: Database, seed: int, steps: Sequence[HistoryStep]) -> None:
+        self.steps = steps
         self.chance = Random(f"jobs {seed}")
         self.events = Events(self.chance)
         self.machine = Machine(self.events, "world")
@@ -338,8 +351,12 @@ class JobsWorld:
         self.replicas = [JobReplica.start(self) for _ in range(2)]
 
     def now(self) -> datetime:
-        """Return the simulated time."""
-        return datetime.fromtimestamp(self.events.now, UTC)
+        """Return what the clock of the running replica shows."""
+        return datetime.fromtimestamp(self.events.wall_clock(), UTC)
+
+    def choose_clock_step(self) -> float:
+        """Return by how many seconds the clock of a host is ahead."""
+        return self.chance.uniform(-HOUR, HOUR) if self.has_faults else 0.0
 
     def happens(self, probability: float) -> bool:
         """Return True if a fault happens."""
@@ -366,15 +383,13 @@ class JobsWorld:
         """Let everything happen."""
         for _ in range(2):
             self._start_worker()
-        end = self.events.now + HISTORY_SECONDS
-        acts = [self._add, self._add, self._cancel]
-        if self.has_faults:
-            acts += [self._kill_replica, self._disconnect, self._lose]
-        while self.events.now < end and not self.faults:
-            self.run_for(self.chance.expovariate(1 / 3))
-            act = self.chance.choice(acts)
-            self.events.record(act.__name__)
-            act()
+        for step in self.steps:
+            self.run_for(step.after)
+            if self.faults:
+                return
+            self.chance.seed(step.draws[0])
+            self.events.record(f"-- {step.act}")
+            getattr(self, step.act)()
         self.is_disturbed = False
         for replica in self.replicas:
             replica.connection.until = 0.0
@@ -391,40 +406,55 @@ class JobsWorld:
             pass
         self._check_ended()
 
-    def _add(self) -> None:
+    def add(self) -> None:
+        """A compose is added; some replicas are killed before they start it, some users cancel it at once."""
         if len(self.composes) == MOST_COMPOSES:
             return
         id_ = str(UUID(int=self.chance.getrandbits(128)))
-        compose = make_compose(id=id_, tenant="", plan=PLAN, created_at=self.now(), store_bytes=2**30)
         replica = self.chance.choice(self.replicas)
-        replica.rows.composes.add(compose, CUSTOMIZATION, 1000)
+        created_at = replica.machine.run(self.now)
+        compose = make_compose(id=id_, tenant="", plan=PLAN, created_at=created_at, store_bytes=2**30)
+        replica.machine.run(replica.rows.composes.add, compose, CUSTOMIZATION, 1000)
         self.composes.append(compose)
-        if not self.happens(0.3):  # else it is killed before
-            replica.plans.start(compose)
+        if self.happens(0.3):
+            self._restart(replica)
+        else:
+            replica.machine.run(replica.plans.start, compose)
         if self.chance.random() < 0.3:
             self.run_for(self.chance.uniform(0, 0.5))
             self._cancel_compose(compose)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """A user cancels a compose."""
         if self.composes and self.chance.random() < 0.5:
             self._cancel_compose(self.chance.choice(self.composes))
 
     def _cancel_compose(self, compose: Compose) -> None:
         replica = self.chance.choice(self.replicas)
-        if replica.rows.composes.finish(compose.id, ComposeState.CANCELLED):
+        if replica.machine.run(replica.rows.composes.finish, compose.id, ComposeState.CANCELLED):
             self.cancelled.add(compose.id)
-            Deferred.fromCoroutine(replica.plans.cancel(compose)).addErrback(self.fail_unexpected)
+            cancelled = Deferred.fromCoroutine(replica.plans.cancel(compose))
+            cancelled.addErrback(self.fail_unexpected)
 
-    def _kill_replica(self) -> None:
-        number = self.chance.randrange(len(self.replicas))
-        self.replicas[number].machine.kill()
-        self.replicas[number] = JobReplica.start(self)
+    def kill_replica(self) -> None:
+        """A replica is killed, and started again."""
+        self._restart(self.chance.choice(self.replicas))
 
-    def _disconnect(self) -> None:
+    def _restart(self, replica: JobReplica) -> None:
+        replica.machine.kill()
+        self.replicas[self.replicas.index(replica)] = JobReplica.start(self)
+
+    def disconnect(self) -> None:
+        """A replica does not reach the database as it should for a while."""
         link = self.chance.choice((Link.REFUSED, Link.LOSSY, Link.SLOW))
         self.chance.choice(self.replicas).connection.disturb(link, self.chance.uniform(1, 15))
 
-    def _lose(self) -> None:
+    def step_clock(self) -> None:
+        """The clock of a replica is set."""
+        self.chance.choice(self.replicas).machine.clock_step = self.choose_clock_step()
+
+    def lose(self) -> None:
+        """The engine loses a plan."""
         if self.composes:
             state = self.chance.choice((PlanState.UNKNOWN, PlanState.ENDED))
             self.engine.lose(self.chance.choice(self.composes).id, state)
@@ -518,16 +548,22 @@ def _made(job_id: str, attempt: int) -> bytes:
     return f"{job_id} {attempt}".encode()
 
 
-def run_jobs(directory: Path, seed: int) -> Outcome:
-    """Carry out the history of a seed in an empty directory, up to its first fault."""
+def make_steps(seed: int) -> list[HistoryStep]:
+    """Return what happens in the history of a seed."""
+    weights = {act: weight for act, weight in WEIGHTS.items() if seed % 2 or act not in FAULTS}
+    return choose_steps(seed, weights, STEPS, MEAN_SECONDS)
+
+
+def run_jobs(directory: Path, seed: int, steps: Sequence[HistoryStep]) -> Outcome:
+    """Carry out steps of the history of a seed in an empty directory, up to its first fault."""
     with closing(open_database(None, directory)) as database:
-        world = JobsWorld(directory, database, seed)
+        world = JobsWorld(directory, database, seed, steps)
 
         class SimulatedDatetime(datetime):
             @classmethod
             def now(cls, tz: tzinfo | None = None) -> Self:
-                return cls.fromtimestamp(world.events.now, tz)
+                return cls.fromtimestamp(world.events.wall_clock(), tz)
 
-        with patch.object(dispatcher, "datetime", SimulatedDatetime):
+        with without_garbage_collection(), patch.object(dispatcher, "datetime", SimulatedDatetime):
             world.run()
     return Outcome("\n".join(world.events.trace), tuple(world.faults), world.events.now - START)

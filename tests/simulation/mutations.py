@@ -1,7 +1,7 @@
 """Mutations: faults put into the product's code, each of which the simulation has to find.
 
 `python -m tests.simulation.mutations NAME` carries histories out with one of them; the exit status is 1 if
-one of them has a fault.
+one of them has a fault, which is shortened if `--shorten` follows.
 """
 
 from __future__ import annotations
@@ -326,6 +326,22 @@ MUTATIONS = (
         "jobs",
     ),
     Mutation(
+        "permits of killed replicas never expire",
+        "dropped check",
+        "jobs.database.job_queues",
+        "        return PERMITS.c.expires_at.between(now, now + _LONGEST)\n",
+        "        return PERMITS.c.expires_at != now\n",
+        "jobs",
+    ),
+    Mutation(
+        "composes of a clock that is ahead wait",
+        "dropped check",
+        "jobs.database.composes",
+        "        is_due = (COMPOSES.c.created_at < before) | (COMPOSES.c.created_at > before + _CLOCK_STEP)\n",
+        "        is_due = COMPOSES.c.created_at < before\n",
+        "jobs",
+    ),
+    Mutation(
         "composes whose plan is lost do not end",
         "lost wake-up",
         "jobs.dispatch.upkeep",
@@ -373,19 +389,11 @@ def main() -> None:
     """Carry out histories with the mutation that is named."""
     (mutation,) = (mutation for mutation in MUTATIONS if mutation.name == sys.argv[1])
     sys.meta_path.insert(0, MutatingFinder(mutation))
-    from tests.simulation.__main__ import HISTORIES  # noqa: PLC0415 - after the finder
-    from tests.simulation.__main__ import main as carry_out  # noqa: PLC0415 - same
+    from tests.simulation.__main__ import carry_out  # noqa: PLC0415 - after the finder
+    from tests.simulation.kinds import KINDS  # noqa: PLC0415 - same
 
-    sys.argv = [
-        "simulation",
-        "0",
-        "--of",
-        mutation.world,
-        "--histories",
-        str(HISTORIES[mutation.world]),
-        "--quiet",
-    ]
-    carry_out()
+    numbers = {mutation.world: KINDS[mutation.world].number}
+    carry_out(0, numbers, is_quiet="--shorten" not in sys.argv, processes=1)
 
 
 if __name__ == "__main__":

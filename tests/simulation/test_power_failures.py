@@ -1,8 +1,12 @@
-"""What a power failure leaves of the snapshots in SQLite: all up to some write, and each of them whole."""
+"""What a power failure leaves of the snapshots in SQLite: all up to some write, and each of them whole.
+
+In a checkpoint it leaves the WAL, and some pages of the database file; what was synced is never lost.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -39,7 +43,15 @@ def has_unusable(directory: Path) -> bool:
     return any(directory.glob("*.unusable"))
 
 
-@pytest.mark.parametrize("seed", range(12))
+def checkpoint(directory: Path) -> None:
+    """Have SQLite write what is in the WAL to the database file, and keep the WAL."""
+    (path,) = (path for path in directory.iterdir() if (directory / f"{path.name}-wal").exists())
+    with closing(sqlite3.connect(path)) as connection:
+        ((is_busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    assert not is_busy
+
+
+@pytest.mark.parametrize("seed", range(24))
 @ensure_deferred
 async def test_power_failure_takes_only_the_latest_writes(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
@@ -49,11 +61,18 @@ async def test_power_failure_takes_only_the_latest_writes(tmp_path: Path, seed: 
     await repository.close()  # which syncs the file
     disk.sync()
     repository = repository_in(tmp_path)
-    writes = chance.randrange(1, MOST_WRITES)
+    writes, synced = chance.randrange(1, MOST_WRITES), 1
     for generation in range(2, 2 + writes):
         await write(repository, generation)
         if chance.random() < 0.3:
             disk.write_back()
+        if chance.random() < 0.2:
+            disk.sync()  # SQLite syncs the WAL before a checkpoint, and the database file after it
+            checkpoint(tmp_path)
+            synced = generation
+            if chance.random() < 0.5:
+                break
+            disk.sync()
     disk.steps_left = 1
     with suppress(PowerFailure):
         disk.step()
@@ -65,6 +84,7 @@ async def test_power_failure_takes_only_the_latest_writes(tmp_path: Path, seed: 
     assert newest is not None
     assert mount is not None
     assert await repository.load(KEY, newest.generation) == payload(newest.generation)
+    assert newest.generation >= synced
     assert newest.generation in {mount.generation, mount.generation + 1}
     await write(repository, newest.generation + 1)
     await repository.close()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation.histories import describe, run_history
+from tests.simulation.histories import make_steps, run_history
 from tests.simulation.scenery import scenery
+from tests.simulation.steps import describe
 from tests.variants import soaked
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ def test_many_histories_have_no_fault(shared: Scenery, first: int) -> None:
 
 @pytest.mark.parametrize("seed", [3, soaked(17)])
 def test_same_seed_has_the_same_trace(shared: Scenery, seed: int) -> None:
-    run_history(shared, seed + 1)
-    here = run_history(shared, seed).trace
+    run_history(shared, seed + 1, make_steps(seed + 1))
+    here = run_history(shared, seed, make_steps(seed)).trace
     command = [sys.executable, "-m", "tests.simulation", str(seed)]
     elsewhere = subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": str(seed)}
@@ -63,8 +65,9 @@ def test_same_seed_has_the_same_trace(shared: Scenery, seed: int) -> None:
 
 def check(shared: Scenery, first: int, number: int) -> None:
     for seed in range(first, first + number):
-        if run_history(shared, seed).faults:
-            pytest.fail(describe(shared, seed), pytrace=False)
+        run = partial(run_history, shared, seed)
+        if run(make_steps(seed)).faults:
+            pytest.fail(f"seed {seed}: {describe(run, make_steps(seed))}", pytrace=False)
 
 
 def digest(text: str) -> str:

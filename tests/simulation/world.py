@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tests.simulation.client import Asked, Reply
-    from tests.simulation.histories import Step
     from tests.simulation.scenery import Scenery
+    from tests.simulation.steps import Step
 
 T = TypeVar("T")
 

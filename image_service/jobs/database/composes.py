@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         UploadResult,
     )
 
-_CLOCK_STEP = timedelta(hours=1)  # more than clocks of replicas differ
+_CLOCK_STEP = timedelta(minutes=1)  # more than clocks of replicas differ, unless one is wrong
 
 
 @attrs.frozen

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from image_service.jobs.model import Job
 
 _LEAST = timedelta(microseconds=1)
-_LONGEST = timedelta(hours=1)  # of a permit; polls take seconds
+_LONGEST = timedelta(minutes=1)  # of a permit; polls take seconds
 
 
 @attrs.frozen

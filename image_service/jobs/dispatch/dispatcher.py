@@ -75,7 +75,7 @@ class JobDispatcher:
         )
         self._empty_until: dict[str, float] = {}
         self._fetching: Counter[str] = Counter()
-        self._waiting: set[Deferred[None]] = set()
+        self._waiting: dict[Deferred[None], None] = {}  # in the order in which they are woken
         self._wakes = 0
 
     def wake(self) -> None:
@@ -85,7 +85,7 @@ class JobDispatcher:
 
     def _look_again(self) -> None:
         self._wakes += 1
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             waiter.callback(None)
 
@@ -123,11 +123,11 @@ class JobDispatcher:
         """Wait until there may be a job."""
         waiter: Deferred[None] = Deferred()
         waiter.addTimeout(seconds, self._clock, onTimeoutCancel=lambda _, __: None)
-        self._waiting.add(waiter)
+        self._waiting[waiter] = None
         try:
             await waiter
         finally:
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)
 
     async def _take(self, wanted: WorkerPoll) -> HandedJob | None:
         """Return the kept attempt of a disconnected client, or one of a queue; None: there is none now."""

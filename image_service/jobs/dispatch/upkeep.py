@@ -104,7 +104,7 @@ class Reconciler:
 
     async def _reconcile(self) -> None:
         now = self._now()
-        self._waiting = {id_: since for id_, since in self._waiting.items() if now - since < _RECHECK}
+        self._waiting = {id_: since for id_, since in self._waiting.items() if abs(now - since) < _RECHECK}
         find = partial(self._composes.find_unstarted, now - _UNSTARTED, _BATCH, self._waiting.keys())
         for compose_id in await self._in_thread(find):
             await self._start(compose_id)
