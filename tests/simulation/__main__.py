@@ -71,10 +71,10 @@ def run_share(share: tuple[str, range], *, is_quiet: bool) -> Outcome:
             outcome = run(seed, kind.make_steps(seed))
             seconds += outcome.simulated_seconds
             if outcome.faults:
-                named = f"SEED={seed}" if name == REPLICAS else f"SEED={seed} ARGS='--of {name}'"
-                trace = f"make simulate {named}: {kind.describe(run, seed)}"
-                if is_quiet:
-                    trace = f"seed {seed}: {outcome.faults[0]}"
+                trace = f"seed {seed}: {outcome.faults[0]}"
+                if not is_quiet:
+                    named = f"SEED={seed}" if name == REPLICAS else f"SEED={seed} ARGS='--of {name}'"
+                    trace = f"make simulate {named}: {kind.describe(run, seed)}"
                 return attrs.evolve(outcome, trace=trace, simulated_seconds=seconds)
     return attrs.evolve(outcome, simulated_seconds=seconds)
 

@@ -171,15 +171,20 @@ def _read(host: Host, file: BaseFile, chance: Random, trace: list[str]) -> Itera
     start = chance.randrange(len(CONTENT))
     stop = min(len(CONTENT), start + chance.randrange(1, 2 * GRANULE_BYTES))
     residency: Any = file.residency
-    arrived = Deferred.fromCoroutine(residency.prefetch(file, start, stop - start))
-    outcome: list[object] = []
-    arrived.addBoth(outcome.append)
+    outcome: list[tuple[object, bytes]] = []
+
+    def send(result: object) -> None:
+        length = residency.resident_bytes(file, start, stop - start)
+        outcome.append((result, os.pread(file.descriptor, length, start)))
+
+    Deferred.fromCoroutine(residency.prefetch(file, start, stop - start)).addBoth(send)
     host.run_until(lambda: bool(outcome), host.machine.seconds() + 60)
     if not outcome:
         yield f"{start}-{stop} does not arrive"
-    length = residency.resident_bytes(file, start, stop - start)
-    trace.append(f"{host.machine.seconds() - START:8.3f} {start}-{stop}: {length} bytes are present")
-    if outcome == [None] and not length:
+        return
+    ((result, content),) = outcome
+    trace.append(f"{host.machine.seconds() - START:8.3f} {start}-{stop}: {len(content)} bytes are present")
+    if result is None and not content:
         yield f"{start}-{stop} has arrived, and nothing of it is present"
-    if os.pread(file.descriptor, length, start) != CONTENT[start : start + length]:
-        yield f"of {start}-{stop}, {length} bytes are present, and wrong"
+    if content != CONTENT[start : start + len(content)]:
+        yield f"of {start}-{stop}, {len(content)} bytes are present, and wrong"
