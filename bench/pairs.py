@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+AT_LEAST_AS_FAST = Target(at_least=1)
+NO_MORE_CPU = Target(at_most=1.1)
+
+
 def _do_nothing() -> None:
     pass
 
@@ -44,7 +48,13 @@ class Way:
         return time.monotonic() - started_at, _cpu_seconds() - cpu
 
 
-def compare(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
+def compare(
+    rounds: int,
+    own: Way,
+    peer: Way,
+    throughput_target: Target = AT_LEAST_AS_FAST,
+    cpu_target: Target = NO_MORE_CPU,
+) -> Iterator[Figure]:
     """Measure pairs, after a first one that does not count."""
     own.measure()
     peer.measure()
@@ -60,9 +70,9 @@ def compare(rounds: int, own: Way, peer: Way) -> Iterator[Figure]:
     for way, which in ((own, 0), (peer, 1)):
         yield Figure(way.name, "CPU time", "s", [pair[which][1] for pair in pairs])
     throughput = [theirs[0] / ours[0] for ours, theirs in pairs]
-    yield Figure(own.name, f"throughput ÷ {peer.name}", "", throughput, Target(at_least=1))
+    yield Figure(own.name, f"throughput ÷ {peer.name}", "", throughput, throughput_target)
     cpu = [ours[1] / theirs[1] for ours, theirs in pairs]
-    yield Figure(own.name, f"CPU time ÷ {peer.name}", "", cpu, Target(at_most=1.1))
+    yield Figure(own.name, f"CPU time ÷ {peer.name}", "", cpu, cpu_target)
 
 
 def run(*command: str | Path, environment: Mapping[str, str] | None = None) -> None:

@@ -32,6 +32,8 @@ from twisted.internet.process import Process
 from twisted.plugin import getPlugins
 
 import image_service
+from image_service.common.http.tls import client_context
+from image_service.server.assisted.tls import https_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -124,6 +126,8 @@ def main() -> None:
     for name in _OF_TWISTD:
         import_module(name)
     list(getPlugins(IServiceMaker))
+    client_context()  # whose authorities take 30 ms to load
+    https_policy()  # the same
     assert "twisted.internet.reactor" not in sys.modules, "children would share its epoll descriptor"
     gc.collect()
     gc.freeze()

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from pathlib import Path
 
 from image_service.core.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def client_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
+    """Return a context as `new_context` does, which others may have too: it must not be changed.
+
+    To load the system's authorities takes 30 ms; they are loaded again after they have changed.
+    """
+    if ca_file is None and not insecure:
+        return _system_context(system_state())
+    return new_context(ca_file, insecure=insecure)
+
+
+def system_state() -> tuple[object, ...]:
+    """Return what differs if the system's authorities, where OpenSSL looks for them, have changed."""
+    paths = ssl.get_default_verify_paths()
+    found = (path.stat() for path in map(Path, filter(None, (paths.cafile, paths.capath))))
+    return paths, *((status.st_ino, status.st_mtime_ns, status.st_size) for status in found)
+
+
+@lru_cache(maxsize=1)
+def _system_context(_state: tuple[object, ...]) -> ssl.SSLContext:
+    return new_context()
+
+
+def new_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
     """Return a context that trusts the system's authorities and those of a PEM file.
 
     The rules are those of Go, in all versions of Python:
@@ -29,7 +49,6 @@ def client_context(ca_file: Path | None = None, *, insecure: bool = False) -> ss
     Raises:
         ConfigurationError: `ca_file` cannot be read.
     """
-    # Loading the system's authorities takes longer than all the rest.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if insecure else ssl.create_default_context()
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

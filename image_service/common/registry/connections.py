@@ -11,7 +11,7 @@ import attrs
 
 from image_service.common.http.client import HttpClient
 from image_service.common.http.errors import HttpError, UntrustedCertificate
-from image_service.common.http.tls import client_context
+from image_service.common.http.tls import new_context
 from image_service.common.http.watch import RequestLimits
 from image_service.common.registry.counts import RegistryCounts
 from image_service.core.errors import ConfigurationError
@@ -181,7 +181,7 @@ def read_once(_: Sequence[Path], make: Callable[[], ssl.SSLContext]) -> Current[
 
 
 def _make_context(files: tuple[Path, ...], ca_file: Path | None, *, is_insecure: bool) -> ssl.SSLContext:
-    context = client_context(ca_file, insecure=is_insecure)
+    context = new_context(ca_file, insecure=is_insecure)
     for path in files:
         try:
             if path.suffix == ".crt":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,13 @@ from twisted.web.iweb import IPolicyForHTTPS
 from zope.interface import implementer
 
 from image_service.common.files.reloaded import Reloaded
+from image_service.common.http.tls import system_state
 from image_service.common.http.trust_root import TrustRoot
 from image_service.common.http.unverified_tls import UnverifiedTls
 from image_service.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from OpenSSL import SSL
     from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
@@ -47,7 +49,7 @@ def https_policy(ca_file: Path | None = None, *, insecure: bool = False) -> IPol
     """
     if insecure:
         return UnverifiedTls()
-    system = list(_system_certificates())
+    system = _system_certificates(system_state())
     if ca_file is None:
         return _trust(system)
     return _ReloadedPolicy(Reloaded([ca_file], lambda: _trust(system + _certificates_of(ca_file))))
@@ -74,8 +76,9 @@ def _certificates_of(file: Path) -> list[Certificate]:
     return certificates
 
 
-def _system_certificates() -> Iterator[Certificate]:
-    """Yield the authorities that OpenSSL trusts by default, or of ``SSL_CERT_FILE``, ``SSL_CERT_DIR``."""
+@lru_cache(maxsize=1)
+def _system_certificates(_state: tuple[object, ...]) -> list[Certificate]:
+    """Return the authorities that OpenSSL trusts by default, or of ``SSL_CERT_FILE``, ``SSL_CERT_DIR``."""
     paths = ssl.get_default_verify_paths()
     files = [Path(paths.cafile)] if paths.cafile else []  # both None where nothing is installed
     if paths.capath:
@@ -84,9 +87,11 @@ def _system_certificates() -> Iterator[Certificate]:
     for file in files:
         with suppress(OSError):
             distinct |= dict.fromkeys(_PEM.findall(file.read_bytes()))
+    found = []
     for text in distinct:
         with suppress(crypto.Error, ValueError):  # like OpenSSL: skip unusable certificates
-            yield Certificate.loadPEM(text)
+            found.append(Certificate.loadPEM(text))
+    return found
 
 
 @implementer(IPolicyForHTTPS)

@@ -56,7 +56,7 @@ SMALL_BUFFER = 4096
 def _certificate() -> tuple[ssl.SSLContext, ServerCertificate]:
     """Return the clients' context and the servers' certificate."""
     authority = trustme.CA()
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(context)
     with authority.issue_cert("localhost").private_key_and_cert_chain_pem.tempfile() as path:
         return context, ServerCertificate(Path(path), Path(path), Clock())

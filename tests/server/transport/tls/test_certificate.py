@@ -64,7 +64,7 @@ class Shown:
 
     async def connect(self, session: ssl.SSLSession | None = None) -> tuple[Client, int]:
         """Return a client with TLS, and the serial number of the server's certificate."""
-        context = ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.authority.configure_trust(context)
         client = self.server.connect(receive_buffer=SMALL_BUFFER)
         await self.server.secure(client, context, session)

@@ -58,11 +58,11 @@ def lines(events: list[LogEvent]) -> list[str]:
 
 
 def untrusting() -> ssl.SSLContext:
-    return ssl.create_default_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def untrusting_1_2() -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -266,7 +266,7 @@ async def test_plain_client_that_stays_is_closed(tls: Server) -> None:
 async def test_tls_client_in_tiny_segments_is_served(tls: Server) -> None:
     """The first segment decides, and may hold one byte."""
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     secured = context.wrap_bio(received, sent)
     client = tls.connect()
@@ -290,7 +290,7 @@ async def test_tls_client_in_tiny_segments_is_served(tls: Server) -> None:
 async def test_tls_on_the_port_of_plain_http_is_refused_at_once(plain: Server) -> None:
     client = plain.connect()
     with pytest.raises(ssl.SSLError):
-        await plain.secure(client, ssl.create_default_context())
+        await plain.secure(client, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     client.close()
     await plain.wait_until_closed()
     (line,) = plain.lines
