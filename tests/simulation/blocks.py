@@ -142,11 +142,13 @@ def run_blocks(directory: Path, seed: int, steps: Sequence[Step]) -> Outcome:
     for boot in count():
         host = Host(Machine(Events(chance), "host"))
         named = patch.object(block_cache, "read_boot_id", lambda name=f"boot {boot}": name)
-        with host.simulated_threads(), named, suppress(PowerFailure):
+        with ExitStack() as ended, host.simulated_threads(), named, suppress(PowerFailure):
             cache = BlockCache(directory, MOST_BYTES, host.machine)
             cache.start()
+            ended.callback(cache.close)
             disk.steps_left = chance.randrange(1, 60)
             file = cache.open(IDENTITY, source, check)
+            ended.callback(file.close)
             while left and not faults:
                 step = left.pop()
                 chance.seed(step.draws[0])
