@@ -178,6 +178,8 @@ class World:
         self.run_for(calm - self.events.now)
         while self.scenery.server.count_claims() and self.events.now < self.oracle.disturbed_until:
             self.run_for(1)
+            if self.oracle.faults:  # time does not pass any more
+                return
         self.run_for(TTL_SECONDS)  # what waited for a claim is asked now
         for replica in self.replicas:
             for client in self.clients:
