@@ -28,6 +28,8 @@ LATE_SECONDS = 30.0
 """For how long what is known is served while assisted-service has not answered; the product promises it."""
 ANSWER_SECONDS = 3.0
 """Within which a request is answered or refused."""
+CLAIM_SECONDS = 45.0
+"""After this the claims of an ended process have expired."""
 LEEWAY_SECONDS = 4.0
 """For all that takes a moment."""
 REFUSED_SECONDS = 5.0
@@ -195,6 +197,10 @@ class Oracle:
     def _bound(self, now: float) -> float:
         """Return for how long what assisted-service has said may be unknown."""
         bound = TTL_SECONDS + LATE_SECONDS + LEEWAY_SECONDS + self.longest_pause
+        if (
+            now < self.disturbed_until
+        ):  # after a pause, `LATE_SECONDS` begin with a question that such claims delay
+            bound += CLAIM_SECONDS
         is_well = all(_values(self.moods, now - bound - GRACE_SECONDS, now))
         return bound if is_well else bound + GRACE_SECONDS + LATE_SECONDS
 

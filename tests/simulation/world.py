@@ -14,7 +14,7 @@ from image_service.core.errors import Conflict, Forbidden, NotFound
 from tests.simulation.assisted import TIMEOUT_SECONDS, AssistedState, InfraEnvState, Mood, SimulatedAssisted
 from tests.simulation.client import CONTENT, SimulatedClient
 from tests.simulation.events import Events, Machine
-from tests.simulation.oracle import REFUSED_SECONDS, TTL_SECONDS, WINDOW_SECONDS, Oracle
+from tests.simulation.oracle import CLAIM_SECONDS, REFUSED_SECONDS, TTL_SECONDS, WINDOW_SECONDS, Oracle
 from tests.simulation.replica import ABORT_SECONDS, Connection, Link, Replica, ReplicaDatabase
 from tests.simulation.scenery import PADDING_BYTES, SimulatedCatalog
 
@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 INFRA_ENVS = ("a6c0ff12-3456-4789-8abc-def012345678", "b7d1ff12-3456-4789-8abc-def012345678")
 REFUSALS = (Forbidden, NotFound, Conflict)
-CLAIM_SECONDS = 45.0
-"""After this the claims of an ended process have expired."""
 HEARD_SECONDS = 8.0
 """After a fault of the database; by then each replica listens again, and has written what it could not."""
 MAX_AWAITED = 4
