@@ -197,9 +197,8 @@ class Oracle:
     def _bound(self, now: float) -> float:
         """Return for how long what assisted-service has said may be unknown."""
         bound = TTL_SECONDS + LATE_SECONDS + LEEWAY_SECONDS + self.longest_pause
-        if (
-            now < self.disturbed_until
-        ):  # after a pause, `LATE_SECONDS` begin with a question that such claims delay
+        # After a pause, `LATE_SECONDS` begin with the next question, which a claim may delay.
+        if now < self.disturbed_until:
             bound += CLAIM_SECONDS
         is_well = all(_values(self.moods, now - bound - GRACE_SECONDS, now))
         return bound if is_well else bound + GRACE_SECONDS + LATE_SECONDS
