@@ -8,7 +8,13 @@ import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
@@ -348,5 +354,6 @@ class Comparison(RuleBasedStateMachine):
         self.setting.end_all()
 
 
-TestComparison = Comparison.TestCase
-TestComparison.settings = settings(stateful_step_count=40)
+@pytest.mark.hypothesis
+def test_any_calls_are_as_in_the_comparison() -> None:
+    run_state_machine_as_test(Comparison, settings=settings(stateful_step_count=40))

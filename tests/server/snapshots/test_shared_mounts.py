@@ -10,7 +10,7 @@ import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from twisted.internet.defer import Deferred
 
 from image_service.common.concurrency.coordination import SIZE_BYTES, SharedMemoryCoordination
@@ -493,5 +493,6 @@ class Mounting(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-Mounting.TestCase.settings = settings(stateful_step_count=40)
-TestMounting = Mounting.TestCase
+@pytest.mark.hypothesis
+def test_any_mounts_are_as_in_the_model() -> None:
+    run_state_machine_as_test(Mounting, settings=settings(stateful_step_count=40))

@@ -11,7 +11,7 @@ import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -422,5 +422,6 @@ class Processes(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-Processes.TestCase.settings = settings(stateful_step_count=40, deadline=None)
-TestProcesses = Processes.TestCase
+@pytest.mark.hypothesis
+def test_any_use_by_processes_is_as_in_the_model() -> None:
+    run_state_machine_as_test(Processes, settings=settings(stateful_step_count=40))
