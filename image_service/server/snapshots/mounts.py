@@ -293,8 +293,11 @@ class Mounts:
                 if mount.version.snapshot is not None and not mount.version.snapshot.is_ended
             ]
         )
-        for mount in () if is_saved else mounts:
-            _save_later(mount)
+        for mount in mounts:
+            if not is_saved:
+                _save_later(mount)
+            elif mount.reader_counter == _UNKNOWN:  # of its start, other processes learn only now
+                self._coordination.bump(mount.reader)
         return is_saved
 
     async def _save_start(
@@ -308,14 +311,18 @@ class Mounts:
 
         async def confirm() -> bool:
             reader_counter = self._coordination.bump(reader_key)
-            stored = None
+            stored, is_known = None, False
             with suppress(Unavailable):
                 stored = await self._stored.find(reader_key)  # a later writer bumps it later
-            if stored is not None and not is_of(stored, version):
-                return False
-            # What was not saved may lose to what another process has saved meanwhile, and is read again.
-            self._adopt(reader, reader_key, version, reader_counter if is_saved else _UNKNOWN, now)
-            return True
+                is_known = is_saved
+            is_version = stored is None or is_of(stored, version)
+            if is_version:
+                self._adopt(reader, reader_key, version, reader_counter, now)
+            mount = self.cache.peek(reader.key)
+            if not is_known and mount is not None:
+                # It may lose to what another process has saved, before or meanwhile, and is read again.
+                mount.reader_counter = _UNKNOWN
+            return is_version
 
         is_version = await self._coordination.run_if_shared(confirm)
         mount = self.cache.peek(reader.key)
