@@ -1,6 +1,7 @@
 """What a power failure leaves of the snapshots in SQLite: all up to some write, and each of them whole.
 
-In a checkpoint it leaves the WAL, and some pages of the database file; what was synced is never lost.
+A power failure during a checkpoint keeps the WAL and loses some pages of the database file. The snapshots
+that SQLite synced before are still there.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def has_unusable(directory: Path) -> bool:
 
 
 def checkpoint(directory: Path) -> None:
-    """Have SQLite write what is in the WAL to the database file, and keep the WAL."""
+    """Have SQLite copy the pages of the WAL to the database file; the WAL stays."""
     (path,) = (path for path in directory.iterdir() if (directory / f"{path.name}-wal").exists())
     with closing(sqlite3.connect(path)) as connection:
         ((is_busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")

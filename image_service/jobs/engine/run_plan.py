@@ -180,7 +180,7 @@ class RunPlan:
     async def _record(self, action: str, *arguments: object) -> None:
         """Have this process change rows; repeat that while the database does not answer.
 
-        It is not an activity on the queue, which would cost the engine as much as the rest of an ISO's plan.
+        This is a local activity, because one on the queue costs the engine more CPU time (decision 32).
         """
         await workflow.execute_local_activity(
             action,

@@ -296,7 +296,7 @@ class Mounts:
         for mount in mounts:
             if not is_saved:
                 _save_later(mount)
-            elif mount.reader_counter == _UNKNOWN:  # of its start, other processes learn only now
+            elif mount.reader_counter == _UNKNOWN:  # other processes learn of its start only now
                 self._coordination.bump(mount.reader)
         return is_saved
 
@@ -320,7 +320,7 @@ class Mounts:
                 self._adopt(reader, reader_key, version, reader_counter, now)
             mount = self.cache.peek(reader.key)
             if not is_known and mount is not None:
-                # It may lose to what another process has saved, before or meanwhile, and is read again.
+                # Another process may have saved another mount, which wins: the next request reads the row.
                 mount.reader_counter = _UNKNOWN
             return is_version
 

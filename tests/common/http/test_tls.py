@@ -127,6 +127,20 @@ def test_rules_are_the_same_on_every_python() -> None:
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
+def test_system_authorities_are_loaded_once_and_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "authorities.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    trustme.CA().cert_pem.write_to_path(file)
+    first = client_context()
+    assert client_context() is first
+    assert len(first.get_ca_certs()) == 1
+    trustme.CA().cert_pem.write_to_path(file, append=True)
+    assert len(client_context().get_ca_certs()) == 2
+    assert client_context(file) is not client_context(file)
+
+
 def test_unreadable_authorities_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no\.pem cannot be read: No such file"):
         client_context(tmp_path / "no.pem")
