@@ -101,6 +101,13 @@ MUTATIONS = (
         "            mount.saved_at = now\n",
     ),
     Mutation(
+        "a mount that was not stored is taken for stored",
+        "dropped check",
+        "server.snapshots.mounts",
+        "            if not is_known and mount is not None:\n",
+        "            if not is_version and mount is not None:\n",
+    ),
+    Mutation(
         "what others serve a reader is not heard",
         "dropped check",
         "server.snapshots.mounts",

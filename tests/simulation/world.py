@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +20,7 @@ from tests.simulation.replica import ABORT_SECONDS, Connection, Link, Replica, R
 from tests.simulation.scenery import PADDING_BYTES, SimulatedCatalog
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
     from tests.simulation.client import Asked, Reply
@@ -485,6 +486,34 @@ class World:
             await client.send(first, client.ask_range(start, start + 500))
         await client.send(second, client.ask_whole())
         await client.send(first, client.ask_range(start, start + 500))
+
+    def begin_unsaved(self, which: float, where: float, how: float, seconds: float, start: float) -> None:
+        """A client begins a new version at a replica that cannot store that, and goes on at another."""
+        client, number = _pick(self.clients, which), int(where * len(self.replicas))
+        first, second = self.replicas[number], self.replicas[number - 1]
+        disturb = partial(self._disturb, [first], how, seconds / 4)
+        self.spawn(self._begin_unsaved(client, first, second, disturb, int(start * PADDING_BYTES) + 66000))
+
+    async def _begin_unsaved(
+        self,
+        client: SimulatedClient,
+        first: Replica,
+        second: Replica,
+        disturb: Callable[[], None],
+        start: int,
+    ) -> None:
+        await client.send(second, client.ask_range(0, 34816))
+        infra_env = self.assisted.infra_envs[client.infra_env]
+        infra_env.text += 1
+        self._record(infra_env)
+        await deferLater(self.machine, TTL_SECONDS)
+        disturb()
+        await client.send(first, client.ask_whole())
+        while self.events.now <= self.oracle.unheard_until:
+            await client.send(second, client.ask_range(start, start + 500))
+            await deferLater(self.machine, 1.6 * self.chance.random())
+        for replica in (first, second) * 3:
+            await client.send(replica, client.ask_range(start, start + 500))
 
     def wait(self, seconds: float, *_: float) -> None:
         """Nothing happens for a while."""
