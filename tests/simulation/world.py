@@ -31,8 +31,11 @@ T = TypeVar("T")
 
 INFRA_ENVS = ("a6c0ff12-3456-4789-8abc-def012345678", "b7d1ff12-3456-4789-8abc-def012345678")
 REFUSALS = (Forbidden, NotFound, Conflict)
-HEARD_SECONDS = 8.0
-"""After a fault of the database; by then each replica listens again, and has written what it could not."""
+HEARD_SECONDS = 12.0
+"""After a fault of the database; by then each replica listens again, and has written what it could not.
+
+The circuit breaker's pause, the period in which mounts are stored, 5 s each, a poll, and some leeway.
+"""
 MAX_AWAITED = 4
 """Of the ranges of `World.stream`: a validation, the storing of the mount, and what others change."""
 
