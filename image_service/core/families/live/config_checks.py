@@ -66,9 +66,9 @@ def check_autoinstall(config: bytes) -> None:
     value = values.get(f"{prefix}version")
     if value is None:
         raise ConfigInvalid(f"the autoinstall configuration has no key {prefix}version")
-    is_tagged = isinstance(value, yaml.AliasEvent) or value.tag is not None
     is_one = isinstance(value, yaml.ScalarEvent) and value.implicit[0] and _ONE.fullmatch(value.value)
-    if not (is_tagged or is_one):
+    is_plain = isinstance(value, yaml.ScalarEvent | yaml.CollectionStartEvent) and value.tag is None
+    if is_plain and not is_one:
         place = _place(value.start_mark)
         raise ConfigInvalid(f"{prefix}version of the autoinstall configuration is not the number 1{place}")
 
