@@ -36,6 +36,7 @@ _WITHOUT_END = frozenset({"include", "ksappend"})
 _ANSWER_TABLES = ("global", "network", "disk-setup")
 _EULA = re.compile(r"^\s*(?:vm)?accepteula\b", re.MULTILINE)
 _QUOTED = re.compile(r"'[^']{2,}'|\"[^\"]{2,}\"|\('.*?\)")
+_ONE = re.compile(r"\+?(?:0x|0b)?[0_]*1_*(?:\.0*)?")  # as YAML 1.1 writes the number
 _TAR_MARK, _TAR_MARK_AT, _BLOCK = b"ustar", 257, 512
 
 
@@ -52,14 +53,24 @@ def check_user_data(config: bytes) -> None:
 
 def check_yaml(config: bytes) -> None:
     """Refuse what is not YAML, or whose documents are not mappings."""
-    list(_top_keys(config))
+    for _ in _values(config):
+        pass
 
 
 def check_autoinstall(config: bytes) -> None:
-    """Refuse YAML without the version that subiquity requires."""
-    keys = set(_top_keys(config))
-    if keys.isdisjoint({"autoinstall", "version"}):
-        raise ConfigInvalid("the autoinstall configuration has neither the key autoinstall nor version")
+    """Refuse YAML without subiquity's ``version: 1``, under the key ``autoinstall`` if that is there."""
+    values = dict(_values(config))
+    prefix = "autoinstall." if "autoinstall" in values else ""
+    if isinstance(values.get("autoinstall"), yaml.AliasEvent) or f"{prefix}<<" in values:
+        return  # the version may be elsewhere in the file
+    value = values.get(f"{prefix}version")
+    if value is None:
+        raise ConfigInvalid(f"the autoinstall configuration has no key {prefix}version")
+    is_one = isinstance(value, yaml.ScalarEvent) and value.implicit[0] and _ONE.fullmatch(value.value)
+    is_plain = isinstance(value, yaml.ScalarEvent | yaml.CollectionStartEvent) and value.tag is None
+    if is_plain and not is_one:
+        place = _place(value.start_mark)
+        raise ConfigInvalid(f"{prefix}version of the autoinstall configuration is not the number 1{place}")
 
 
 def check_answer_file(config: bytes) -> None:
@@ -158,19 +169,33 @@ def check_any_ignition(config: bytes) -> None:
     raise ConfigInvalid(f"the Ignition config of {len(config)} bytes is not a JSON object")
 
 
-def _top_keys(config: bytes) -> Iterator[str]:
-    """Yield the keys of each document, which must be a mapping."""
-    depth, is_key = 0, True
+def _values(config: bytes) -> Iterator[tuple[str, yaml.NodeEvent]]:
+    """Yield the path and the first event of each value in a document, and in mappings in it.
+
+    Each document must be a mapping.
+    """
+    opened: list[str | None] = []  # the prefix of paths in each open collection; None: none of its paths is
+    keys: list[str | None] = []  # the key whose value is next in each of them; None: a key is next
     try:
         for event in yaml.parse(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            is_node, is_mapping = isinstance(event, yaml.NodeEvent), isinstance(event, yaml.MappingStartEvent)
-            if depth == 0 and is_node and not is_mapping:
-                raise ConfigInvalid(f"the config is not a mapping of keys{_place(event.start_mark)}")
-            if depth == 1 and is_node:
-                if is_key and isinstance(event, yaml.ScalarEvent):
-                    yield event.value
-                is_key = not is_key
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            path = None
+            if isinstance(event, yaml.CollectionEndEvent):
+                opened.pop()
+                keys.pop()
+            elif isinstance(event, yaml.NodeEvent) and not opened:
+                if not isinstance(event, yaml.MappingStartEvent):
+                    raise ConfigInvalid(f"the config is not a mapping of keys{_place(event.start_mark)}")
+                path = ""
+            elif isinstance(event, yaml.NodeEvent) and opened[-1] is not None:
+                if keys[-1] is None:
+                    keys[-1] = event.value if isinstance(event, yaml.ScalarEvent) else ""
+                else:
+                    path, keys[-1] = opened[-1] + keys[-1], None
+                    yield path, event
+            if isinstance(event, yaml.CollectionStartEvent):
+                is_read = path is not None and isinstance(event, yaml.MappingStartEvent) and len(opened) <= 1
+                opened.append((f"{path}." if path else "") if is_read else None)
+                keys.append(None)
     except yaml.MarkedYAMLError as error:
         problem = _QUOTED.sub("…", error.problem or "it is damaged")
         raise ConfigInvalid(f"the config is not YAML: {problem}{_place(error.problem_mark)}") from None

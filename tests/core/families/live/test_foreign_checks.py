@@ -53,16 +53,25 @@ def read_kickstart(config: str) -> None:
 
 
 def test_configs_of_subiquitys_schema_are_accepted() -> None:
-    directory = sources("SUBIQUITY", "subiquity")
-    schema = json.loads((directory / "autoinstall-schema.json").read_text())
-    accepted = 0
-    for file in sorted(directory.glob("examples/autoinstall/*.yaml")):
-        parsed = yaml.safe_load(file.read_text())
-        if jsonschema.Draft7Validator(schema).is_valid(parsed.get("autoinstall", parsed)):
-            assert is_accepted("ubuntu", file.read_bytes()), file
-            accepted += 1
-    assert accepted
-    assert not jsonschema.Draft7Validator(schema).is_valid({"identity": {}}), "version is required"
+    files = sorted(sources("SUBIQUITY", "subiquity").glob("examples/autoinstall/*.yaml"))
+    valid = [file for file in files if is_of_subiquitys_schema(file.read_text())]
+    assert valid
+    assert [file for file in valid if not is_accepted("ubuntu", file.read_bytes())] == []
+    assert [config for config in VALID["ubuntu"] if not is_of_subiquitys_schema(config)] == []
+
+
+@pytest.mark.parametrize("config", [config for name, config, _ in INVALID if name == "ubuntu"])
+def test_subiquitys_schema_refuses_what_we_refuse(config: str) -> None:
+    assert not is_of_subiquitys_schema(config)
+
+
+def is_of_subiquitys_schema(config: str) -> bool:
+    schema = json.loads((sources("SUBIQUITY", "subiquity") / "autoinstall-schema.json").read_text())
+    try:
+        parsed = yaml.safe_load(config)
+    except yaml.YAMLError:
+        return False
+    return jsonschema.Draft7Validator(schema).is_valid(parsed.get("autoinstall", parsed))
 
 
 def test_answer_files_of_the_installer_of_proxmox_are_accepted() -> None:
