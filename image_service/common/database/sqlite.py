@@ -239,6 +239,8 @@ def _run(engine: Engine, work: Callable[[Connection], T]) -> T:
 
 
 def _configure(connection: sqlite3.Connection, _: object) -> None:
+    # A text that is not UTF-8 is a damaged value of one row, and not a damaged file.
+    connection.text_factory = lambda text: text.decode(errors="replace")
     ((pages,),) = connection.execute("PRAGMA page_count")
     for pragma in _CONNECTION_PRAGMAS if pages else _FILE_PRAGMAS + _CONNECTION_PRAGMAS:
         connection.execute(f"PRAGMA {pragma}").close()

@@ -47,9 +47,12 @@ class Instant(sa.TypeDecorator[datetime]):
         return None if value is None else value.timestamp()
 
     def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
-        """Return a datetime in UTC."""
+        """Return a datetime in UTC; 1970 for what is not a time, so that it hides no other row."""
         del dialect
-        return None if value is None else datetime.fromtimestamp(value, UTC)
+        try:
+            return None if value is None else datetime.fromtimestamp(value, UTC)
+        except (OSError, OverflowError, TypeError, ValueError):
+            return datetime.fromtimestamp(0, UTC)
 
 
 TENANTS = sa.Table(
