@@ -357,7 +357,7 @@ def check_damaged(rows: Rows, column: str, value: str) -> None:
     damaged, jobs = rows.add()
     other, _ = rows.add()
     table, damaged_id = (JOBS, jobs["customize"]) if column == "state" else (COMPOSES, damaged.id)
-    values = {column: sa.literal_column(value)}
+    values: dict[str, Any] = {column: sa.literal_column(value)}
     write(rows, sa.update(table).where(table.c.id == damaged_id).values(values))
     found, total = rows.composes.find_page(ComposeFilter(), limit=9)
     assert ({compose.id for compose in found}, total) == ({damaged.id, other.id}, 2)
