@@ -147,8 +147,28 @@ def _shown(row: sa.RowMapping) -> dict[str, Any]:
 
 
 def to_image(row: sa.RowMapping) -> CatalogImage:
-    """Return the catalog image of a row with `IMAGE_COLUMNS`."""
-    return CatalogImage(**{**row, "artifact": Artifact(**row["artifact"])})
+    """Return the catalog image of a row with `IMAGE_COLUMNS`; see `to_summary`.
+
+    The artifact of one that cannot be read has no tag, so that nothing uses it.
+    """
+    try:
+        _check_texts(
+            row, "id", "tenant", "name", "architecture", "format", "source", "description", "platform"
+        )
+        return CatalogImage(**{**row, "artifact": Artifact(**row["artifact"])})
+    except DAMAGE:
+        return CatalogImage(
+            id=str(row["id"]),
+            tenant=str(row["tenant"]),
+            name="",
+            architecture="",
+            format="",
+            virtual_size=0,
+            artifact=Artifact("", 0, "", ""),
+            source=str(row["source"]),
+            created_at=row["created_at"],
+            description=_UNREADABLE,
+        )
 
 
 def to_task(row: sa.RowMapping) -> ConversionTask:

@@ -76,7 +76,7 @@ async def test_link_is_found_by_the_digest_of_its_code(links: LinkRepository) ->
 )
 @ensure_deferred
 async def test_value_of_a_wrong_type_hides_no_other_link(
-    snapshots: SqlRepository, links: LinkRepository, column: str, value: str, read: object
+    snapshots: SqlRepository, links: LinkRepository, column: str, value: str, read: Any
 ) -> None:
     other = attrs.evolve(LINK, id="other", digest=b"e" * 32)
     await links.add(LINK, None)
