@@ -222,7 +222,9 @@ def open_database(url: str | None, data_dir: Path, secrets: Sequence[bytes] = ()
     migrations = {1: partial(_migrate_from_1, RowCipher(secrets))}
     if url is None:
         path = data_dir / DATABASE_FILE
-        return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
+        return SqliteDatabase(
+            path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS, keeps_damaged_text=True
+        )
     return PostgresqlDatabase(url, TABLES, _VERSION, migrations, version_table="image_service_jobs_version")
 
 
