@@ -84,7 +84,7 @@ class SqliteDatabase:
         keeps_damaged_text: True: text that is not UTF-8 damages its row alone, and not the file.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the file, its tables, and what differs between databases
         self,
         path: Path,
         tables: MetaData,
