@@ -81,9 +81,10 @@ class SqliteDatabase:
         migrations: each brings the tables from a version to the next; a file of another earlier version is
             replaced.
         busy_seconds: that one writer waits for another, of this process or of another.
+        keeps_damaged_text: True: text that is not UTF-8 damages its row alone, and not the file.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the file, its tables, and what differs between databases
         self,
         path: Path,
         tables: MetaData,
@@ -91,6 +92,7 @@ class SqliteDatabase:
         migrations: Mapping[int, Callable[[Connection], None]] = MappingProxyType({}),
         *,
         busy_seconds: float = BUSY_SECONDS,
+        keeps_damaged_text: bool = False,
     ) -> None:
         self._path = path
         self._wal = f"{path}-wal"
@@ -98,6 +100,7 @@ class SqliteDatabase:
         self._version = version
         self._migrations = migrations
         self._busy_seconds = busy_seconds
+        self._keeps_damaged_text = keeps_damaged_text
         self._opened: _Opened | None = None
         self._is_closed = False
 
@@ -171,6 +174,8 @@ class SqliteDatabase:
         options = {"timeout": self._busy_seconds, "cached_statements": 0}
         engine = create_engine(url, connect_args=options)
         event.listen(engine, "connect", _configure)
+        if self._keeps_damaged_text:
+            event.listen(engine, "connect", _replace_damaged_text)
         try:
             _run(engine, self._prepare)
         except BaseException:
@@ -242,6 +247,10 @@ def _configure(connection: sqlite3.Connection, _: object) -> None:
     ((pages,),) = connection.execute("PRAGMA page_count")
     for pragma in _CONNECTION_PRAGMAS if pages else _FILE_PRAGMAS + _CONNECTION_PRAGMAS:
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _replace_damaged_text(connection: sqlite3.Connection, _: object) -> None:
+    connection.text_factory = lambda text: text.decode(errors="replace")
 
 
 def _code(error: DBAPIError) -> int:

@@ -28,6 +28,7 @@ from image_service.jobs.database.statements import (
 from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
 from image_service.jobs.database.values import (
     COMPOSE_COLUMNS,
+    DAMAGE,
     SUMMARY_COLUMNS,
     row_of,
     to_compose,
@@ -155,7 +156,7 @@ class ComposeRepository:
             return None
         try:
             compose = to_compose(row)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except DAMAGE:
             raise RowNotAuthentic(f"the plan of {compose_id} is not one: changed in the database") from None
         self._cipher.check_plan(compose)
         if compose.image is not None:

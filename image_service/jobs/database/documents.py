@@ -21,9 +21,12 @@ class Document(sa.TypeDecorator[object]):
         return None if value is None else json.dumps(value, default=_jsonable)
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> object:
-        """Return the value of the JSON."""
+        """Return the value of the JSON; what is not JSON as it is, for the reader of its row to refuse."""
         del dialect
-        return None if value is None else json.loads(value)
+        try:
+            return None if value is None else json.loads(value)
+        except (RecursionError, TypeError, ValueError):
+            return value
 
 
 def canonical_json(value: object) -> bytes:

@@ -47,9 +47,12 @@ class Instant(sa.TypeDecorator[datetime]):
         return None if value is None else value.timestamp()
 
     def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
-        """Return a datetime in UTC."""
+        """Return a datetime in UTC; 1970 for what is not a time, so that it hides no other row."""
         del dialect
-        return None if value is None else datetime.fromtimestamp(value, UTC)
+        try:
+            return None if value is None else datetime.fromtimestamp(value, UTC)
+        except (OSError, OverflowError, TypeError, ValueError):
+            return datetime.fromtimestamp(0, UTC)
 
 
 TENANTS = sa.Table(
@@ -219,7 +222,9 @@ def open_database(url: str | None, data_dir: Path, secrets: Sequence[bytes] = ()
     migrations = {1: partial(_migrate_from_1, RowCipher(secrets))}
     if url is None:
         path = data_dir / DATABASE_FILE
-        return SqliteDatabase(path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS)
+        return SqliteDatabase(
+            path, TABLES, _VERSION, migrations, busy_seconds=_BUSY_SECONDS, keeps_damaged_text=True
+        )
     return PostgresqlDatabase(url, TABLES, _VERSION, migrations, version_table="image_service_jobs_version")
 
 

@@ -18,6 +18,7 @@ from image_service.jobs.model import (
     ImageType,
     Job,
     JobError,
+    JobErrorId,
     JobProgress,
     JobState,
     JobSummary,
@@ -29,6 +30,8 @@ from image_service.jobs.model import (
 from image_service.jobs.task_model import ConversionTask, TaskKind
 
 if TYPE_CHECKING:
+    from enum import StrEnum
+
     import sqlalchemy as sa
 
     from image_service.jobs.model import Json
@@ -38,6 +41,10 @@ COMPOSE_COLUMNS = [COMPOSES.c[field.name] for field in attrs.fields(Compose)]
 JOB_SUMMARY_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(JobSummary)]
 JOB_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(Job)]
 IMAGE_COLUMNS = [IMAGES.c[field.name] for field in attrs.fields(CatalogImage)]
+DAMAGE = (AttributeError, KeyError, TypeError, ValueError)
+"""What values of another form than the service's raise."""
+_UNREADABLE = "the row in the database is not as the service has written it"
+_UNREADABLE_UPLOADS = (UploadResult(UploadTarget("local"), "failure"),)
 TASK_COLUMNS = [TASKS.c[field.name] for field in attrs.fields(ConversionTask)]
 
 
@@ -53,8 +60,37 @@ def to_compose(row: sa.RowMapping) -> Compose:
 
 
 def to_summary(row: sa.RowMapping) -> ComposeSummary:
-    """Return the summary of a row with `SUMMARY_COLUMNS`."""
-    return ComposeSummary(**{**row, **_listed(row)})
+    """Return the summary of a row with `SUMMARY_COLUMNS`; what cannot be read of it hides no other row."""
+    try:
+        _check_texts(row, "id", "tenant", "distribution", "architecture")
+        summary = ComposeSummary(**{**row, **_listed(row)})
+        if summary.origin is ComposeOrigin.COMPOSER and not summary.uploads:
+            raise ValueError(_UNREADABLE)
+        return summary  # noqa: TRY300 - it is right
+    except DAMAGE:
+        return ComposeSummary(
+            id=str(row["id"]),
+            tenant=str(row["tenant"]),
+            distribution="",
+            architecture="",
+            image_type=None,
+            state=ComposeState(_known(ComposeState, row["state"], ComposeState.FAILURE)),
+            created_at=row["created_at"],
+            finished_at=row["finished_at"],
+            error=JobError(JobErrorId.BUILD_FAILED, f"{_UNREADABLE}: delete the compose"),
+            uploads=_UNREADABLE_UPLOADS,
+            origin=ComposeOrigin(_known(ComposeOrigin, row["origin"], ComposeOrigin.COMPOSER)),
+        )
+
+
+def _check_texts(row: sa.RowMapping, *names: str) -> None:
+    """Raise TypeError if a column is not text: SQLite stores any value in any column."""
+    if not all(isinstance(row[name], str) for name in names):
+        raise TypeError(_UNREADABLE)
+
+
+def _known(kind: type[StrEnum], value: object, otherwise: StrEnum) -> StrEnum:
+    return next((member for member in kind if member == value), otherwise)
 
 
 def _listed(row: sa.RowMapping) -> dict[str, Any]:
@@ -68,10 +104,15 @@ def _listed(row: sa.RowMapping) -> dict[str, Any]:
 
 
 def to_uploads(documents: list[Any]) -> tuple[UploadResult, ...]:
-    """Return the uploads of a compose."""
-    return tuple(
-        UploadResult(**{**document, "target": UploadTarget(**document["target"])}) for document in documents
-    )
+    """Return the uploads of a compose; one that has failed, if they cannot be read."""
+    try:
+        uploads = [
+            UploadResult(**{**document, "target": UploadTarget(**document["target"])})
+            for document in documents
+        ]
+    except DAMAGE:
+        return _UNREADABLE_UPLOADS
+    return tuple(uploads)
 
 
 def to_job(row: sa.RowMapping) -> Job:
@@ -81,8 +122,19 @@ def to_job(row: sa.RowMapping) -> Job:
 
 
 def to_job_summary(row: sa.RowMapping) -> JobSummary:
-    """Return the summary of a row with `JOB_SUMMARY_COLUMNS`."""
-    return JobSummary(**{**row, **_shown(row)})
+    """Return the summary of a row with `JOB_SUMMARY_COLUMNS`; see `to_summary`."""
+    try:
+        _check_texts(row, "id", "step", "worker")
+        return JobSummary(**{**row, **_shown(row)})
+    except DAMAGE:
+        return JobSummary(
+            id=str(row["id"]),
+            compose_id=row["compose_id"],
+            step="",
+            type=JobType(_known(JobType, row["type"], JobType.CUSTOMIZE)),
+            state=JobState(_known(JobState, row["state"], JobState.FAILED)),
+            error=JobError(JobErrorId.BUILD_FAILED, _UNREADABLE),
+        )
 
 
 def _shown(row: sa.RowMapping) -> dict[str, Any]:
@@ -95,8 +147,28 @@ def _shown(row: sa.RowMapping) -> dict[str, Any]:
 
 
 def to_image(row: sa.RowMapping) -> CatalogImage:
-    """Return the catalog image of a row with `IMAGE_COLUMNS`."""
-    return CatalogImage(**{**row, "artifact": Artifact(**row["artifact"])})
+    """Return the catalog image of a row with `IMAGE_COLUMNS`; see `to_summary`.
+
+    The artifact of one that cannot be read has no tag, so that nothing uses it.
+    """
+    try:
+        _check_texts(
+            row, "id", "tenant", "name", "architecture", "format", "source", "description", "platform"
+        )
+        return CatalogImage(**{**row, "artifact": Artifact(**row["artifact"])})
+    except DAMAGE:
+        return CatalogImage(
+            id=str(row["id"]),
+            tenant=str(row["tenant"]),
+            name="",
+            architecture="",
+            format="",
+            virtual_size=0,
+            artifact=Artifact("", 0, "", ""),
+            source=str(row["source"]),
+            created_at=row["created_at"],
+            description=_UNREADABLE,
+        )
 
 
 def to_task(row: sa.RowMapping) -> ConversionTask:

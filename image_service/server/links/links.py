@@ -221,10 +221,12 @@ class Links:
         return bodies
 
     def _describe(self, link: StoredLink) -> LinkBody:
-        try:
-            return LinkBody(**json.loads(self._cipher().unseal(link.digest, 0, link.description)))
-        except (SnapshotUnreadable, TypeError, ValueError):
-            return LinkBody.of_unreadable(link.id, format_epoch(link.expires_at))
+        """Return the description of a link, if it is of its row: a revocation ends the row of an id."""
+        with suppress(AttributeError, SnapshotUnreadable, TypeError, ValueError):
+            described = LinkBody(**json.loads(self._cipher().unseal(link.digest, 0, link.description)))
+            if described.id == link.id:
+                return described
+        return LinkBody.of_unreadable(link.id, format_epoch(link.expires_at))
 
     async def revoke(self, link_id: str) -> None:
         """End a link at once, in all processes; raises NotFound if there is none of this id."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import attrs
 import sqlalchemy as sa
@@ -68,7 +68,7 @@ class LinkRepository:
         """Return the link of a code's digest; None: there never was one, or it has ended long ago."""
         query = sa.select(*_COLUMNS).where(LINKS.c.digest == digest)
         row = await _required(self._transactions.read(lambda it: it.execute(query).first()))
-        return None if row is None else StoredLink(*row)
+        return None if row is None else _to_link(*row)
 
     async def list_usable(self, now: float) -> Sequence[StoredLink]:
         """Return the links that have neither expired nor been revoked, the next to expire first."""
@@ -78,7 +78,7 @@ class LinkRepository:
             .order_by(LINKS.c.expires_at, LINKS.c.id)
         )
         rows = await _required(self._transactions.read(lambda it: it.execute(query).all()))
-        return [StoredLink(*row) for row in rows]
+        return [_to_link(*row) for row in rows]
 
     async def end(self, link_id: str) -> bytes | None:
         """Erase the target of a link; return the digest of its code, None: no usable link has this id."""
@@ -102,6 +102,22 @@ class LinkRepository:
         await _required(self._transactions.write(work))
 
 
+def _to_link(
+    link_id: object, digest: bytes, description: object, sealed: object, expires_at: object
+) -> StoredLink:
+    """Return the link of a row; SQLite stores any value in any column, and a wrong one opens nothing."""
+    is_time = isinstance(expires_at, int | float) and 0 <= expires_at < _MAX_TIME
+    return StoredLink(
+        str(link_id),
+        digest,
+        description if isinstance(description, bytes) else b"",
+        sealed if sealed is None or isinstance(sealed, bytes) else b"",
+        float(cast("float", expires_at)) if is_time else 0.0,
+    )
+
+
+_MAX_TIME = 2**37
+"""Seconds since 1970, of a year of four digits."""
 _ERASED = {"sealed": None, "key": None, "generation": None}
 
 

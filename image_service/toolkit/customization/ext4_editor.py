@@ -112,7 +112,7 @@ class Ext4Editor:
         for number, edit in enumerate(edits):
             if isinstance(edit, ChangedFile):
                 continue
-            name = f'"/{edit.path}"'
+            name = '"/{}"'.format(edit.path.replace('"', '""'))  # a quote is doubled for debugfs
             if isinstance(edit, NewDirectory):
                 yield f"mkdir {name}"
                 yield f"set_inode_field {name} mode 0{0o040000 | edit.mode:o}"

@@ -346,6 +346,28 @@ def test_changed_plan_is_refused_and_can_be_deleted(rows: Rows, change: str) -> 
     assert rows.composes.delete(changed.id)
 
 
+@pytest.mark.parametrize("column", ["error", "uploads", "image_type", "state", "created_at"])
+@pytest.mark.parametrize("value", ["'x'", "'[7]'", "x'00ff'", "cast(x'ff80' as text)"])
+def test_compose_that_cannot_be_read_hides_no_other(tmp_path: Path, column: str, value: str) -> None:
+    with closing(open_database(None, tmp_path)) as database:  # PostgreSQL refuses most of these values
+        check_damaged(Rows(database), column, value)
+
+
+def check_damaged(rows: Rows, column: str, value: str) -> None:
+    damaged, jobs = rows.add()
+    other, _ = rows.add()
+    table, damaged_id = (JOBS, jobs["customize"]) if column == "state" else (COMPOSES, damaged.id)
+    values: dict[str, Any] = {column: sa.literal_column(value)}
+    write(rows, sa.update(table).where(table.c.id == damaged_id).values(values))
+    found, total = rows.composes.find_page(ComposeFilter(), limit=9)
+    assert ({compose.id for compose in found}, total) == ({damaged.id, other.id}, 2)
+    summaries = rows.jobs.summarize([damaged.id, other.id])
+    assert [len(jobs) for jobs in summaries.values()] == [2, 2]
+    assert rows.composes.find(other.id) == other
+    assert rows.composes.finish(damaged.id, ComposeState.CANCELLED)
+    assert rows.composes.delete(damaged.id)
+
+
 def test_image_of_another_compose_is_refused(rows: Rows) -> None:
     victim, jobs = rows.add()
     image = make_artifact(jobs["convert"], name="disk.vmdk")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import attrs
@@ -11,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from image_service.core.errors import RowNotAuthentic, Unavailable
-from image_service.jobs.database.tables import IMAGES
+from image_service.jobs.database.tables import IMAGES, open_database
 from image_service.jobs.database.workers import WorkerRepository
-from tests.jobs.database.composing import NOW, make_image
+from tests.jobs.database.composing import NOW, Rows, make_image
 
 if TYPE_CHECKING:
-    from tests.jobs.database.composing import Rows
+    from pathlib import Path
 
 
 def test_image_is_found_by_its_id_and_aliases(rows: Rows) -> None:
@@ -50,6 +51,23 @@ def test_image_with_the_object_of_another_is_refused_and_can_be_deleted(rows: Ro
     (unchanged,), _ = rows.images.find_page("org-1", 0, 9)
     rows.images.check(unchanged)
     assert rows.images.delete(own.id)
+
+
+@pytest.mark.parametrize("column", ["artifact", "name", "layout"])
+def test_image_that_cannot_be_read_hides_no_other(tmp_path: Path, column: str) -> None:
+    with closing(open_database(None, tmp_path)) as database:  # PostgreSQL refuses these values
+        images, damaged, other = Rows(database).images, make_image(1), make_image(2)
+        for image in (damaged, other):
+            images.add(image)
+        values: dict[str, Any] = {column: sa.literal_column("x'00ff'")}
+        change = sa.update(IMAGES).where(IMAGES.c.id == damaged.id).values(values)
+        database.transact(lambda connection: connection.execute(change).close())
+        found, total = images.find_page("org-1", 0, 9)
+        assert ({image.id for image in found}, total) == ({damaged.id, other.id}, 2)
+        assert other in found
+        with pytest.raises(RowNotAuthentic):
+            images.check(next(image for image in found if image.id == damaged.id))
+        assert images.delete(damaged.id)
 
 
 def test_images_of_a_tenant_are_listed_oldest_first(rows: Rows) -> None:

@@ -164,6 +164,23 @@ def test_link_that_cannot_be_read_hides_no_other_and_is_revoked(
     assert [link.id for link in outcome(linking.links.list_usable())] == [other.id]
 
 
+@pytest.mark.parametrize("column", ["sealed", "description", "id"])
+def test_links_whose_columns_were_swapped_are_not_each_other(linking: Linking, column: str) -> None:
+    links = [linking.make(), linking.make(f"{BASE_URL}/images/{ID}/pxe-initrd?version=4.20")]
+    (first, one), (second, other) = linking.stored.rows.items()
+    linking.stored.rows[first] = attrs.evolve(one, **{column: getattr(other, column)})
+    linking.stored.rows[second] = attrs.evolve(other, **{column: getattr(one, column)})
+    for made, kind in zip(links, [Kind.FULL_ISO, Kind.PXE_INITRD], strict=True):
+        if column == "sealed":
+            with pytest.raises(Gone):
+                linking.open(made)
+        else:
+            assert linking.open(made).target.ref.kind is kind
+    listed = outcome(linking.links.list_usable())
+    assert {link.id for link in listed} == {made.id for made in links}
+    assert {link.readable for link in listed} == {column == "sealed"}
+
+
 def test_writer_of_the_database_ends_a_link_and_does_not_prolong_it(linking: Linking) -> None:
     prolonged, ended = linking.make(expires_in=10), linking.make(expires_in=10)
     spoil(linking, prolonged, expires_at=1e6)

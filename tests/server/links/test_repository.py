@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+import sqlalchemy as sa
 
 from image_service.core.errors import StoreFailed, Unavailable
 from image_service.server.links.repository import LinkRepository, StoredLink
 from image_service.server.snapshots.build_snapshots import open_repository
 from image_service.server.snapshots.storage.repository import KEPT_CREDENTIALS, KEPT_GENERATIONS, Owner
 from image_service.server.snapshots.storage.sql_repository import SqlRepository, StoreLimits
+from image_service.server.snapshots.storage.sql_statements import LINKS
 from image_service.settings.upstream import SnapshotSettings
 from tests.pytwisted import async_fixture, ensure_deferred
 from tests.server.snapshots.repositories import Threads, postgresql_database
@@ -59,6 +61,32 @@ async def test_link_is_found_by_the_digest_of_its_code(links: LinkRepository) ->
     await links.add(LINK, None)
     assert await links.find(LINK.digest) == LINK
     assert await links.find(b"e" * 32) is None
+
+
+@pytest.mark.parametrize("dialect", ["sqlite"])  # PostgreSQL's columns take values of their types only
+@pytest.mark.parametrize(
+    ("column", "value", "read"),
+    [
+        ("id", "x'00ff'", str(b"\0\xff")),
+        ("description", "'text'", b""),
+        ("sealed", "7", b""),
+        ("expires_at", "'text'", 0.0),
+        ("expires_at", "9e99", 0.0),
+    ],
+)
+@ensure_deferred
+async def test_value_of_a_wrong_type_hides_no_other_link(
+    snapshots: SqlRepository, links: LinkRepository, column: str, value: str, read: Any
+) -> None:
+    other = attrs.evolve(LINK, id="other", digest=b"e" * 32)
+    await links.add(LINK, None)
+    await links.add(other, None)
+    values: dict[str, Any] = {column: sa.literal_column(value)}
+    change = sa.update(LINKS).where(LINKS.c.id == LINK.id).values(values)
+    await snapshots.write(lambda connection: connection.execute(change).close())
+    damaged = attrs.evolve(LINK, **{column: read})
+    assert {link.id: link for link in await links.list_usable(T)} == {damaged.id: damaged, "other": other}
+    assert await links.find(LINK.digest) == damaged
 
 
 @ensure_deferred

@@ -19,7 +19,7 @@ from tests.toolkit.coreos_disk import (
     build_disk,
     edit_boot,
 )
-from tests.toolkit.customization.calling import CONFIG, call, write_inputs
+from tests.toolkit.customization.calling import CONFIG, KEYFILE, call, write_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,6 +213,29 @@ def test_config_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     report = call(capsys, build_disk(tmp_path), "--in-place", f"--ignition={config}")
     assert report["exit"] == 6
     assert "Ignition config" in report["error"]["reason"]
+
+
+@pytest.mark.parametrize("name", ['a" "b', 'a"', '"', "-R <2>", "back\\slash", "a' b", "a;quit", "#"])
+def test_keyfile_may_have_any_name_of_networkmanager(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    for program in ("debugfs", "e2fsck"):
+        needs_client(program)
+    keyfile = tmp_path / f"{name}.nmconnection"
+    keyfile.write_bytes(KEYFILE)
+    report = call(capsys, build_disk(tmp_path), "--in-place", f"--network-keyfile={keyfile}")
+    assert report["exit"] == 0  # it reads what it has written
+
+
+@pytest.mark.parametrize("name", ["..", ".hidden", "a\nquit", "a\tb", "a\x7f"])
+def test_keyfile_with_a_name_that_networkmanager_ignores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    keyfile = tmp_path / f"{name}.nmconnection"
+    keyfile.write_bytes(KEYFILE)
+    report = call(capsys, build_disk(tmp_path), "--in-place", f"--network-keyfile={keyfile}")
+    assert report["exit"] == 6
+    assert "NAME.nmconnection" in report["error"]["reason"]
 
 
 def test_two_keyfiles_of_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

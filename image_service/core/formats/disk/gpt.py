@@ -95,7 +95,11 @@ def read_gpt_copy(read_at: ReadAt, size: int, sector_size: int, sector: int) -> 
     if this != sector:
         raise FormatError(f"{where} is damaged: it belongs to sector {this}")
     total = count * entry_size
-    if entry_size < GPT_ENTRY.size or entry_size % 8 or total > _MAX_ENTRIES:
+    if entry_size < GPT_ENTRY.size or entry_size % 8:
+        raise FormatError(
+            f"{where} has entries of {entry_size} bytes; multiples of 8 from {GPT_ENTRY.size} are supported"
+        )
+    if total > _MAX_ENTRIES:
         raise FormatError(
             f"{where} has {count} entries of {entry_size} bytes, more than {_MAX_ENTRIES} bytes"
         )

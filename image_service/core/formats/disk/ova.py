@@ -71,9 +71,11 @@ def read_ova(read_at: ReadAt, size: int) -> OvaLayout:
                 " supported: unpack the OVA and decompress the disk"
             )
     disks = [member for member in members if member.path.lower().endswith(".vmdk")]
-    if len(disks) != 1 or sum(name.endswith(".ovf") for name in names) != 1:
+    descriptors = sum(name.endswith(".ovf") for name in names)
+    if len(disks) != 1 or descriptors != 1:
         raise FormatError(
-            f"of the {len(names)} files of the OVA {len(disks)} are VMDK images; one, and one OVF, are right"
+            f"of the {len(names)} files of the OVA {len(disks)} are VMDK images, and {descriptors} are OVF"
+            " descriptors; one of each is right"
         )
     return OvaLayout(members[0], disks[0], tuple(members))
 

@@ -95,7 +95,7 @@ def test_name_with_a_path_is_refused(name: str) -> None:
         ([PLAIN[2], PLAIN[0]], "first file of the OVA is vm-disk1.vmdk"),
         (PLAIN[:2], "0 are VMDK images"),
         ([*PLAIN, ("b.vmdk", b"")], "2 are VMDK images"),
-        ([*PLAIN, ("b.ovf", b"")], "and one OVF"),
+        ([*PLAIN, ("b.ovf", b"")], "1 are VMDK images, and 2 are OVF descriptors"),
         ([*PLAIN, ("VM.MF", b"")], "the same name"),
         ([*PLAIN, *((f"note{number}", b"") for number in range(80))], "more than 64 files"),
     ],

@@ -293,14 +293,22 @@ def test_overlap_in_an_mbr_is_a_fault(tmp_path: Path) -> None:
     assert f"offset {second.offset}" in fault
 
 
-def test_gpt_of_four_billion_entries_is_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "length", "fault"),
+    [
+        (2**32 - 1, 128, "has 4294967295 entries of 128 bytes, more than"),
+        (128, 0, "has entries of 0 bytes; multiples of 8 from 128"),
+        (128, 129, "has entries of 129 bytes; multiples of 8 from 128"),
+    ],
+)
+def test_gpt_of_odd_entries_is_damaged(tmp_path: Path, count: int, length: int, fault: str) -> None:
     disk = bytearray(make_disk(tmp_path / "disk", GPT_SCRIPT))
     for sector in (1, SIZE // 512 - 1):
-        struct.pack_into("<II", disk, sector * 512 + 80, 2**32 - 1, 128)
+        struct.pack_into("<II", disk, sector * 512 + 80, count, length)
         struct.pack_into("<I", disk, sector * 512 + 16, 0)
         checksum = zlib.crc32(disk[sector * 512 : sector * 512 + 92])
         struct.pack_into("<I", disk, sector * 512 + 16, checksum)
-    with pytest.raises(FormatError, match="the GPT at offset 512 has 4294967295 entries of 128 bytes"):
+    with pytest.raises(FormatError, match=f"the GPT at offset 512 {fault}"):
         read_table(bytes(disk))
 
 
