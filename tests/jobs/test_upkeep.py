@@ -62,6 +62,11 @@ class PlansOfEngine:
         self._check()
         return self.plans.get(compose_id, PlanState.UNKNOWN)
 
+    async def cancel_plan(self, compose_id: str) -> None:
+        """Cancel a plan."""
+        self._check()
+        self.plans.pop(compose_id, None)
+
     def _check(self) -> None:
         if self.is_away:
             raise EngineUnavailable("the engine is unavailable")
@@ -80,7 +85,7 @@ def engine() -> PlansOfEngine:
 
 @pytest.fixture
 def reconciler(rows: Rows, engine: PlansOfEngine) -> Reconciler:
-    return Reconciler(rows.composes, engine, run_here, rows.clock)  # type: ignore[arg-type]  # the part that it uses
+    return Reconciler(rows.composes, rows.jobs, engine, run_here, rows.clock)  # type: ignore[arg-type]  # the part that it uses
 
 
 def make_expiry(

@@ -314,7 +314,7 @@ class JobReplica:
         )
         dispatching = JobDispatcher(cast("Any", machine), rows, engine, handout, settings)
         uploads = ArtifactUploads(world.storage, in_thread, UploadSlots(8, 0, cast("Any", machine)))
-        reconciling = LoopingCall(Reconciler(rows.composes, engine, in_thread, now).reconcile)
+        reconciling = LoopingCall(Reconciler(rows.composes, rows.jobs, engine, in_thread, now).reconcile)
         reconciling.clock = machine
         reconciling.start(RECONCILE_SECONDS).addErrback(world.fail_unexpected)
         return cls(

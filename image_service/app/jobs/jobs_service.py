@@ -137,7 +137,7 @@ class JobsService(RoleService):
     def _start_upkeep(self, rows: JobsRows, store: ObjectStorage, engine: Engine) -> None:
         """Reconcile rows and engine, and delete expired composes, from now on."""
         in_thread = self._parts.in_thread_pool(1, "upkeep")
-        reconciler = Reconciler(rows.composes, engine, in_thread)
+        reconciler = Reconciler(rows.composes, rows.jobs, engine, in_thread)
         expiry = Expiry(
             rows.composes,
             rows.objects,

@@ -31,6 +31,7 @@ from image_service.jobs.conversion_tasks.operations import (
     task_id_of,
 )
 from image_service.jobs.conversion_tasks.task_lists import TaskListing
+from image_service.jobs.database.values import UNREADABLE
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value, missing_parameter
 from image_service.jobs.image_ids import IMAGE, INSTANCE
 from image_service.jobs.model import ComposeOrigin, UploadResult, UploadTarget
@@ -55,6 +56,7 @@ _IMAGE_IMPORTS = TaskListing(
     describe_import_image,
     lambda task: str(task["Status"]),
     image_states,
+    lambda task_id, state: {"ImportTaskId": task_id, "Status": state, "StatusMessage": UNREADABLE},
 )
 _SNAPSHOT_IMPORTS = TaskListing(
     (TaskKind.IMPORT_SNAPSHOT,),
@@ -64,6 +66,10 @@ _SNAPSHOT_IMPORTS = TaskListing(
     describe_import_snapshot,
     lambda task: str(task["SnapshotTaskDetail"]["Status"]),
     snapshot_states,
+    lambda task_id, state: {
+        "ImportTaskId": task_id,
+        "SnapshotTaskDetail": {"Status": state, "StatusMessage": UNREADABLE},
+    },
 )
 _IMAGE_EXPORTS = TaskListing(
     (TaskKind.EXPORT_IMAGE,),
@@ -73,6 +79,7 @@ _IMAGE_EXPORTS = TaskListing(
     describe_export_image,
     lambda task: str(task["Status"]),
     image_states,
+    lambda task_id, state: {"ExportImageTaskId": task_id, "Status": state, "StatusMessage": UNREADABLE},
 )
 
 

@@ -23,6 +23,7 @@ from image_service.jobs.conversion_tasks.states import names_of
 from image_service.jobs.conversion_tasks.task_lists import ID_FILTER, TaskListing, TaskLists
 from image_service.jobs.database.statements import utc_now
 from image_service.jobs.database.tasks import TaskRecord
+from image_service.jobs.database.values import UNREADABLE
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 from image_service.jobs.exports.target import parse_export_target
 from image_service.jobs.image_ids import INSTANCE, alias_digits, imported_image_id
@@ -73,6 +74,7 @@ _IMPORT_TASKS = TaskListing(
     describe_conversion_task,
     lambda task: str(task["State"]),
     names_of,
+    lambda task_id, state: {"ConversionTaskId": task_id, "State": state, "StatusMessage": UNREADABLE},
     has_pages=False,
 )
 _EXPORT_TASKS = TaskListing(
@@ -83,6 +85,7 @@ _EXPORT_TASKS = TaskListing(
     describe_export_task,
     lambda task: str(task["State"]),
     names_of,
+    lambda task_id, state: {"ExportTaskId": task_id, "State": state, "StatusMessage": UNREADABLE},
     state_filter="state",
     filters={
         ID_FILTER: lambda task: task.id,

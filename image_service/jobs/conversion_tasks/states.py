@@ -129,6 +129,8 @@ def _is_stopping(job: JobSummary, now: datetime) -> bool:
 
 def _describe_work(record: TaskRecord) -> str:
     """Return the message about a task that has not ended: that of its first job that has not."""
+    if record.compose.error is not None:  # its row cannot be read
+        return record.compose.error.reason
     for job in record.jobs:
         if job.state is not JobState.FINISHED:
             return _describe_job(record, job)

@@ -16,6 +16,7 @@ import attrs
 
 from image_service.jobs.conversion_tasks.filters import parse_filters
 from image_service.jobs.database.tasks import TaskFilter
+from image_service.jobs.database.values import DAMAGE
 from image_service.jobs.ec2.errors import Ec2Error, invalid_value
 from image_service.jobs.model import ComposeState, JobState
 
@@ -48,7 +49,8 @@ class TaskListing:
         output: the member of the reply.
         unknown: the code of the error for ids that are unknown.
         state: returns the state of a described task.
-        states: returns those that a task may have whose compose has that state.
+        states: returns those that a task may have whose compose has that state, the final one last.
+        describe_unreadable: describes a task that `describe` cannot, by its id and state.
         state_filter: the name of the filter that compares it.
         filters: return by name what other filters compare.
         has_pages: EC2's model has ``MaxResults`` and ``NextToken``.
@@ -60,7 +62,8 @@ class TaskListing:
     unknown: str
     describe: Callable[[TaskRecord, datetime], dict[str, Any]]
     state: Callable[[Mapping[str, Any]], str]
-    states: Callable[[ComposeState], Collection[str]]
+    states: Callable[[ComposeState], Sequence[str]]
+    describe_unreadable: Callable[[str, str], dict[str, Any]]
     state_filter: str = "task-state"
     filters: Mapping[str, Callable[[ConversionTask], str]] = attrs.field(factory=dict)
     has_pages: bool = True
@@ -181,7 +184,7 @@ class TaskLists:
         )
         while chunk := list(islice(tasks, _CHUNK)):
             for record in self._with_workers(self._tasks.read(chunk)):
-                described = listing.describe(record, self._now())
+                described = _describe(listing, record, self._now())
                 if all(each.matches([listing.state(described)]) for each in of_state):
                     yield record.task, described
 
@@ -202,6 +205,14 @@ class TaskLists:
             attrs.evolve(record, has_worker=record.compose.architecture in architectures)
             for record in records
         ]
+
+
+def _describe(listing: TaskListing, record: TaskRecord, now: datetime) -> dict[str, Any]:
+    """Return a description; one that is short, if the rows of the task are damaged."""
+    try:
+        return listing.describe(record, now)
+    except DAMAGE:
+        return listing.describe_unreadable(record.task.id, listing.states(record.compose.state)[-1])
 
 
 def _take(found: Iterator[tuple[ConversionTask, Json]], number: int) -> list[tuple[ConversionTask, Json]]:

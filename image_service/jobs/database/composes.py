@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import sqlalchemy as sa
 
-from image_service.core.errors import RowNotAuthentic, TooManyQueued
+from image_service.core.errors import TooManyQueued
 from image_service.jobs.database.budgets import check_budget, count_ended, count_new_rows, largest_tenants
 from image_service.jobs.database.statements import (
     IMAGES_IN_USE,
@@ -28,7 +28,6 @@ from image_service.jobs.database.statements import (
 from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, IMAGES, JOBS, SECRETS
 from image_service.jobs.database.values import (
     COMPOSE_COLUMNS,
-    DAMAGE,
     SUMMARY_COLUMNS,
     row_of,
     to_compose,
@@ -154,10 +153,7 @@ class ComposeRepository:
         row = self._find(COMPOSE_COLUMNS, compose_id, tenant)
         if row is None:
             return None
-        try:
-            compose = to_compose(row)
-        except DAMAGE:
-            raise RowNotAuthentic(f"the plan of {compose_id} is not one: changed in the database") from None
+        compose = to_compose(row)
         self._cipher.check_plan(compose)
         if compose.image is not None:
             self._cipher.check_artifact(compose.tenant, compose.id, compose.image)
@@ -335,7 +331,7 @@ class ComposeRepository:
         is_unstarted = UNFINISHED & COMPOSES.c.started_at.is_(None) & is_due
         is_unstarted &= COMPOSES.c.id.not_in(without)
         select = sa.select(COMPOSES.c.id).where(is_unstarted).order_by(COMPOSES.c.created_at).limit(limit)
-        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
+        return self._ids(select)
 
     def find_unfinished(self, after_id: str, limit: int) -> list[str]:
         """Return ids, sorted, of composes whose plans have begun and have not ended.
@@ -345,17 +341,18 @@ class ComposeRepository:
         """
         is_wanted = UNFINISHED & COMPOSES.c.started_at.is_not(None) & (COMPOSES.c.id > after_id)
         select = sa.select(COMPOSES.c.id).where(is_wanted).order_by(COMPOSES.c.id).limit(limit)
-        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
+        return self._ids(select)
 
     def find_ended(self, before: datetime, limit: int) -> list[str]:
         """Return ids of composes that ended before that time and whose image is not in use, oldest first."""
         is_wanted = (COMPOSES.c.finished_at < before) & COMPOSES.c.id.not_in(IMAGES_IN_USE)
         select = sa.select(COMPOSES.c.id).where(is_wanted).order_by(COMPOSES.c.finished_at).limit(limit)
-        return list(self._database.transact(lambda connection: connection.scalars(select).all()))
+        return self._ids(select)
 
     def count_by_state(self) -> Mapping[ComposeState, int]:
-        """Return how many composes there are."""
-        count = sa.select(COMPOSES.c.state, sa.func.count()).group_by(COMPOSES.c.state)
+        """Return how many composes there are, without those of an unknown state: their rows are damaged."""
+        state = COMPOSES.c.state
+        count = sa.select(state, sa.func.count()).where(state.in_(ComposeState)).group_by(state)
         rows = self._database.transact(lambda connection: connection.execute(count).all())
         return {ComposeState(state): number for state, number in rows}
 
@@ -376,6 +373,10 @@ class ComposeRepository:
         if tenant is not None:
             select = select.where(COMPOSES.c.tenant == tenant)
         return self._database.transact(lambda connection: connection.execute(select).mappings().first())
+
+    def _ids(self, select: sa.Select[tuple[str]]) -> list[str]:
+        """Return ids; one that is not text becomes text, and so the id of no compose."""
+        return list(map(str, self._database.transact(lambda connection: connection.scalars(select).all())))
 
     def _update(self, compose_id: str, **values: object) -> bool:
         update = _of(compose_id).values(values)

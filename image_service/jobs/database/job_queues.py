@@ -132,10 +132,13 @@ class JobQueues(Repository):
         self._database.transact(lambda connection: connection.execute(_permit(permit)).close())
 
     def start(self, permit: str, job_id: str, attempt: int, worker: str) -> Job | None:
-        """Turn a permit into a running job, in one transaction; it is given back in any case.
+        """Turn a permit into a running job, in one transaction; it is given back if there is none.
 
         Returns:
             the job with this attempt; None: there is none, it has ended, or a later attempt has started.
+
+        Raises:
+            RowNotAuthentic: its row was changed in the database; the permit is not given back.
         """
         now = self._now()
         values = {

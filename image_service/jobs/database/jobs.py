@@ -51,14 +51,14 @@ class JobRepository(Repository):
         self._cipher = cipher
 
     def find(self, job_id: str) -> Job | None:
-        """Return a job; None: there is none."""
+        """Return a job; None: there is none. Raises RowNotAuthentic."""
         return self._database.transact(lambda connection: find_job(connection, job_id))
 
     def find_of_compose(self, compose_id: str) -> list[Job]:
         """Return the jobs of a compose, in the order of its plan.
 
         Raises:
-            RowNotAuthentic: an artifact was changed in the database, or is of another job.
+            RowNotAuthentic: a row or an artifact was changed in the database, or is of another job.
         """
         select = sa.select(*JOB_COLUMNS).where(JOBS.c.compose_id == compose_id).order_by(JOBS.c.number)
         rows = self._database.transact(lambda connection: connection.execute(select).mappings().all())
@@ -79,11 +79,12 @@ class JobRepository(Repository):
         return summaries
 
     def count(self) -> list[JobCount]:
-        """Return how many jobs there are that have not ended."""
+        """Return how many jobs there are that have not ended, without those of an unknown type."""
         kind = (JOBS.c.tenant, JOBS.c.type, JOBS.c.architecture, JOBS.c.state)
         is_unfinished = JOBS.c.state.in_([JobState.WAITING, JobState.QUEUED, JobState.RUNNING])
-        count = sa.select(*kind, sa.func.count()).where(is_unfinished).group_by(*kind).order_by(*kind)
-        rows = self._database.transact(lambda connection: connection.execute(count).all())
+        is_known = JOBS.c.type.in_(JobType)
+        count = sa.select(*kind, sa.func.count()).where(is_unfinished, is_known).group_by(*kind)
+        rows = self._database.transact(lambda connection: connection.execute(count.order_by(*kind)).all())
         return [
             JobCount(tenant, JobType(job_type), architecture, JobState(state), number)
             for tenant, job_type, architecture, state, number in rows
@@ -114,6 +115,9 @@ class JobRepository(Repository):
 
         Returns:
             False: there is none, or it has ended.
+
+        Raises:
+            RowNotAuthentic: its report was changed in the database.
         """
         now = self._now()
         state = JobState.FAILED if error else JobState.FINISHED
@@ -122,8 +126,8 @@ class JobRepository(Repository):
         def work(connection: sa.Connection) -> bool:
             if not connection.execute(end).rowcount:
                 return False
-            job = find_job(connection, job_id)
-            accepted = tuple(artifact.key for artifact in job.artifacts) if job and not error else ()
+            job = None if error else find_job(connection, job_id)
+            accepted = tuple(artifact.key for artifact in job.artifacts) if job else ()
             # An upload of the same name may have replaced one that the report names.
             connection.execute(undiscard(accepted))
             discard(self._database, connection, now, ARTIFACTS.c.job_id == job_id, except_keys=accepted)

@@ -168,9 +168,9 @@ class ObjectRepository:
         select = sa.select(DISCARDED.c.key).where(DISCARDED.c.after <= self._now()).limit(limit)
         return list(self._database.transact(lambda connection: connection.scalars(select).all()))
 
-    def forget_discarded(self, keys: Collection[str]) -> None:
-        """Record that objects were deleted."""
-        self._execute(undiscard(keys))
+    def forget_discarded(self, keys: Collection[str]) -> bool:
+        """Record that objects were deleted; False: no row has one of these keys."""
+        return self._execute(undiscard(keys)) > 0
 
-    def _execute(self, statement: sa.Executable) -> None:
-        self._database.transact(lambda connection: connection.execute(statement).close())
+    def _execute(self, statement: sa.Executable) -> int:
+        return self._database.transact(lambda connection: connection.execute(statement).rowcount)

@@ -45,7 +45,7 @@ def lock_tenant(database: Database, connection: sa.Connection, tenant: str) -> N
 
 
 def find_job(connection: sa.Connection, job_id: str) -> Job | None:
-    """Return a job; None: there is none."""
+    """Return a job; None: there is none. Raises RowNotAuthentic."""
     row = connection.execute(sa.select(*JOB_COLUMNS).where(JOBS.c.id == job_id)).mappings().first()
     return None if row is None else to_job(row)
 

@@ -16,8 +16,8 @@ from image_service.jobs.database.values import (
     JOB_SUMMARY_COLUMNS,
     TASK_COLUMNS,
     row_of,
-    to_compose,
     to_job_summary,
+    to_shown_compose,
     to_task,
 )
 from image_service.jobs.model import ComposeState
@@ -196,7 +196,7 @@ class TaskRepository:
         jobs = sa.select(*JOB_SUMMARY_COLUMNS).where(of_composes).order_by(JOBS.c.number)
 
         def work(connection: sa.Connection) -> list[TaskRecord]:
-            by_id = {row["id"]: to_compose(row) for row in connection.execute(composes).mappings()}
+            by_id = {row["id"]: to_shown_compose(row) for row in connection.execute(composes).mappings()}
             of_compose: dict[str, list[JobSummary]] = {}
             for row in connection.execute(jobs).mappings():
                 of_compose.setdefault(row["compose_id"], []).append(to_job_summary(row))
@@ -209,9 +209,11 @@ class TaskRepository:
         return self._database.transact(work)
 
     def count(self) -> Mapping[tuple[TaskKind, ComposeState], int]:
-        """Return how many tasks there are by their kinds and the states of their composes."""
+        """Return how many tasks there are by kind and state of their composes, if both are known."""
         kind = (TASKS.c.kind, COMPOSES.c.state)
-        count = sa.select(*kind, sa.func.count()).join(COMPOSES, COMPOSES.c.id == TASKS.c.compose_id)
+        is_known = TASKS.c.kind.in_(TaskKind) & COMPOSES.c.state.in_(ComposeState)
+        tasks = sa.select(*kind, sa.func.count()).join(COMPOSES, COMPOSES.c.id == TASKS.c.compose_id)
+        count = tasks.where(is_known)
         rows = self._database.transact(lambda connection: connection.execute(count.group_by(*kind)).all())
         return {(TaskKind(kind), ComposeState(state)): number for kind, state, number in rows}
 

@@ -11,7 +11,14 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from image_service.common.concurrency.single_flight import shielded
-from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
+from image_service.core.errors import (
+    BudgetExceeded,
+    InvalidRequest,
+    JobNotRunning,
+    JobTokenUnknown,
+    NotFound,
+    RowNotAuthentic,
+)
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
 from image_service.jobs.model import Artifact, JobState
 
@@ -168,7 +175,10 @@ class WorkerAttempts:
         raise JobTokenUnknown(_UNKNOWN)
 
     async def _find_running(self, token: JobToken) -> Job:
-        job = await self._rows.call(self._rows.jobs.find, token.job_id)
+        try:
+            job = await self._rows.call(self._rows.jobs.find, token.job_id)
+        except RowNotAuthentic as error:  # the worker has to stop
+            raise JobNotRunning(error.detail) from None
         if job is None or job.tenant != token.tenant:
             raise JobTokenUnknown(_UNKNOWN)
         if job.state is JobState.CANCELLED:

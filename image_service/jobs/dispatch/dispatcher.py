@@ -10,6 +10,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from image_service.core.errors import RowNotAuthentic
 from image_service.jobs.dispatch.abandoned import AbandonedResults
 from image_service.jobs.engine.engine import queue_name
 
@@ -160,7 +161,7 @@ class JobDispatcher:
         return None if started is None else await self._handout.prepare(*started)
 
     async def _start_next(self, queue: ReadyQueue, name: str, worker: str) -> tuple[Job, Task] | None:
-        """Return the next attempt that has rows, as running; those without rows are ended."""
+        """Return the next attempt as running; those without rows, or with a damaged one, are ended."""
         rows = self._rows
         while True:
             expires = datetime.now(UTC) + timedelta(seconds=_PERMIT_SECONDS)
@@ -171,7 +172,12 @@ class JobDispatcher:
             task = await self._poll_engine(name, worker, permit)
             if task is None:
                 return None
-            job = await rows.call(rows.queues.start, permit, task.job_id, task.attempt, worker)
+            try:
+                job = await rows.call(rows.queues.start, permit, task.job_id, task.attempt, worker)
+            except RowNotAuthentic as error:
+                await rows.call(rows.queues.release_permit, permit)
+                await self._handout.refuse(task, error.detail)
+                continue
             if job is not None:
                 return job, task
             await self._handout.refuse(task)

@@ -82,9 +82,9 @@ class JobHandout:
             tuple(each.result for each in jobs if each.step in step.after),
         )
 
-    async def refuse(self, task: Task) -> None:
+    async def refuse(self, task: Task, reason: str = "") -> None:
         """End an attempt whose job has ended, or has no row: otherwise it would block its queue."""
-        reason = f"compose {task.compose_id} is not there, or has ended"
+        reason = reason or f"compose {task.compose_id} is not there, or has ended"
         await self._engine.complete(task.token, JobError(JobErrorId.BUILD_FAILED, reason))
 
     async def renew(self, handed: HandedJob) -> HandedJob | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from image_service.common.objects.store import ObjectStorage
     from image_service.jobs.database.composes import ComposeRepository
     from image_service.jobs.database.images import ImageRepository
+    from image_service.jobs.database.jobs import JobRepository
     from image_service.jobs.database.objects import ObjectRepository
     from image_service.jobs.database.tasks import TaskRepository
     from image_service.jobs.database.workers import WorkerRepository
@@ -76,7 +77,7 @@ class Outage:
 
 
 class Reconciler:
-    """Starts composes without a plan in the engine, and ends composes whose plan the engine has lost.
+    """Starts composes without a plan in the engine, and ends those whose plan is lost, or a row damaged.
 
     Args:
         now: in UTC.
@@ -85,11 +86,13 @@ class Reconciler:
     def __init__(
         self,
         composes: ComposeRepository,
+        jobs: JobRepository,
         engine: Engine,
         in_thread: InThread,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._composes = composes
+        self._jobs = jobs
         self._engine = engine
         self._in_thread = in_thread
         self._now = now
@@ -129,15 +132,25 @@ class Reconciler:
             await self._look_at(compose_id)
 
     async def _look_at(self, compose_id: str) -> None:
-        """End a compose whose plan the engine does not have any more."""
-        error = _LOST.get(await self._engine.find_plan(compose_id))
+        """End a compose of which a row is damaged, or whose plan the engine does not have any more."""
+        error = await self._in_thread(partial(self._find_damage, compose_id))
+        error = error or _LOST.get(await self._engine.find_plan(compose_id))
         if error is not None:
             await self._end(compose_id, error)
+
+    def _find_damage(self, compose_id: str) -> JobError | None:
+        try:
+            self._composes.find(compose_id)
+            self._jobs.find_of_compose(compose_id)
+        except RowNotAuthentic as error:
+            return JobError(JobErrorId.BUILD_FAILED, error.detail)
+        return None
 
     async def _end(self, compose_id: str, error: JobError) -> None:
         finish = partial(self._composes.finish, compose_id, ComposeState.FAILURE, error=error)
         if await self._in_thread(finish):
             _log.warn("compose {id} failed: {reason}", id=compose_id, reason=error.reason)
+            await self._engine.cancel_plan(compose_id)  # its jobs may be in queues
 
 
 @attrs.frozen(eq=False)
@@ -199,8 +212,8 @@ class Expiry:
         before = self._now() - timedelta(seconds=self._retention_seconds)
         for compose_id in self._composes.find_ended(before, _BATCH):
             with suppress(Conflict):  # an export or a compose of its image has begun meanwhile
-                self._composes.delete(compose_id)
-                _log.info("deleted compose {id}, whose retention has expired", id=compose_id)
+                if self._composes.delete(compose_id):
+                    _log.info("deleted compose {id}, whose retention has expired", id=compose_id)
 
     def _delete_images(self) -> None:
         before = self._now() - timedelta(seconds=self._image_retention_seconds)
@@ -223,10 +236,12 @@ class Expiry:
                     self._store.delete(key)
                 except StoreDenied as error:
                     refusal = error
-                else:
-                    deleted.append(key)
+                    continue
+                except (TypeError, ValueError) as error:
+                    _log.warn("there is no object to delete: {reason}", reason=str(error))
+                deleted.append(key)
         finally:
-            self._objects.forget_discarded(deleted)
+            are_deleted = self._objects.forget_discarded(deleted)
         if refusal is not None:
             raise refusal
-        return bool(keys)
+        return are_deleted

@@ -67,5 +67,5 @@ def _family(
 ) -> Metric:
     family = Metric(name, description, kind)
     for labelled, value in values.items():
-        family.add_sample(name, dict(zip(labels, labelled, strict=True)), value)
+        family.add_sample(name, dict(zip(labels, map(str, labelled), strict=True)), value)
     return family

@@ -337,7 +337,7 @@ def test_changed_plan_is_refused_and_can_be_deleted(rows: Rows, change: str) -> 
         "plan of another": {"plan": stored(rows, COMPOSES.c.plan, other.id)},
     }
     write(rows, sa.update(COMPOSES).where(COMPOSES.c.id == changed.id).values(values[change]))
-    with pytest.raises(RowNotAuthentic, match=f"the plan of {changed.id} "):
+    with pytest.raises(RowNotAuthentic, match=changed.id):
         rows.composes.find(changed.id)
     assert rows.composes.find(other.id) == other
     listed, _ = rows.composes.find_page(ComposeFilter(), limit=9)
