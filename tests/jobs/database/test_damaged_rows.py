@@ -1,0 +1,105 @@
+"""Rows that somebody has changed in the database: each is refused or shown by its id, and hides no other."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from image_service.core.errors import RowNotAuthentic
+from image_service.jobs.database.tables import COMPOSES, JOBS, TASKS, open_database
+from image_service.jobs.model import ComposeState, JobState, JobType
+from image_service.jobs.task_model import TaskAnswer, TaskKind, TaskLimits
+from tests.jobs.database.composing import Rows
+from tests.jobs.database.test_tasks import add, make_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXTS = ["x", "[7]", '{"id": []}', '[{"name": 7}]', "null"]
+
+
+JOB_DAMAGES = [
+    (column, text)
+    for column in ("artifacts", "result", "error", "progress", "type", "state")
+    for text in TEXTS
+    # What the service itself may write there.
+    if (column, text) not in {("error", "null"), ("progress", "null"), ("result", '{"id": []}')}
+]
+
+
+def change(rows: Rows, table: sa.Table, row_id: str, column: str, value: sa.ColumnElement[Any]) -> None:
+    """Change a row as a user with write access does."""
+    values: dict[str, Any] = {column: value}
+    statement = sa.update(table).where(table.c.id == row_id).values(values)
+    rows.database.transact(lambda connection: connection.execute(statement).close())
+
+
+@pytest.mark.parametrize(("column", "text"), JOB_DAMAGES)
+def test_damaged_job_keeps_no_other_from_workers(rows: Rows, column: str, text: str) -> None:
+    check_job(rows, column, sa.literal(text))
+
+
+@pytest.mark.parametrize("column", ["artifacts", "result", "worker", "step", "type", "state", "attempt"])
+def test_job_with_bytes_keeps_no_other_from_workers(tmp_path: Path, column: str) -> None:
+    with closing(open_database(None, tmp_path)) as database:  # PostgreSQL refuses these values
+        check_job(Rows(database), column, sa.literal_column("x'00ff'"))
+
+
+def check_job(rows: Rows, column: str, value: sa.ColumnElement[Any]) -> None:
+    (damaged, jobs), (other, others) = rows.add(), rows.add()
+    for job_id in (jobs["customize"], others["customize"]):
+        rows.queues.mark_queued(job_id, 1)
+    change(rows, JOBS, jobs["customize"], column, value)
+    with pytest.raises(RowNotAuthentic, match="not as the service has written it"):
+        rows.jobs.find(jobs["customize"])
+    with pytest.raises(RowNotAuthentic):
+        rows.jobs.find_of_compose(damaged.id)
+    (queue,) = rows.queues.find_ready("org-1", list(JobType), "x86_64", 100)
+    assert queue.type is JobType.CUSTOMIZE
+    assert {count.type for count in rows.jobs.count()} <= set(JobType)
+    rows.start(others["customize"])
+    rows.finish(others["customize"])
+    assert next(job.state for job in rows.jobs.find_of_compose(other.id)) is JobState.FINISHED
+    assert {len(found) for found in rows.jobs.summarize([damaged.id, other.id]).values()} == {2}
+    assert rows.composes.finish(damaged.id, ComposeState.FAILURE)
+    assert rows.composes.delete(damaged.id)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (TASKS, "request"),
+        (TASKS, "tags"),
+        (COMPOSES, "plan"),
+        (COMPOSES, "uploads"),
+        (COMPOSES, "error"),
+        (COMPOSES, "provenance"),
+        (COMPOSES, "image_type"),
+        (COMPOSES, "state"),
+    ],
+    ids=str,
+)
+def test_damaged_task_hides_no_other_and_is_cancelled(
+    rows: Rows, table: sa.Table, column: str, text: str
+) -> None:
+    damaged, other = make_record(), make_record()
+    for record in (damaged, other):
+        add(rows, record)
+    row_id = damaged.task.id if table is TASKS else damaged.compose.id
+    change(rows, table, row_id, column, sa.literal(text))
+    found = {record.task.id: record for record in rows.find_tasks("org-1", list(TaskKind))}
+    assert found.keys() == {damaged.task.id, other.task.id}
+    assert found[other.task.id].task == other.task
+    assert found[other.task.id].compose == other.compose
+    expected = 1 if column == "state" else 2
+    assert sum(rows.tasks.count().values()) == expected
+    assert sum(rows.composes.count_by_state().values()) == expected
+    answer = TaskAnswer("cancel", {})
+    assert rows.tasks.cancel(found[damaged.task.id].task, "no need", answer) == {}
+    rows.tasks.add(make_record(), None, TaskLimits(2, 2**40), TaskAnswer("next", {}))
+    shown = {record.task.id: record.compose.state for record in rows.find_tasks("org-1", list(TaskKind))}
+    assert shown[damaged.task.id] is ComposeState.CANCELLED
