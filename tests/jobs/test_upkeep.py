@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from image_service.common.objects.build import open_store
 from image_service.common.objects.s3_client import S3Options
 from image_service.core.errors import EngineUnavailable, NotFound, StoreDenied
-from image_service.jobs.database.tables import COMPOSES, open_database
+from image_service.jobs.database.tables import COMPOSES, DISCARDED, JOBS, open_database
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.dispatch.upkeep import Expiry, Reconciler
 from image_service.jobs.engine.engine import PlanState
@@ -139,6 +139,28 @@ async def test_compose_whose_plan_was_changed_in_the_database_fails_alone(
     assert summary is not None
     assert summary.error is not None
     assert f"the plan of {changed.id} is not as the service has written it" in summary.error.reason
+
+
+@ensure_deferred
+async def test_compose_with_a_damaged_job_fails_alone(
+    rows: Rows, engine: PlansOfEngine, reconciler: Reconciler, messages: list[str]
+) -> None:
+    (damaged, jobs), (other, _) = rows.add(), rows.add()
+    for compose in (damaged, other):
+        rows.composes.begin(compose.id)
+        engine.plans[compose.id] = PlanState.RUNNING
+    change = sa.update(JOBS).where(JOBS.c.id == jobs["convert"]).values(state="x")
+    rows.database.transact(lambda connection: connection.execute(change).close())
+    for _ in range(2):
+        await reconciler.reconcile()
+    summary = rows.composes.find_summary(damaged.id)
+    assert summary is not None
+    assert summary.state is ComposeState.FAILURE
+    assert summary.error is not None
+    assert summary.error.reason.startswith(f"job {jobs['convert']}: the row in the database is not as")
+    assert messages == [f"compose {damaged.id} failed: {summary.error.reason}"]
+    assert engine.plans == {other.id: PlanState.RUNNING}
+    assert state_of(rows, other.id) is ComposeState.BUILDING
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=2), timedelta(days=1)], ids=str)
@@ -311,6 +333,29 @@ class RefusingStore:
 
     def remove_unfinished(self, before: datetime) -> None:
         """There are none."""
+
+
+@ensure_deferred
+async def test_damaged_keys_keep_no_object(rows: Rows, tmp_path: Path, messages: list[str]) -> None:
+    store = open_store(f"{tmp_path}/store", S3Options())
+    expiry = make_expiry(rows, WorkerRepository(rows.database, rows.clock), store, DAY)
+    compose, jobs = rows.add()
+    rows.start(jobs["customize"])
+    disk = make_artifact(jobs["customize"])
+    put(store, disk.key, BytesIO(b"disk"))
+    rows.objects.add_artifact(jobs["customize"], 1, disk)
+    keys = ["'../../etc'", "''", "x'00ff'", "cast(x'ff80' as text)"]
+    for key in keys:
+        row = {"key": sa.literal_column(key), "after": NOW}
+        insert = sa.insert(DISCARDED).values(row)
+        rows.database.transact(lambda connection, insert=insert: connection.execute(insert).close())
+    rows.composes.delete(compose.id)
+    await expiry.expire()
+    with pytest.raises(NotFound):
+        store.read_at(disk.key, 0, 9)
+    assert rows.objects.find_discarded(9) == ["\ufffd\ufffd"]  # no statement can name this row
+    named = [message for message in messages if message.startswith("there is no object to delete: ")]
+    assert len(set(named)) == len(keys)
 
 
 @ensure_deferred

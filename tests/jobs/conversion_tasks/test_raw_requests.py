@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+import sqlalchemy as sa
 from defusedxml.ElementTree import fromstring
 from twisted.internet.defer import Deferred
 
+from image_service.jobs.database.tables import TASKS
+from image_service.jobs.database.tasks import TaskFilter
 from image_service.jobs.ec2.ec2_api import Ec2Api
 from image_service.jobs.ec2.signatures import SignatureVerifier
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
+from image_service.jobs.task_model import TaskKind
 from image_service.server.web_api.messages import ApiResponse
 from tests.jobs.conversion_tasks.operating import BASE_DISK, Operating
 from tests.jobs.ec2.signing import CREDENTIAL, NOW, signed_request
@@ -108,6 +112,61 @@ class RawClient:
 @pytest.fixture
 def client(operating: Operating) -> RawClient:
     return RawClient(operating)
+
+
+LISTS = {  # by the request that adds a task: its list, and in it the ids and states
+    IMPORT_VOLUME: ("DescribeConversionTasks", "conversionTaskId", "state"),
+    IMPORT_INSTANCE: ("DescribeConversionTasks", "conversionTaskId", "state"),
+    EXPORT: ("DescribeExportTasks", "exportTaskId", "state"),
+    IMPORT_IMAGE: ("DescribeImportImageTasks", "importTaskId", "status"),
+    IMPORT_SNAPSHOT: ("DescribeImportSnapshotTasks", "importTaskId", "snapshotTaskDetail/status"),
+    EXPORT_IMAGE: ("DescribeExportImageTasks", "exportImageTaskId", "status"),
+}
+
+
+@pytest.mark.parametrize("text", ["x", "[7]", '{"DiskImages": [7], "Disks": [7]}'])
+@pytest.mark.parametrize("form", LISTS, ids=lambda form: form.partition("&")[0])
+def test_task_with_a_damaged_row_hides_no_other(form: str, text: str, client: RawClient, rows: Rows) -> None:
+    listing, id_member, state_member = LISTS[form]
+    for number in range(2):
+        client.texts(form.replace("ClientToken=one", f"ClientToken={number}"))
+    damaged, other = rows.tasks.find(TaskFilter(CREDENTIAL.tenant, list(TaskKind)))
+    whole = described(client, listing, id_member)
+    change = sa.update(TASKS).where(TASKS.c.id == damaged.id).values(request=sa.literal(text))
+    rows.database.transact(lambda connection: connection.execute(change).close())
+    found = described(client, listing, id_member)
+    assert found.keys() == whole.keys() == {damaged.id, other.id}
+    assert found[other.id] == whole[other.id]
+    assert found[damaged.id][state_member] == "active"
+    messages = [value for name, value in found[damaged.id].items() if name.endswith("tatusMessage")]
+    assert messages == ["the row in the database is not as the service has written it"]
+    cancel, parameter = (
+        ("CancelExportTask", "ExportTaskId")
+        if "Export" in listing
+        else ("CancelConversionTask", "ConversionTaskId")
+        if "Conversion" in listing
+        else ("CancelImportTask", "ImportTaskId")
+    )
+    client.texts(f"Action={cancel}&{parameter}={damaged.id}")
+    found = described(client, listing, id_member)
+    assert found[damaged.id][state_member] in {"cancelled", "deleted"}
+    assert found[other.id] == whole[other.id]
+
+
+def described(client: RawClient, listing: str, id_member: str) -> dict[str, dict[str, str]]:
+    """Return what a list shows of tasks, by their ids: texts by the paths of their elements."""
+    response = client.send(f"Action={listing}")
+    assert response.status == 200, response.body
+    namespace = f"{{http://ec2.amazonaws.com/doc/{VERSIONS[0]}/}}"
+    found = {}
+    for item in fromstring(response.body)[1]:
+        texts: dict[str, str] = {}
+        for element in item:
+            for path, each in [(element.tag, element), *((f"{element.tag}/{e.tag}", e) for e in element)]:
+                if not len(each):
+                    texts[path.replace(namespace, "")] = each.text or ""
+        found[texts[id_member]] = texts
+    return found
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -12,11 +12,20 @@ import sqlalchemy as sa
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
-from image_service.core.errors import EngineUnavailable, StoreFailed, Unavailable, UnknownBaseImage
-from image_service.jobs.database.tables import COMPOSES, open_database
+from image_service.core.errors import (
+    EngineUnavailable,
+    JobNotRunning,
+    RowNotAuthentic,
+    StoreFailed,
+    Unavailable,
+    UnknownBaseImage,
+)
+from image_service.jobs.database.tables import COMPOSES, JOBS, open_database
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
+from image_service.jobs.dispatch.results import WorkerResult
 from image_service.jobs.engine.engine import queue_name
 from image_service.jobs.model import ComposeState, JobState, JobType
+from image_service.jobs.principal import Principal
 from tests.jobs.dispatch.dispatching import ARCHITECTURE
 from tests.pytwisted import ensure_deferred
 
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
     from image_service.jobs.dispatch.handout import HandedJob
+    from image_service.jobs.model import Job
     from tests.jobs.dispatch.dispatching import Dispatching, OpenDispatching
 
 
@@ -70,6 +80,43 @@ async def test_a_worker_gets_a_queued_job_with_its_inputs(dispatching: Dispatchi
 async def test_a_worker_gets_no_job_of_others(dispatching: Dispatching, poll: WorkerPoll) -> None:
     await dispatching.queue()
     assert await dispatching.dispatcher.poll(poll) is None
+
+
+@ensure_deferred
+async def test_damaged_job_keeps_no_other_from_workers(open_dispatching: OpenDispatching) -> None:
+    dispatching = open_dispatching(max_running=1)
+    damaged, other = await dispatching.queue(), await dispatching.queue()
+    damage(dispatching, damaged)
+    handed = await dispatching.dispatcher.poll(wanted())
+    assert handed is not None
+    assert handed.job.id == other.id
+    attempt = dispatching.engine.find(damaged.id)
+    assert attempt.error is not None
+    assert attempt.error.reason.startswith(f"job {damaged.id}: the row in the database is not as")
+
+
+@ensure_deferred
+async def test_worker_of_a_damaged_job_stops(dispatching: Dispatching) -> None:
+    job = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(wanted())
+    assert handed is not None
+    damage(dispatching, job)
+    principal = Principal()
+    assert await dispatching.attempts.beat(principal, handed.token)
+    with pytest.raises(JobNotRunning, match=job.id):
+        await dispatching.attempts.finish(principal, handed.token, WorkerResult())
+    with pytest.raises(RowNotAuthentic):
+        await dispatching.actions.finish_job(job.compose_id, job.step, None)
+    await dispatching.actions.finish(job.compose_id, None, cancelled=False)
+    summary = dispatching.rows.composes.find_summary(job.compose_id)
+    assert summary is not None
+    assert summary.error is not None
+    assert job.id in summary.error.reason
+
+
+def damage(dispatching: Dispatching, job: Job) -> None:
+    change = sa.update(JOBS).where(JOBS.c.id == job.id).values(error=[7])
+    dispatching.rows.jobs._database.transact(lambda connection: connection.execute(change).close())
 
 
 @ensure_deferred

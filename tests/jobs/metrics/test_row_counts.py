@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+import sqlalchemy as sa
+from prometheus_client import CollectorRegistry, generate_latest
 from twisted.internet.defer import Deferred, execute
 
 from image_service.core.errors import StoreFailed
-from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.tables import COMPOSES, JOBS, TASKS, open_database
 from image_service.jobs.database.workers import WorkerRepository
+from image_service.jobs.metrics.families import ReadGauges
 from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.metrics.row_counts import MOST_TENANTS, RowCounts
 from image_service.jobs.model import ComposeState, TenantBudget
@@ -96,6 +99,38 @@ def test_tasks_are_counted_by_kind_and_state(rows: Rows) -> None:
         ("import-vol", "pending"): 1,
         ("export-i", "pending"): 1,
     }
+
+
+def test_damaged_rows_are_left_out(rows: Rows) -> None:
+    records = [make_record(TaskKind.IMPORT_VOLUME) for _ in range(4)]
+    for record in records:
+        add(rows, record)
+    composes = [rows.add() for _ in range(3)]
+    for _, jobs in composes:
+        rows.queues.mark_queued(jobs["customize"], 1)
+    changes = (
+        (COMPOSES, records[0].compose.id, {"state": "x"}),
+        (TASKS, records[1].task.id, {"kind": "x"}),
+        (COMPOSES, records[2].compose.id, {"tenant": sa.literal_column("x'00ff'"), "store_bytes": "x"}),
+        (JOBS, composes[0][1]["customize"], {"type": "x"}),
+        (JOBS, composes[1][1]["customize"], {"state": "x"}),
+    )
+    for table, row_id, values in changes:
+        change = sa.update(table).where(table.c.id == row_id).values(values)
+        rows.database.transact(lambda connection, change=change: connection.execute(change).close())
+    counted = sample(rows, execute)
+    assert counted[0] == {("pending",): 6}
+    assert counted[1] == {("customize", "org-1"): 1}
+    assert counted[4] == {("import-vol", "pending"): 2}
+    assert len(counted[6]) == 2
+
+
+def test_label_that_is_not_text_is_shown_as_text() -> None:
+    gauges = ReadGauges("taken", "Bytes.", "tenant")
+    gauges.values = {(b"\0\xff",): 1}  # type: ignore[dict-item]  # of a damaged row
+    registry = CollectorRegistry()
+    registry.register(gauges)
+    assert b"image_builder_taken{tenant=" in generate_latest(registry)
 
 
 def test_nothing_is_shown_while_the_database_does_not_answer(rows: Rows) -> None:
