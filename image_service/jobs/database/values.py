@@ -46,7 +46,7 @@ COMPOSE_COLUMNS = [COMPOSES.c[field.name] for field in attrs.fields(Compose)]
 JOB_SUMMARY_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(JobSummary)]
 JOB_COLUMNS = [JOBS.c[field.name] for field in attrs.fields(Job)]
 IMAGE_COLUMNS = [IMAGES.c[field.name] for field in attrs.fields(CatalogImage)]
-DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
+DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What values of another form than the service's raise."""
 UNREADABLE = "the row in the database is not as the service has written it"
 _UNREADABLE_UPLOADS = (UploadResult(UploadTarget("local"), "failure"),)

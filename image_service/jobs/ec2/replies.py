@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from image_service.jobs.ec2.xml_text import markup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from botocore.model import OperationModel, Shape
 
 
@@ -30,17 +29,19 @@ def reply_document(
     ).encode()
 
 
-def _content(shape: Shape, value: Any) -> str:  # noqa: ANN401 - of any type
+def _content(shape: Shape, value: object) -> str:
+    """Return the elements of a value, without those of another form: damaged rows have them."""
     if shape.type_name == "structure":
-        members = shape.members
+        members, known = shape.members, value if isinstance(value, Mapping) else {}
         return "".join(
             _element(members[key].serialization.get("name", key), _content(members[key], item))
-            for key, item in value.items()
-            if item is not None
+            for key, item in known.items()
+            if item is not None and key in members
         )
     if shape.type_name == "list":
         name = shape.member.serialization.get("name", "member")
-        return "".join(_element(name, _content(shape.member, item)) for item in value)
+        listed = value if isinstance(value, list | tuple) else ()
+        return "".join(_element(name, _content(shape.member, item)) for item in listed)
     if shape.type_name == "boolean":
         return "true" if value else "false"
     return markup(str(value))

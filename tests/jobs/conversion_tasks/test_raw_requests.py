@@ -22,6 +22,8 @@ from tests.jobs.conversion_tasks.operating import BASE_DISK, Operating
 from tests.jobs.ec2.signing import CREDENTIAL, NOW, signed_request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.jobs.database.composing import Rows
 
 VERSIONS = ("2016-11-15", "2014-06-15", "2010-11-15")  # boto3's, euca2ools', the first with imports
@@ -130,7 +132,7 @@ def test_task_with_a_damaged_row_hides_no_other(form: str, text: str, client: Ra
     listing, id_member, state_member = LISTS[form]
     for number in range(2):
         client.texts(form.replace("ClientToken=one", f"ClientToken={number}"))
-    damaged, other = rows.tasks.find(TaskFilter(CREDENTIAL.tenant, list(TaskKind)))
+    damaged, other = rows.tasks.find(TaskFilter("org-42", list(TaskKind)))
     whole = described(client, listing, id_member)
     change = sa.update(TASKS).where(TASKS.c.id == damaged.id).values(request=sa.literal(text))
     rows.database.transact(lambda connection: connection.execute(change).close())
@@ -151,6 +153,37 @@ def test_task_with_a_damaged_row_hides_no_other(form: str, text: str, client: Ra
     found = described(client, listing, id_member)
     assert found[damaged.id][state_member] in {"cancelled", "deleted"}
     assert found[other.id] == whole[other.id]
+
+
+@pytest.mark.parametrize(
+    "value", [7, 10**400, "x", [7], {"Made": "up"}], ids=["7", "1e400", "x", "list", "object"]
+)
+@pytest.mark.parametrize("form", LISTS, ids=lambda form: form.partition("&")[0])
+def test_task_with_any_value_in_its_request_hides_no_other(
+    form: str, value: object, client: RawClient, rows: Rows
+) -> None:
+    listing, id_member, _ = LISTS[form]
+    for number in range(2):
+        client.texts(form.replace("ClientToken=one", f"ClientToken={number}"))
+    damaged, other = rows.tasks.find(TaskFilter("org-42", list(TaskKind)))
+    whole = described(client, listing, id_member)
+    for changed in replaced(damaged.request, value):
+        change = sa.update(TASKS).where(TASKS.c.id == damaged.id).values(request=changed)
+        rows.database.transact(lambda connection, change=change: connection.execute(change).close())
+        found = described(client, listing, id_member)
+        assert found.keys() == whole.keys() == {damaged.id, other.id}
+        assert found[other.id] == whole[other.id]
+
+
+def replaced(document: Any, value: object) -> Iterator[Any]:
+    """Yield the document as often as it has values, one of which is another each time."""
+    yield value
+    lists = enumerate(document) if isinstance(document, list) else ()
+    for key, part in document.items() if isinstance(document, dict) else lists:
+        for changed in replaced(part, value):
+            copied = document.copy()
+            copied[key] = changed
+            yield copied
 
 
 def described(client: RawClient, listing: str, id_member: str) -> dict[str, dict[str, str]]:
