@@ -18,10 +18,10 @@ import attrs
 import pytest
 import sqlalchemy as sa
 
-from image_service.jobs.database.tables import COMPOSES, DATABASE_FILE
+from image_service.jobs.database.tables import COMPOSES, DATABASE_FILE, JOBS
 from tests.acceptance.service import fetch
 from tests.jobs.running_replicas import running_replicas
-from tests.jobs.running_role import API, RunningRole, compose_request
+from tests.jobs.running_role import API, RunningRole, compose_request, wait_until
 from tests.jobs.tenant_clients import ask, finish, running_with_tenants, start, status_of, token
 from tests.variants import soaked
 
@@ -183,6 +183,28 @@ def test_writer_of_the_database_gives_no_config_to_another_tenant(attacked: Atta
     deleted = fetch(f"{attacked.composer.url}{API}/composes/{moved}", "DELETE", headers=fields)
     assert deleted.status == 200
     assert listed_ids(attacked, "8") == {kept}
+
+
+def test_damaged_job_ends_its_compose_and_keeps_no_other_from_workers(attacked: Attacked) -> None:
+    damaged = start(attacked.composer, "12", "minimal-raw")
+    engine = sa.create_engine(attacked.database_url)
+    queued = sa.update(JOBS).where(JOBS.c.compose_id == damaged, JOBS.c.state == "queued")
+
+    def is_changed() -> bool:
+        with engine.begin() as connection:
+            return connection.execute(queued.values(error=[7])).rowcount > 0
+
+    wait_until(is_changed, lambda: attacked.composer.log)
+    engine.dispose()
+
+    def has_failed() -> bool:
+        return bool(status_of(attacked.composer, "12", damaged)["status"] == "failure")
+
+    wait_until(has_failed, lambda: attacked.composer.log)
+    error = status_of(attacked.composer, "12", damaged)["image_status"]["error"]
+    assert "the row in the database is not as the service has written it" in error["reason"]
+    next_id = attacked.take("12")["compose_id"]
+    assert listed_ids(attacked, "12") == {damaged, next_id}
 
 
 def listed_ids(attacked: Attacked, tenant: str) -> set[str]:
