@@ -89,6 +89,9 @@ def _version(name: str, option: str, pattern: str) -> str:
 
 
 def _git(*arguments: str) -> str:
+    """Return what git prints; nothing if it is missing, or this is not a checkout."""
     command = ("git", "-C", str(CHECKOUT), *arguments, "--", *_CODE)
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    return result.stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""

@@ -10,7 +10,7 @@ import pytest
 
 from image_service.core.families.coreos.family import SAMPLE_VOLUME_ID
 from image_service.server.standalone.sample import unpack_sample, unpack_sample_disk
-from tests.acceptance.clients import run_client
+from tests.acceptance.clients import needs_client, run_client
 from tests.acceptance.make_sample import PACKED, PACKED_DISK, make_sample
 from tests.toolkit.coreos_disk import read_boot_file
 
@@ -33,6 +33,8 @@ def test_packaged_disk_is_smaller_than_32_kib() -> None:
 
 
 def test_toolkit_customizes_and_converts_the_sample_disk(tmp_path: Path) -> None:
+    for program in ("debugfs", "qemu-img"):
+        needs_client(program)
     disk, config = tmp_path / "disk.raw", tmp_path / "config.ign"
     disk.write_bytes(lzma.decompress(unpack_sample_disk(tmp_path).read_bytes()))
     config.write_bytes(b'{"ignition": {"version": "3.3.0"}}\n')

@@ -28,7 +28,7 @@ CREDENTIALS = {
 TOOLKIT = """\
 #!/bin/sh
 cat /proc/self/environ >{calls}/"$1.$$"
-exec {python} -m image_service.toolkit "$@"
+exec "{python}" -m image_service.toolkit "$@"
 """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from image_service.common.http.tls import client_context
 from image_service.common.http.watch import RequestLimits
 from image_service.common.objects.s3_client import BucketLocation, S3Client, S3Options
 from image_service.settings.proxies import ProxySettings
+from tests.acceptance.clients import run_client
 from tests.chains import Chain, write_chain
 from tests.connect_proxy import ConnectProxy, running_proxy
 from tests.ports import free_port
@@ -62,9 +62,9 @@ def get(client: HttpClient, url: str) -> bytes:
 
 
 def curl(chain: Chain, proxy: ConnectProxy, url: str) -> bytes:
-    words = ["curl", "-sS", "--proxy", f"https://localhost:{proxy.port}", "--proxy-user", "us:er:s3cret"]
+    words = ["-sS", "--proxy", f"https://localhost:{proxy.port}", "--proxy-user", "us:er:s3cret"]
     trust = ["--proxy-cacert", str(chain.ca_file), "--cacert", str(chain.ca_file), "--noproxy", ""]
-    return subprocess.run([*words, *trust, url], check=True, capture_output=True).stdout
+    return run_client("curl", *words, *trust, url)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -24,11 +24,14 @@ ROOT = Path(__file__).resolve().parents[3]
 _END_SECONDS = 300
 _REAL = f"""\
 #!/bin/sh
-exec {sys.executable} -m image_service.toolkit "$@"
+exec "{sys.executable}" -m image_service.toolkit "$@"
 """
 # Copies its input when GATE exists; TOOLKIT_STATUS is its exit status, and TOOLKIT_CALLS gets its arguments.
+# The shell reads its first lines, because the interpreter's path may have blanks.
 _HELD = f"""\
-#!{sys.executable}
+#!/bin/sh
+'''exec' "{sys.executable}" "$0" "$@"
+'''
 import hashlib, json, os, shutil, sys, time
 from pathlib import Path
 

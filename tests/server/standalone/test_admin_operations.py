@@ -80,14 +80,17 @@ async def test_no_reply_has_what_may_be_secret(ask: Ask) -> None:
 
 @ensure_deferred
 @pytest.mark.parametrize(
-    ("config", "fault"),
+    ("text", "times", "fault"),
     [
-        (json.dumps(CONFIG), None),
-        ('{"s3cret"', "it ends too early"),
-        (" " * (MAX_OVERRIDE_BYTES + 1), f"more than {MAX_OVERRIDE_BYTES}"),
+        (json.dumps(CONFIG), 1, None),
+        ('{"s3cret"', 1, "it ends too early"),
+        (" ", MAX_OVERRIDE_BYTES + 1, f"more than {MAX_OVERRIDE_BYTES}"),
     ],
 )
-async def test_config_is_checked_without_being_repeated(ask: Ask, config: str, fault: str | None) -> None:
+async def test_config_is_checked_without_being_repeated(
+    ask: Ask, text: str, times: int, fault: str | None
+) -> None:
+    config = text * times
     found = await ask("POST", "/api/v1/config-checks", {"config": config})
     assert (found["size"], found["max_size"]) == (len(config), MAX_OVERRIDE_BYTES)
     assert found["fault"] is None if fault is None else fault in found["fault"]

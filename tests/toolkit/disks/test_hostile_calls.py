@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.acceptance.clients import needs_client
 from tests.toolkit.corpus.images import HOST_LINE, Hostile, write_host_file
 from tests.toolkit.hostile import HOSTILE
 from tests.toolkit.measured_calls import measured_calls
@@ -68,6 +69,8 @@ def _calls() -> Iterator[ParameterSet]:
 def test_hostile_file_is_refused_by_every_verb_that_opens_it(
     verb: str, hostile: Hostile, call: Call, tmp_path: Path
 ) -> None:
+    if verb == "convert":
+        needs_client("qemu-img")
     path = hostile.build(tmp_path, write_host_file(tmp_path))
     config = tmp_path / "config.ign"
     config.write_text('{"ignition": {"version": "3.4.0"}}')

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from image_service.toolkit.commands import main
-from tests.acceptance.clients import run_client
+from tests.acceptance.clients import needs_client, run_client
 from tests.core.formats.filesystems.iso_builder import build_iso
 from tests.toolkit.coreos_disk import BOOT_OFFSET, build_disk
 from tests.toolkit.inspection.raw_disks import alter
@@ -108,6 +108,7 @@ def test_large_ova_is_compared_with_its_manifest(
 ) -> None:
     raw, image = tmp_path / "raw", tmp_path / "disk.ova"
     raw.write_bytes(bytes(1 << 20))
+    needs_client("qemu-img")
     assert main(["convert", str(raw), str(image), "--scratch", str(tmp_path)]) == 0
     capsys.readouterr()
     monkeypatch.setattr(HASHED_BYTES, 0)
