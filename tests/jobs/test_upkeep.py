@@ -149,8 +149,7 @@ async def test_compose_with_a_damaged_job_fails_alone(
     for compose in (damaged, other):
         rows.composes.begin(compose.id)
         engine.plans[compose.id] = PlanState.RUNNING
-    change = sa.update(JOBS).where(JOBS.c.id == jobs["convert"]).values(state="x")
-    rows.database.transact(lambda connection: connection.execute(change).close())
+    rows.write(sa.update(JOBS).where(JOBS.c.id == jobs["convert"]).values(state="x"))
     for _ in range(2):
         await reconciler.reconcile()
     summary = rows.composes.find_summary(damaged.id)
@@ -347,8 +346,7 @@ async def test_damaged_keys_keep_no_object(rows: Rows, tmp_path: Path, messages:
     keys = ["'../../etc'", "''", "x'00ff'", "cast(x'ff80' as text)"]
     for key in keys:
         row = {"key": sa.literal_column(key), "after": NOW}
-        insert = sa.insert(DISCARDED).values(row)
-        rows.database.transact(lambda connection, insert=insert: connection.execute(insert).close())
+        rows.write(sa.insert(DISCARDED).values(row))
     rows.composes.delete(compose.id)
     await expiry.expire()
     with pytest.raises(NotFound):

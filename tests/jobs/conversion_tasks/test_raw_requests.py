@@ -134,8 +134,7 @@ def test_task_with_a_damaged_row_hides_no_other(form: str, text: str, client: Ra
         client.texts(form.replace("ClientToken=one", f"ClientToken={number}"))
     damaged, other = rows.tasks.find(TaskFilter("org-42", list(TaskKind)))
     whole = described(client, listing, id_member)
-    change = sa.update(TASKS).where(TASKS.c.id == damaged.id).values(request=sa.literal(text))
-    rows.database.transact(lambda connection: connection.execute(change).close())
+    rows.write(sa.update(TASKS).where(TASKS.c.id == damaged.id).values(request=sa.literal(text)))
     found = described(client, listing, id_member)
     assert found.keys() == whole.keys() == {damaged.id, other.id}
     assert found[other.id] == whole[other.id]
@@ -168,8 +167,7 @@ def test_task_with_any_value_in_its_request_hides_no_other(
     damaged, other = rows.tasks.find(TaskFilter("org-42", list(TaskKind)))
     whole = described(client, listing, id_member)
     for changed in replaced(damaged.request, value):
-        change = sa.update(TASKS).where(TASKS.c.id == damaged.id).values(request=changed)
-        rows.database.transact(lambda connection, change=change: connection.execute(change).close())
+        rows.write(sa.update(TASKS).where(TASKS.c.id == damaged.id).values(request=changed))
         found = described(client, listing, id_member)
         assert found.keys() == whole.keys() == {damaged.id, other.id}
         assert found[other.id] == whole[other.id]

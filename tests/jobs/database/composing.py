@@ -35,6 +35,8 @@ from image_service.jobs.model import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import sqlalchemy as sa
+
     from image_service.common.database.database import Database
     from image_service.jobs.database.tasks import TaskRecord
     from image_service.jobs.model import Json
@@ -187,6 +189,10 @@ class Rows:
         permit = self.queues.take_permit(tenant, 1000, self.clock() + timedelta(seconds=30))
         assert permit is not None
         assert self.queues.start(permit, job_id, attempt, "w1") is not None
+
+    def write(self, statement: sa.Executable) -> None:
+        """Change rows as a user with write access does, without the secret."""
+        self.database.transact(lambda connection: connection.execute(statement).close())
 
     def delete_objects(self) -> None:
         """Record that the discarded objects were deleted."""

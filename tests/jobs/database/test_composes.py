@@ -336,7 +336,7 @@ def test_changed_plan_is_refused_and_can_be_deleted(rows: Rows, change: str) -> 
         "tag": {"plan": attrs.evolve(plan, tag="x")},
         "plan of another": {"plan": stored(rows, COMPOSES.c.plan, other.id)},
     }
-    write(rows, sa.update(COMPOSES).where(COMPOSES.c.id == changed.id).values(values[change]))
+    rows.write(sa.update(COMPOSES).where(COMPOSES.c.id == changed.id).values(values[change]))
     with pytest.raises(RowNotAuthentic, match=changed.id):
         rows.composes.find(changed.id)
     assert rows.composes.find(other.id) == other
@@ -358,7 +358,7 @@ def check_damaged(rows: Rows, column: str, value: str) -> None:
     other, _ = rows.add()
     table, damaged_id = (JOBS, jobs["customize"]) if column == "state" else (COMPOSES, damaged.id)
     values: dict[str, Any] = {column: sa.literal_column(value)}
-    write(rows, sa.update(table).where(table.c.id == damaged_id).values(values))
+    rows.write(sa.update(table).where(table.c.id == damaged_id).values(values))
     found, total = rows.composes.find_page(ComposeFilter(), limit=9)
     assert ({compose.id for compose in found}, total) == ({damaged.id, other.id}, 2)
     summaries = rows.jobs.summarize([damaged.id, other.id])
@@ -375,7 +375,7 @@ def test_image_of_another_compose_is_refused(rows: Rows) -> None:
     own, _ = rows.add(make_compose(tenant="org-2"))
     rows.composes.finish(own.id, ComposeState.SUCCESS, image=make_artifact("own"))
     taken = stored(rows, COMPOSES.c.image, victim.id)
-    write(rows, sa.update(COMPOSES).where(COMPOSES.c.id == own.id).values(image=taken))
+    rows.write(sa.update(COMPOSES).where(COMPOSES.c.id == own.id).values(image=taken))
     with pytest.raises(RowNotAuthentic, match=f"the artifact of {own.id} "):
         rows.composes.find(own.id, "org-2")
     found = rows.composes.find(victim.id)
@@ -391,11 +391,11 @@ def test_artifact_of_another_job_is_refused(rows: Rows, change: str) -> None:
     rows.finish(own_jobs["customize"], make_artifact(own_jobs["customize"]))
     if change == "report":
         taken = sa.select(JOBS.c.artifacts).where(JOBS.c.id == jobs["customize"]).scalar_subquery()
-        write(rows, sa.update(JOBS).where(JOBS.c.id == own_jobs["customize"]).values(artifacts=taken))
+        rows.write(sa.update(JOBS).where(JOBS.c.id == own_jobs["customize"]).values(artifacts=taken))
     else:
-        write(rows, sa.delete(JOBS).where(JOBS.c.id == own_jobs["customize"]))
+        rows.write(sa.delete(JOBS).where(JOBS.c.id == own_jobs["customize"]))
         moved = {"compose_id": own.id, "tenant": "org-2"}
-        write(rows, sa.update(JOBS).where(JOBS.c.id == jobs["customize"]).values(moved))
+        rows.write(sa.update(JOBS).where(JOBS.c.id == jobs["customize"]).values(moved))
     with pytest.raises(RowNotAuthentic):
         rows.jobs.find_of_compose(own.id)
     assert len(rows.jobs.find_of_compose(victim.id)) == (2 if change == "report" else 1)
@@ -405,11 +405,6 @@ def stored(rows: Rows, column: sa.Column[Any], compose_id: str) -> Any:
     return rows.database.transact(
         lambda connection: connection.scalar(sa.select(column).where(COMPOSES.c.id == compose_id))
     )
-
-
-def write(rows: Rows, statement: sa.Executable) -> None:
-    """Change rows as a user with write access does, without the secret."""
-    rows.database.transact(lambda connection: connection.execute(statement).close())
 
 
 def test_no_file_of_the_database_holds_a_secret(rows: Rows, tmp_path: Path) -> None:

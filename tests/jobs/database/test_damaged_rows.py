@@ -33,8 +33,7 @@ JOB_DAMAGES = [
 def change(rows: Rows, table: sa.Table, row_id: str, column: str, value: sa.ColumnElement[Any]) -> None:
     """Change a row as a user with write access does."""
     values: dict[str, Any] = {column: value}
-    statement = sa.update(table).where(table.c.id == row_id).values(values)
-    rows.database.transact(lambda connection: connection.execute(statement).close())
+    rows.write(sa.update(table).where(table.c.id == row_id).values(values))
 
 
 @pytest.mark.parametrize(("column", "text"), JOB_DAMAGES)

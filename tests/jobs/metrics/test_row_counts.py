@@ -116,8 +116,7 @@ def test_damaged_rows_are_left_out(rows: Rows) -> None:
         (JOBS, composes[1][1]["customize"], {"state": "x"}),
     )
     for table, row_id, values in changes:
-        change = sa.update(table).where(table.c.id == row_id).values(values)
-        rows.database.transact(lambda connection, change=change: connection.execute(change).close())
+        rows.write(sa.update(table).where(table.c.id == row_id).values(values))
     counted = sample(rows, execute)
     assert counted[0] == {("pending",): 6}
     assert counted[1] == {("customize", "org-1"): 1}
