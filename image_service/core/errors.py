@@ -439,7 +439,7 @@ class JobTokenUnknown(NotFound):
 
 
 class RowNotAuthentic(ImageServiceError):
-    """A plan or an artifact in the database has not the tag that this service gave it."""
+    """A row of a compose or a job in the database is not as this service has written it."""
 
     code = "row-not-authentic"
 

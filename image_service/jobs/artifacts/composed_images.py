@@ -66,6 +66,7 @@ class ComposedImages:
             Unavailable: the base, or the minimal ISO derived from it, is not ready.
             BaseImageError: the catalog refused the base.
             Unprocessable: the customization does not fit it.
+            RowNotAuthentic: its customization was changed in the database.
             StoreFailed: the database does not answer.
         """
         base = self.base_of(compose)

@@ -55,7 +55,7 @@ class RowCipher:
         """Decrypt what `seal` encrypted for the same tenant and compose.
 
         Raises:
-            StoreFailed: no secret opens it, or it is of another tenant or compose.
+            RowNotAuthentic: no secret opens it, or it is of another tenant or compose.
         """
         with self._lock:
             return _to_value(json.loads(self._unseal(compose_id, sealed, _secrets_of(tenant, compose_id))))
@@ -66,7 +66,10 @@ class RowCipher:
         Raises:
             StoreFailed: no secret opens them.
         """
-        document = self._unseal(compose_id, sealed, compose_id.encode())
+        try:
+            document = self._unseal(compose_id, sealed, compose_id.encode())
+        except RowNotAuthentic as error:
+            raise StoreFailed(error.detail) from None
         return encrypt(_cipher(self._secrets[0]), document, _secrets_of(tenant, compose_id))
 
     def tag_plan(
@@ -126,7 +129,7 @@ class RowCipher:
     def _unseal(self, compose_id: str, sealed: bytes, context: bytes) -> bytes:
         document = self._decrypt(sealed, context)
         if document is None:
-            raise StoreFailed(
+            raise RowNotAuthentic(
                 f"the secrets of compose {compose_id} cannot be decrypted: damaged, of another tenant or"
                 " compose, or sealed with a secret that INSTANCE_SECRET_FILE does not hold any more"
             )

@@ -16,7 +16,7 @@ from twisted.internet.threads import deferToThread
 from twisted.web.client import ResponseFailed
 
 from image_service.common.objects.directory import DirectoryStore
-from image_service.core.errors import NotFound, StoreDenied, StoreFailed, Unavailable
+from image_service.core.errors import NotFound, RowNotAuthentic, StoreDenied, Unavailable
 from image_service.core.extents import FileExtent, Literal, Zeros
 from image_service.core.families.coreos.live_iso import read_live_iso
 from image_service.core.formats.initrd import read_archives
@@ -132,7 +132,7 @@ async def test_image_in_memory_is_for_its_tenant_alone(artifacts: Artifacts, iso
     compose, _ = artifacts.add(request(ImageType.LIVE_INSTALLER))
     contents = artifacts.contents
     await contents.open_image(compose)
-    with pytest.raises(StoreFailed, match="of another tenant"):
+    with pytest.raises(RowNotAuthentic, match="of another tenant"):
         await contents.open_image(attrs.evolve(compose, tenant="org-of-a-changed-row"))
 
 

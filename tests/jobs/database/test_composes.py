@@ -13,7 +13,7 @@ import attrs
 import pytest
 import sqlalchemy as sa
 
-from image_service.core.errors import BudgetExceeded, RowNotAuthentic, StoreFailed, TooManyQueued
+from image_service.core.errors import BudgetExceeded, RowNotAuthentic, TooManyQueued
 from image_service.jobs.catalog_image import CatalogImage
 from image_service.jobs.database.composes import ComposeFilter, ComposeRepository
 from image_service.jobs.database.sealing import RowCipher
@@ -291,7 +291,7 @@ def test_customization_is_opened_by_any_secret_and_by_no_other(rows: Rows) -> No
     compose, _ = rows.add()
     rotated = ComposeRepository(rows.database, RowCipher([bytes(32), SECRET]), BUDGET)
     assert rotated.customization(compose) == CUSTOMIZATION
-    with pytest.raises(StoreFailed, match="INSTANCE_SECRET_FILE"):
+    with pytest.raises(RowNotAuthentic, match="INSTANCE_SECRET_FILE"):
         ComposeRepository(rows.database, RowCipher([bytes(32)]), BUDGET).customization(compose)
 
 
@@ -310,7 +310,7 @@ def test_writer_gives_the_secrets_of_a_tenant_to_no_other(rows: Rows) -> None:
     with pytest.raises(RowNotAuthentic, match=moved.id):
         rows.composes.find(moved.id)
     for compose in (own, attrs.evolve(moved, tenant="org-2")):
-        with pytest.raises(StoreFailed, match=compose.id):
+        with pytest.raises(RowNotAuthentic, match=compose.id):
             rows.composes.customization(compose)
     assert rows.composes.customization(other) == CUSTOMIZATION
 

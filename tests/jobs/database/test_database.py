@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from image_service.core.errors import StoreFailed
+from image_service.core.errors import RowNotAuthentic, StoreFailed
 from image_service.jobs.database.tables import COMPOSES, DATABASE_FILE, SECRETS, open_database
 from image_service.jobs.database.workers import WorkerRepository
 from image_service.jobs.model import ComposeState, job_id_of
@@ -150,9 +150,9 @@ def test_secrets_and_plans_belong_to_their_tenants_after_the_migration(
         assert found == kept
         composes.check_upload(found, found.uploads[0])
         assert composes.customization(kept) == CUSTOMIZATION
-        with pytest.raises(StoreFailed):
+        with pytest.raises(RowNotAuthentic):
             composes.customization(attrs.evolve(kept, tenant="org-2"))
-        with pytest.raises(StoreFailed, match=damaged.id):
+        with pytest.raises(RowNotAuthentic, match=damaged.id):
             composes.customization(damaged)
 
 

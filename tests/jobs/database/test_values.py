@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.core.errors import StoreFailed
+from image_service.core.errors import RowNotAuthentic
 from image_service.jobs.database.documents import Document
 from image_service.jobs.database.sealing import RowCipher
 from image_service.jobs.database.tables import Instant
@@ -73,5 +73,5 @@ def test_customization_is_opened_for_its_compose_alone(
         ("org-1", compose_id, sealed[:-1]),
         ("org-1", compose_id, b""),
     ):
-        with pytest.raises(StoreFailed):
+        with pytest.raises(RowNotAuthentic):
             cipher.unseal(tenant, other_id, damaged)
