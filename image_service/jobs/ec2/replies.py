@@ -32,7 +32,8 @@ def reply_document(
 def _content(shape: Shape, value: object) -> str:
     """Return the elements of a value, without those of another form: damaged rows have them."""
     if shape.type_name == "structure":
-        members, known = shape.members, value if isinstance(value, Mapping) else {}
+        members = shape.members
+        known = value if isinstance(value, Mapping) else {}
         return "".join(
             _element(members[key].serialization.get("name", key), _content(members[key], item))
             for key, item in known.items()
