@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import NoReturn
@@ -109,6 +110,8 @@ def needs_client(name: str) -> str:
     found = _find(name)
     if found is None:
         missing(f"{name} ({_origin(name)})")
+    if _starts_nothing(Path(found)):
+        missing(f"{name} (pip's script does not start from a path with blanks)")
     return found
 
 
@@ -143,6 +146,14 @@ def _find(name: str) -> str | None:
     if Path(name).is_absolute():
         return name if any(Path(name).glob("*")) or Path(name).is_file() else None
     return shutil.which(name, path=_SEARCH_PATH)
+
+
+def _starts_nothing(program: Path) -> bool:
+    """Return True for a script of pip whose first line names a path with blanks."""
+    if " " not in sys.prefix or not program.is_file():
+        return False
+    with program.open("rb") as file:
+        return file.readline().startswith(f"#!{sys.prefix}/".encode())
 
 
 def _origin(name: str) -> str:

@@ -23,12 +23,14 @@ from image_service.server.observability.metrics import Metrics
 from image_service.server.processes.environment import read_credentials
 from image_service.server.processes.process_slot import RELOAD_SECONDS
 from image_service.server.snapshots.storage.snapshot import SnapshotEvent
+from image_service.settings.base_images import StorageSettings
 from image_service.settings.network import ProcessSettings
 from image_service.settings.settings import Settings
 from tests.pytwisted import async_fixture
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
 
     from twisted.internet.epollreactor import EPollReactor
 
@@ -63,6 +65,7 @@ class FakeProcess:
 class Supervised:
     """A supervisor and the latest process of each worker."""
 
+    data_dir: Path
     clock: Clock = attrs.field(factory=Clock)
     workers: dict[int, FakeProcess] = attrs.field(factory=dict)
     credentials: dict[str, str] = attrs.field(factory=dict)
@@ -70,7 +73,9 @@ class Supervised:
     supervisor: Supervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        settings = Settings(process=ProcessSettings(workers=WORKERS))
+        settings = Settings(
+            process=ProcessSettings(workers=WORKERS), storage=StorageSettings(data_dir=self.data_dir)
+        )
         reactor = cast("EPollReactor", self.clock)
         self.supervisor = Supervisor(reactor, settings, standalone=False, spawn=self._spawn)
         self.supervisor.base_url = BaseUrl(reactor, settings, 8080, standalone=False)
@@ -111,8 +116,8 @@ class Supervised:
 
 
 @async_fixture
-async def supervised() -> AsyncIterator[Supervised]:
-    supervised = Supervised()
+async def supervised(tmp_path: Path) -> AsyncIterator[Supervised]:
+    supervised = Supervised(tmp_path)
     yield supervised
     await supervised.supervisor.stopService()
     assert supervised.clock.getDelayedCalls() == []

@@ -54,7 +54,7 @@ FAULTS: dict[str, tuple[tuple[str, ...], dict[str, str], int, list[str]]] = {
     ),
     "warnings": (
         (*CLI, "serve", "--standalone", "--check", "--offline"),
-        {"DATA_DIR": "/nowhere"},
+        {},
         0,
         ["<4>image-service: warning: ", "<6>image-service: the configuration is valid"],
     ),
@@ -80,6 +80,7 @@ def run(command: tuple[str, ...], variables: dict[str, str], stderr: int, journa
 @pytest.mark.parametrize("name", FAULTS)
 def test_lines_in_the_journal_have_priorities(tmp_path: Path, name: str) -> None:
     command, variables, status, expected = FAULTS[name]
+    variables = {"DATA_DIR": str(tmp_path), **variables}
     with (tmp_path / "journal").open("w+") as journal:
         assert run(command, variables, journal.fileno(), journal.fileno()) == status
         journal.seek(0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-REQUIRED = {"IMAGE_SERVICE_BASE_URL": "http://images.test"}
+REQUIRED = {"IMAGE_SERVICE_BASE_URL": "http://images.test", "DATA_DIR": "/tmp"}
 OLD, NEW = ed25519.Ed25519PrivateKey.generate(), ec.generate_private_key(ec.SECP256R1())
 PUBLIC = [
     key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo) for key in (OLD, NEW)

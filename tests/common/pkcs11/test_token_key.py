@@ -150,7 +150,11 @@ def test_a_module_that_is_not_one_is_a_fault(token: SoftToken, tmp_path: Path) -
 
 
 def test_settings_take_the_key(token: SoftToken) -> None:
-    variables = {"IMAGE_SERVICE_BASE_URL": "http://images.test", "SIGNING_KEY_URI": token.uri(object="p256")}
+    variables = {
+        "IMAGE_SERVICE_BASE_URL": "http://images.test",
+        "DATA_DIR": str(token.directory),
+        "SIGNING_KEY_URI": token.uri(object="p256"),
+    }
     read_keys = Settings.from_environment(variables, standalone=True).signing.key_reader()
     assert read_keys is not None
     assert read_keys().signer.public == load_signing_key(P256).public

@@ -28,7 +28,7 @@ from image_service.jobs.metrics.jobs_metrics import JobsMetrics
 from image_service.jobs.tenants.authenticator import OpenAuthenticator
 from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.resource import ApiSite
-from tests.acceptance.clients import run_client
+from tests.acceptance.clients import needs_client, run_client
 from tests.jobs.ec2.signing import CREDENTIAL, HOST, signed_request
 from tests.pytwisted import ensure_deferred
 
@@ -195,7 +195,8 @@ def run_awscli(port: int, *arguments: str) -> Any:
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
-    command = (Path(sys.executable).with_name("aws"), "--endpoint-url", f"http://localhost:{port}", "ec2")
+    program = needs_client(str(Path(sys.executable).with_name("aws")))
+    command = (program, "--endpoint-url", f"http://localhost:{port}", "ec2")
     done = subprocess.run(
         [*command, *arguments], env=environment, capture_output=True, check=False, timeout=300
     )

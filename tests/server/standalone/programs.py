@@ -37,4 +37,5 @@ def put_client(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def put_ksvalidator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put pykickstart's program into PATH, which is installed with the tests."""
-    monkeypatch.setenv("PATH", sysconfig.get_path("scripts"), prepend=":")
+    program = needs_client(f"{sysconfig.get_path('scripts')}/ksvalidator")
+    monkeypatch.setenv("PATH", str(Path(program).parent), prepend=":")

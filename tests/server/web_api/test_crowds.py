@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
@@ -14,6 +15,7 @@ from image_service.server.web_api.authentication import RequestGuard
 from image_service.server.web_api.connections import LimitedFactory
 from image_service.server.web_api.messages import json_response
 from image_service.server.web_api.resource import ApiResource, ApiSite
+from image_service.tools.loadtest.command import raise_descriptor_limit
 from tests.pytwisted import ensure_deferred
 from tests.server.standalone.running import ApiClient
 
@@ -26,6 +28,12 @@ LIMIT = 64
 TOKEN = "token-of-a-worker"
 UNFINISHED = b"GET /poll HTTP/1.1\r\nHost: localhost\r\n"
 REFUSED = UNFINISHED + b"\r\n"  # by 401
+
+
+@pytest.fixture(autouse=True)
+def _descriptors() -> None:
+    """Let this process open more files than users may at first."""
+    raise_descriptor_limit(2048)
 
 
 def open_crowd(port: int, opened: ExitStack, addresses: int = 50) -> None:

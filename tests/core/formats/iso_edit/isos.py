@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -99,11 +101,18 @@ def edit(data: bytes, puts: Mapping[str, bytes]) -> tuple[bytes, IsoPlan]:
     return edited.read_at(0, edited.size), plan
 
 
+def _remove(tree: Path) -> None:
+    """Remove a tree, if there is one, whose directories are read-only, as those of an ISO."""
+    for directory, _, _ in os.walk(tree):
+        Path(directory).chmod(0o700)
+    shutil.rmtree(tree, ignore_errors=not tree.exists())
+
+
 def extract(data: bytes, directory: Path, *options: str) -> dict[str, bytes]:
     """Return the files of an ISO, which xorriso writes to ``files`` of a directory."""
     image, tree = directory / "read.iso", directory / "files"
     image.write_bytes(data)
-    subprocess.run(["rm", "-rf", tree], check=True)
+    _remove(tree)
     program = needs_client("xorriso")
     command = [program, *options, "-indev", str(image), "-osirrox", "on", "-extract", "/", str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
