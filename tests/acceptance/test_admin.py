@@ -217,7 +217,7 @@ def test_listener_answers_while_workers_are_replaced_by_some_with_the_log_level_
         for worker in (first, second):
             os.kill(worker, signal.SIGKILL)
         wait_for(lambda: admin.curl("/health").status == 200)
-        assert json.loads(admin.curl("/images").body)["images"][0]["state"] == "ready"
+        wait_for(lambda: json.loads(admin.curl("/images").body)["images"][0]["state"] == "ready")
         wait_for(lambda: len({first, second, *admin.workers()}) == 4)
         wait_for(lambda: admin.curl("/api/v1/status").status == 200)
         assert json.loads(admin.curl("/api/v1/status").body)["log_level"] == "debug"

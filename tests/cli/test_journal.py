@@ -80,7 +80,7 @@ def run(command: tuple[str, ...], variables: dict[str, str], stderr: int, journa
 @pytest.mark.parametrize("name", FAULTS)
 def test_lines_in_the_journal_have_priorities(tmp_path: Path, name: str) -> None:
     command, variables, status, expected = FAULTS[name]
-    variables = {"DATA_DIR": str(tmp_path), **variables}
+    variables = {"DATA_DIR": str(tmp_path / "absent"), **variables}
     with (tmp_path / "journal").open("w+") as journal:
         assert run(command, variables, journal.fileno(), journal.fileno()) == status
         journal.seek(0)
