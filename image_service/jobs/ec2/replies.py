@@ -19,9 +19,17 @@ def reply_document(
     Args:
         result: members of the output; that of an operation without output is empty, and its reply is true.
         version: of the API, as the request has it.
+
+    Raises:
+        KeyError: the output has no such member.
     """
     output = operation.output_shape
-    content = _element("return", "true") if output is None else _content(output, result)
+    if output is None:
+        content = _element("return", "true")
+    elif unknown := result.keys() - output.members.keys():
+        raise KeyError(*unknown)
+    else:
+        content = _content(output, result)
     namespace = f"http://ec2.amazonaws.com/doc/{version}/"
     return (
         f'<?xml version="1.0" encoding="UTF-8"?>\n<{operation.name}Response xmlns="{namespace}">'
