@@ -62,8 +62,8 @@ settings.register_profile("search", settings.get_profile("project"), max_example
 settings.load_profile("project")
 
 LEFT_OUT = ("soak", "boot", "container", "load", "package", "systemd", "cluster")
-WAITING = ("tests/acceptance/", "tests/app/", "tests/jobs/", "tests/packaging/", "tests/replicas/")
-"""Folders whose tests wait for other processes most of the time."""
+WAITING = ("tests/replicas/", "tests/acceptance/", "tests/app/", "tests/jobs/", "tests/packaging/")
+"""Folders whose tests wait for other processes most of the time, in their order: the longest module first."""
 SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
 LONGEST_ID = 300  # characters of a value in the name of a test
@@ -223,6 +223,7 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     for _, tests in groupby(items, key=attrgetter("path")):
         module = list(tests)
         (waiting if module[0].nodeid.startswith(WAITING) else computing).append(module)
+    waiting.sort(key=lambda module: [not module[0].nodeid.startswith(folder) for folder in WAITING])
     places = [
         (number / len(kind), tests) for kind in (waiting, computing) for number, tests in enumerate(kind)
     ]
