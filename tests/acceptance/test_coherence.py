@@ -244,10 +244,11 @@ def test_mount_of_many_ranges_is_coherent_across_ttls_and_a_kill(
         _wait_until(lambda: all(reader.read > reader.ranges // 2 for reader in readers))
         kill(service)
         assisted.change(infra_env_id, case.changed)
+        rounds_at_change = assisted.rounds
         if case.workers == 1:
             site.run()
         assert [done.result() for done in reading] == expected
-        while assisted.rounds - rounds_before < 4 * len(readers):
+        while assisted.rounds - rounds_at_change < 4 * len(readers):
             assert [reader.read_all() for reader in readers] == expected
         elapsed_seconds = time.monotonic() - began
         newest = [reader.digest for reader in readers]
