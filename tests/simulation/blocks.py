@@ -10,7 +10,6 @@ import os
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
-from math import inf
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
@@ -144,7 +143,7 @@ def run_blocks(directory: Path, seed: int, steps: Sequence[Step]) -> Outcome:
         host = Host(Machine(Events(chance), "host"))
         named = patch.object(block_cache, "read_boot_id", lambda name=f"boot {boot}": name)
         with ExitStack() as ended, host.simulated_threads(), named, suppress(PowerFailure):
-            ended.callback(host.run_until, lambda: False, inf)  # its threads end
+            ended.callback(host.sleep, 1)  # its threads end
             cache = BlockCache(directory, MOST_BYTES, host.machine)
             cache.start()
             ended.callback(cache.close)
