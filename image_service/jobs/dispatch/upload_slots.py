@@ -38,7 +38,7 @@ class UploadSlots:
     A tenant has a share of the slots that leaves one to a tenant that comes next: half of them alone, a third
     beside another one. A slot that becomes free goes to the tenant with the fewest, of several to the one
     that got its latest slot first. While an upload waits, uploads below the least rate are aborted, the
-    slowest first, of tenants that have more slots than the one that waits.
+    slowest first, of tenants that have more slots than the one that waits, and of other attempts of that.
 
     Args:
         min_rate: bytes per second; 0: any.
@@ -100,18 +100,28 @@ class UploadSlots:
             self._check = None
 
     def _next(self) -> _Upload | None:
-        """Return the oldest upload of the tenant whose turn it is; None: none may have a slot."""
-        held = self._held()
+        """Return an upload of the tenant whose turn it is; None: none may have a slot.
+
+        It is of the source with the fewest slots, of several the oldest.
+        """
+        held, of_source = self._held(), Counter(upload.source for upload in self._receiving)
         share = max(1, self._slots // (1 + len({each.tenant for each in (*self._receiving, *self._waiting)})))
         first = min(
             self._waiting,
-            key=lambda upload: (held[upload.tenant], self._granted.get(upload.tenant, 0)),
+            key=lambda upload: (
+                held[upload.tenant],
+                self._granted.get(upload.tenant, 0),
+                of_source[upload.source],
+            ),
             default=None,
         )
         return first if first is not None and held[first.tenant] < share else None
 
     def _abort_slow(self) -> None:
-        """Abort one slow upload, the slowest first, for each that waits and whose tenant has fewer slots."""
+        """Abort one slow upload, the slowest first, for each that waits and whose tenant has fewer slots.
+
+        Also one of another attempt of that tenant: a worker that waits for it takes no job of other tenants.
+        """
         now = self._clock.seconds()
         self._check = self._clock.callLater(CHECK_SECONDS, self._abort_slow)
         rates = [(upload.content.rate.sample(now), upload) for upload in self._receiving]
@@ -121,7 +131,8 @@ class UploadSlots:
         for waiting in tuple(self._waiting):
             for pair in slow:
                 upload = pair[1]
-                if held[upload.tenant] > held[waiting.tenant]:
+                is_of_other_attempt = upload.tenant == waiting.tenant and upload.source != waiting.source
+                if is_of_other_attempt or held[upload.tenant] > held[waiting.tenant]:
                     slow.remove(pair)
                     held[upload.tenant] -= 1
                     upload.content.abort(f"slower than {self._min_rate} bytes/s while other uploads waited")

@@ -155,6 +155,25 @@ def test_slow_uploads_stay_while_nobody_or_a_tenant_with_more_waits(make_site: M
     assert not slow.is_aborted
 
 
+def test_slow_uploads_of_other_attempts_of_its_tenant_go_while_one_waits(make_site: MakeSite) -> None:
+    """Else a worker would wait for a slot of its job's tenant, and take no job of others."""
+    site = make_site()
+    slow = [site.start("a", 10, f"slow {number % 20}") for number in range(40)]
+    assert receiving(slow) == 6
+    quick = site.start("a")
+    site.wait(60)
+    assert quick.is_receiving
+    assert any(upload.is_aborted for upload in slow)
+
+
+def test_slow_uploads_of_one_attempt_stay_while_another_of_it_waits(make_site: MakeSite) -> None:
+    site = make_site(2)
+    files = [site.start("a", 10, "an attempt") for _ in range(2)]
+    site.wait(60)
+    assert receiving(files) == 1
+    assert not any(upload.is_aborted for upload in files)
+
+
 def test_any_rate_is_enough_without_a_least_one(make_site: MakeSite) -> None:
     site = make_site(2, min_rate=0)
     slow = [site.start("a", 0), site.start("b", 0)]
