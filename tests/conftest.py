@@ -63,7 +63,7 @@ settings.load_profile("project")
 
 LEFT_OUT = ("soak", "boot", "container", "load", "package", "systemd", "cluster")
 WAITING = ("tests/replicas/", "tests/acceptance/", "tests/app/", "tests/jobs/", "tests/packaging/")
-"""Folders whose tests wait for other processes most of the time, in their order: the longest module first."""
+"""Folders whose tests wait for other processes most of the time. The longest module is in the first."""
 SETTLE_SECONDS = 20.0  # a peer on loopback sees the close within a few turns, if the machine is not busy
 _TURN_SECONDS = 0.01
 LONGEST_ID = 300  # characters of a value in the name of a test

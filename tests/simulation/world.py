@@ -34,7 +34,8 @@ REFUSALS = (Forbidden, NotFound, Conflict)
 HEARD_SECONDS = 12.0
 """After a fault of the database; by then each replica listens again, and has written what it could not.
 
-The circuit breaker's pause, the period in which mounts are stored, 5 s each, a poll, and some leeway.
+It is the sum of the circuit breaker's pause (5 s), the period in which mounts are stored (5 s), a poll (1 s)
+and 1 s of leeway.
 """
 MAX_AWAITED = 4
 """Of the ranges of `World.stream`: a validation, the storing of the mount, and what others change."""
@@ -491,7 +492,7 @@ class World:
         await client.send(first, client.ask_range(start, start + 500))
 
     def begin_unsaved(self, which: float, where: float, how: float, seconds: float, start: float) -> None:
-        """A client begins a new version at a replica that cannot store that, and goes on at another."""
+        """A client begins a new version at a replica that cannot store its mount, and goes on at another."""
         client, number = _pick(self.clients, which), int(where * len(self.replicas))
         first, second = self.replicas[number], self.replicas[number - 1]
         disturb = partial(self._disturb, [first], how, seconds / 4)

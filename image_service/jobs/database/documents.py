@@ -21,7 +21,7 @@ class Document(sa.TypeDecorator[object]):
         return None if value is None else json.dumps(value, default=_jsonable)
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> object:
-        """Return the value of the JSON; what is not JSON as it is, for the reader of its row to refuse."""
+        """Return the value of the JSON. Damaged JSON is returned as text, which `values` refuses."""
         del dialect
         try:
             return None if value is None else json.loads(value)

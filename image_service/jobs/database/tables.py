@@ -47,7 +47,7 @@ class Instant(sa.TypeDecorator[datetime]):
         return None if value is None else value.timestamp()
 
     def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
-        """Return a datetime in UTC; 1970 for what is not a time, so that it hides no other row."""
+        """Return a datetime in UTC. A damaged time becomes 1970, so that lists still show the row."""
         del dialect
         try:
             return None if value is None else datetime.fromtimestamp(value, UTC)

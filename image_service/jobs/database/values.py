@@ -6,6 +6,7 @@ a job that is to be worked on raises `RowNotAuthentic` then; lists show the row 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +38,6 @@ from image_service.jobs.task_model import ConversionTask, TaskKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from enum import StrEnum
 
     import sqlalchemy as sa
 
@@ -53,6 +53,7 @@ _UNREADABLE_UPLOADS = (UploadResult(UploadTarget("local"), "failure"),)
 _TYPES: dict[str, type] = {"bool": bool, "int": int, "str": str, "Json": dict}
 """Of attributes, by their annotations."""
 _T = TypeVar("_T", bound=attrs.AttrsInstance)
+_E = TypeVar("_E", bound=StrEnum)
 TASK_COLUMNS = [TASKS.c[field.name] for field in attrs.fields(ConversionTask)]
 
 
@@ -96,12 +97,12 @@ def to_summary(row: sa.RowMapping) -> ComposeSummary:
             distribution="",
             architecture="",
             image_type=None,
-            state=ComposeState(_known(ComposeState, row["state"], ComposeState.FAILURE)),
+            state=_known(row["state"], ComposeState.FAILURE),
             created_at=row["created_at"],
             finished_at=row["finished_at"],
             error=JobError(JobErrorId.BUILD_FAILED, f"{UNREADABLE}: delete the compose"),
             uploads=_UNREADABLE_UPLOADS,
-            origin=ComposeOrigin(_known(ComposeOrigin, row["origin"], ComposeOrigin.COMPOSER)),
+            origin=_known(row["origin"], ComposeOrigin.COMPOSER),
         )
 
 
@@ -145,8 +146,8 @@ def to_job_summary(row: sa.RowMapping) -> JobSummary:
             id=str(row["id"]),
             compose_id=row["compose_id"],
             step="",
-            type=JobType(_known(JobType, row["type"], JobType.CUSTOMIZE)),
-            state=JobState(_known(JobState, row["state"], JobState.FAILED)),
+            type=_known(row["type"], JobType.CUSTOMIZE),
+            state=_known(row["state"], JobState.FAILED),
             error=JobError(JobErrorId.BUILD_FAILED, UNREADABLE),
         )
 
@@ -232,5 +233,6 @@ def _types_of(kind: type[attrs.AttrsInstance]) -> dict[str, tuple[type, ...]]:
     }
 
 
-def _known(kind: type[StrEnum], value: object, otherwise: StrEnum) -> StrEnum:
-    return next((member for member in kind if member == value), otherwise)
+def _known(value: object, otherwise: _E) -> _E:
+    """Return the member of an enumeration that equals a value, or else another one."""
+    return next((member for member in type(otherwise) if member == value), otherwise)

@@ -38,7 +38,7 @@ class UploadSlots:
     A tenant has a share of the slots that leaves one to a tenant that comes next: half of them alone, a third
     beside another one. A slot that becomes free goes to the tenant with the fewest, of several to the one
     that got its latest slot first. While an upload waits, uploads below the least rate are aborted, the
-    slowest first, of tenants that have more slots than the one that waits, and of other attempts of that.
+    slowest first: those of tenants with more slots, and those of other attempts of the same tenant.
 
     Args:
         min_rate: bytes per second; 0: any.
@@ -118,9 +118,10 @@ class UploadSlots:
         return first if first is not None and held[first.tenant] < share else None
 
     def _abort_slow(self) -> None:
-        """Abort one slow upload, the slowest first, for each that waits and whose tenant has fewer slots.
+        """Abort one slow upload, the slowest first, for each upload that waits.
 
-        Also one of another attempt of that tenant: a worker that waits for it takes no job of other tenants.
+        It belongs to a tenant with more slots, or to another attempt of the same tenant: a worker whose
+        upload waits takes no job of other tenants.
         """
         now = self._clock.seconds()
         self._check = self._clock.callLater(CHECK_SECONDS, self._abort_slow)

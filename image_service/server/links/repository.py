@@ -102,6 +102,10 @@ class LinkRepository:
         await _required(self._transactions.write(work))
 
 
+_MAX_TIME = 2**37
+"""Seconds since 1970, of a year of four digits."""
+
+
 def _to_link(
     link_id: object, digest: bytes, description: object, sealed: object, expires_at: object
 ) -> StoredLink:
@@ -116,8 +120,6 @@ def _to_link(
     )
 
 
-_MAX_TIME = 2**37
-"""Seconds since 1970, of a year of four digits."""
 _ERASED = {"sealed": None, "key": None, "generation": None}
 
 

@@ -105,7 +105,8 @@ def _remove(tree: Path) -> None:
     """Remove a tree, if there is one, whose directories are read-only, as those of an ISO."""
     for directory, _, _ in os.walk(tree):
         Path(directory).chmod(0o700)
-    shutil.rmtree(tree, ignore_errors=not tree.exists())
+    if tree.exists():
+        shutil.rmtree(tree)
 
 
 def extract(data: bytes, directory: Path, *options: str) -> dict[str, bytes]:
