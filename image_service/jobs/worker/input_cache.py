@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ class InputCache:
                     fetch(unfinished)
                     unfinished.replace(path)
         try:
-            os.utime(descriptor)
+            # Not the time of the change: programs that read the file meanwhile check that it stays.
+            os.utime(descriptor, ns=(time.time_ns(), os.fstat(descriptor).st_mtime_ns))
             yield path
         finally:
             os.close(descriptor)
@@ -104,7 +106,7 @@ class InputCache:
             with suppress(FileNotFoundError):  # another worker has just removed it
                 states[path] = path.stat()
         left = sum(state.st_size for state in states.values()) + needed - self._max_bytes
-        for path in sorted(states, key=lambda path: states[path].st_mtime):
+        for path in sorted(states, key=lambda path: states[path].st_atime):
             if left <= 0:
                 return
             left -= _remove_unused(path)

@@ -12,6 +12,7 @@ import pytest
 from image_service.common.concurrency.interruption import Interruption
 from image_service.core.errors import TransferFailed
 from image_service.jobs.worker.input_cache import InputCache
+from image_service.toolkit.disks.opening import open_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +62,15 @@ def test_file_in_use_stays(tmp_path: Path) -> None:
     with cache.file(used.sha256, 4, used.fetch, Interruption()) as path:
         other.get(cache)
         assert path.read_bytes() == b"used"
+
+
+def test_further_use_does_not_change_a_file_that_a_program_reads(tmp_path: Path) -> None:
+    cache, origin = InputCache(tmp_path, 4096), Origin(bytes(1024))
+    origin.get(cache)
+    os.utime(tmp_path / origin.sha256, (0, 0))
+    with open_image(tmp_path / origin.sha256, "raw"):  # raises at its end if the file has changed
+        assert origin.get(cache) == origin.content
+    assert (tmp_path / origin.sha256).stat().st_atime > 0
 
 
 def test_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
