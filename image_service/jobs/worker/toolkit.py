@@ -118,7 +118,9 @@ class Toolkit:
         ):
             lines = _LineReader(progress)
             while process.poll() is None:
-                interruption.wait(_WATCH_SECONDS)
+                interruption.raise_if_interrupted()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_WATCH_SECONDS)
                 for line in lines.read():
                     with suppress(ValueError):
                         on_progress(json.loads(line))

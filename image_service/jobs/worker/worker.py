@@ -75,7 +75,7 @@ class JobWorker:
         """Take jobs, and run each before the next is taken."""
         failures = 0
         with suppress(Interrupted):
-            while not self._is_stopped:
+            while not self._is_stopped and not self._is_draining:
                 self._tools.scratch.wait_for_room(self._polling)
                 try:
                     job = self._tools.client.poll(self._polling)

@@ -183,8 +183,9 @@ class JobsSettings:
     retention_seconds: int = setting("JOBS_RETENTION", parse=parsers.whole_number(1), default="1209600")
     """Seconds after which a finished compose and its artifacts are deleted; the default is 14 days."""
     worker_slots: int | None = setting("JOBS_WORKER_SLOTS", parse=parsers.whole_number(0, 64))
-    """Jobs at a time of the worker that this process starts; `0`: it starts none. When not set: 1, but 0 with
-    `TEMPORAL_ADDRESS`, without the worker API, or without a Unix socket in `JOBS_LISTEN`."""
+    """Jobs at a time of the worker that this process starts; `0`: it starts none. With `1`, the jobs of all
+    tenants wait for one another. When not set: 2, but 0 with `TEMPORAL_ADDRESS`, without the worker API, or
+    without a Unix socket in `JOBS_LISTEN`."""
     worker_scratch_bytes: int | None = setting("JOBS_WORKER_SCRATCH_BYTES", parse=parsers.whole_number(1))
     """Bytes that all jobs of that worker may write in its scratch, in `worker/scratch` of `DATA_DIR`; a job
     waits until the others leave it enough room. When not set: the bytes that are free there at the start."""

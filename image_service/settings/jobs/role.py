@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _MODULES = ("temporalio", "jwt", "jsonschema")
 """Of the extra, those without which the role does not start."""
+_WORKER_SLOTS = 2
+"""With one, a job of a tenant would wait for the job of another; see docs/performance-history.md."""
 
 
 @attrs.frozen(kw_only=True)
@@ -127,7 +129,7 @@ class JobsRoleSettings:
         """Jobs at a time of the worker that this process starts."""
         if self.jobs.worker_slots is not None:
             return self.jobs.worker_slots
-        return int(self._may_start_worker and self.engine.address is None)
+        return _WORKER_SLOTS if self._may_start_worker and self.engine.address is None else 0
 
     @property
     def _may_start_worker(self) -> bool:
