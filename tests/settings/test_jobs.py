@@ -29,7 +29,7 @@ def test_defaults_need_no_variable_but_the_directory(tmp_path: Path) -> None:
     assert jobs.store_url == str(tmp_path / "store")
     assert (jobs.heartbeat_seconds, jobs.poll_seconds, jobs.job_seconds) == (120, 20, 10800)
     assert jobs.retention_seconds == 14 * 24 * 3600
-    assert (settings.engine.address, settings.tenants.is_enabled, settings.worker_slots) == (None, False, 1)
+    assert (settings.engine.address, settings.tenants.is_enabled, settings.worker_slots) == (None, False, 2)
     assert settings.catalog.images == ()
 
 
@@ -62,7 +62,7 @@ def test_relative_data_dir_becomes_absolute(tmp_path: Path, monkeypatch: pytest.
         ({"JOBS_APIS": "composer"}, 0),
         ({"JOBS_LISTEN": "127.0.0.1:0"}, 0),
         ({"TEMPORAL_ADDRESS": "temporal:7233"}, 0),
-        ({"TEMPORAL_ADDRESS": "temporal:7233", "JOBS_WORKER_SLOTS": "2"}, 2),
+        ({"TEMPORAL_ADDRESS": "temporal:7233", "JOBS_WORKER_SLOTS": "5"}, 5),
         ({"JOBS_WORKER_SLOTS": "0"}, 0),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
