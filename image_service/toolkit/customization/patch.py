@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.files.data_ranges import data_ranges
 from image_service.core.errors import UnsafeImage
 from image_service.core.formats.disk.model import SECTOR_BYTES
 from image_service.toolkit.customization.boot_partition import list_data
-from image_service.toolkit.disks.digest import data_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

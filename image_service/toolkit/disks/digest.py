@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
+from image_service.common.files.data_ranges import data_ranges
 from image_service.toolkit.workspace.private_directory import signals_deferred
 
 if TYPE_CHECKING:
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 4 * 1024 * 1024
 _ZEROS = memoryview(bytes(_BLOCK))
-
-
-def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Yield offset and length of the data between the holes of an open file or block device, ascending."""
-    size, end = os.lseek(descriptor, 0, os.SEEK_END), 0
-    while end < size:
-        try:
-            start = os.lseek(descriptor, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # a block device, which has no holes
-                yield end, size - end
-            return  # the rest is a hole
-        end = min(os.lseek(descriptor, start, os.SEEK_HOLE), size)
-        yield start, end - start
 
 
 def sha256_of(descriptor: int, pace: Callable[[int], None]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from image_service.common.files.data_ranges import data_ranges
 from image_service.core.errors import FormatError, UnsafeImage
 from image_service.core.formats.disk.model import SECTOR_BYTES, DiskFormat, VirtualDisk, check_structure
 from image_service.core.formats.disk.ova import read_ova
@@ -21,7 +22,6 @@ from image_service.core.formats.disk.ova_manifest import check_ova_manifest
 from image_service.core.formats.disk.reading_disks import read_disk
 from image_service.core.formats.reading import SpanReader
 from image_service.toolkit.disks.detection import detect_images, detect_others
-from image_service.toolkit.disks.digest import data_ranges
 from image_service.toolkit.disks.ovf_descriptor import read_ovf
 from image_service.toolkit.disks.safety import (
     MAX_VIRTUAL_BYTES,

@@ -6,8 +6,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from image_service.common.files.data_ranges import data_ranges
 from image_service.core.errors import FormatError
-from image_service.toolkit.disks.digest import data_ranges
 
 if TYPE_CHECKING:
     from image_service.toolkit.workspace.workspace import Workspace

@@ -18,6 +18,7 @@ from image_service.toolkit.workspace.endings import ProgramWatch, failure_of, me
 from image_service.toolkit.workspace.ledger import Ledger
 from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.private_directory import PrivateDirectory, remove_leftovers
+from image_service.toolkit.workspace.writeback import written_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -158,7 +159,8 @@ class Workspace:
             self._names[str(temporary)] = path.name
             if not beside.path.is_relative_to(self.directory):  # else its files are counted already
                 self._ledger.add_directory(beside.path)
-            yield temporary
+            with written_back(temporary):
+                yield temporary
             self.check()
             output.publish(temporary, path, private=private)
         finally:

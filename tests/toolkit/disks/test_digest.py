@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.toolkit.disks.digest import data_ranges, sha256_beside, sha256_of
+from image_service.common.files.data_ranges import data_ranges
+from image_service.toolkit.disks.digest import sha256_beside, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
