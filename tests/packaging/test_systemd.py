@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -122,8 +123,9 @@ def test_systemd_of_the_machine_accepts_the_unit(machine: Machine, unit: str) ->
 @pytest.mark.usefixtures("serve")
 def test_unit_is_started_once_it_serves(machine: Machine) -> None:
     assert_serves(machine)
-    state = machine.show(SERVE, "ActiveState", "StatusText")
-    assert state == ["active", "1 of 1 base image is ready"]
+    state = partial(machine.show, SERVE, "ActiveState", "StatusText")
+    expected = ["active", "1 of 1 base image is ready"]  # it is told every second
+    wait_until(lambda: state() == expected, lambda: str(state()))
     mode, owner = machine.run("stat", "--format=%a %u", STATE).split()
     assert mode == "750"
     assert int(owner) > 60000  # a user that exists while the unit runs
