@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from image_service.common.command_line.progress_bar import ProgressBar
+from image_service.common.concurrency.writeback import written_back
 from image_service.common.files.atomic import atomic_target
 from image_service.tools.iso.writing import write_extents
 
@@ -77,5 +78,9 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
         with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as output:
             yield output
         return
-    with atomic_target(path) as temporary, temporary.open("xb", buffering=0) as file:
+    with (
+        atomic_target(path) as temporary,
+        written_back(temporary),
+        temporary.open("xb", buffering=0) as file,
+    ):
         yield file

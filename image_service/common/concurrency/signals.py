@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 UNUSED = (signal.SIGUSR1, signal.SIGUSR2)
 """Sent to services that reopen their log files, for example; the default is to end the process."""
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def handle_signal(number: int, handler: Callable[[], None]) -> None:
@@ -22,3 +24,13 @@ def ignore_signals(*numbers: int) -> None:
     """Ignore signals; unlike with SIG_IGN, the programs that this process starts handle them as usual."""
     for number in numbers:
         handle_signal(number, lambda: None)
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Let SIGHUP, SIGINT and SIGTERM wait until the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.common.concurrency.signals import signals_deferred
 from image_service.common.files.data_ranges import data_ranges
 from image_service.common.programs.dependencies import require
 from image_service.core.errors import NotCustomizable, UnsafeImage
@@ -28,7 +29,6 @@ from image_service.toolkit.disks.digest import sha256_beside, sha256_of
 from image_service.toolkit.disks.opening import open_image
 from image_service.toolkit.disks.sparse_copy import copy_sparse
 from image_service.toolkit.workspace.dependencies import ALWAYS, DEBUGFS, E2FSCK, QEMU_IMG, QEMU_IO
-from image_service.toolkit.workspace.private_directory import signals_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable

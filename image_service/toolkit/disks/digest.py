@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
+from image_service.common.concurrency.signals import signals_deferred
 from image_service.common.files.data_ranges import data_ranges
-from image_service.toolkit.workspace.private_directory import signals_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,11 +7,11 @@ import re
 import stat
 from pathlib import Path
 
+from image_service.common.concurrency.signals import signals_deferred
 from image_service.core.errors import UnusableOutput, describe_os_error
 from image_service.toolkit.workspace.private_directory import (
     PrivateDirectory,
     remove_leftovers,
-    signals_deferred,
 )
 
 _KINDS = {stat.S_IFLNK: "a symlink", stat.S_IFDIR: "a directory"}

@@ -7,12 +7,12 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import stat
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from image_service.common.concurrency.signals import signals_deferred
 from image_service.common.programs.process_tree import kill_programs_with_tmpdir
 
 if TYPE_CHECKING:
@@ -23,17 +23,6 @@ _LOCK = "image-toolkit.lock"
 _CONTENT = "content"
 _NAMES = re.compile(r"image-toolkit\.[0-9a-f]{8}|\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 _NAME_BYTES = 200  # of the 255 that a file system takes
-_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def signals_deferred() -> Iterator[None]:
-    """Let SIGHUP, SIGINT and SIGTERM wait until the block has ended."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class PrivateDirectory:

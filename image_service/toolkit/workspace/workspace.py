@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from image_service.common.concurrency.writeback import written_back
 from image_service.common.programs.dependencies import Dependency
 from image_service.common.programs.sandbox import ResourceLimits, run_sandboxed
 from image_service.core.errors import MissingDependency, NoRoom, TimedOut
@@ -18,7 +19,6 @@ from image_service.toolkit.workspace.endings import ProgramWatch, failure_of, me
 from image_service.toolkit.workspace.ledger import Ledger
 from image_service.toolkit.workspace.limits import Limits
 from image_service.toolkit.workspace.private_directory import PrivateDirectory, remove_leftovers
-from image_service.toolkit.workspace.writeback import written_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

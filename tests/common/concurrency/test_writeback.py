@@ -5,8 +5,8 @@ from __future__ import annotations
 from threading import Event
 from typing import TYPE_CHECKING
 
-from image_service.toolkit.workspace import writeback
-from image_service.toolkit.workspace.writeback import written_back
+from image_service.common.concurrency import writeback
+from image_service.common.concurrency.writeback import written_back
 
 if TYPE_CHECKING:
     from pathlib import Path
