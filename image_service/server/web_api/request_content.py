@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_WAITING_BYTES = 512 * 1024
-LOCAL_WAITING_BYTES = 4 * MAX_WAITING_BYTES
-"""For a client on this machine, of which there are few, and which sends as fast as its content is read."""
 _UNREAD_BYTES = 64 * 1024
 """In memory before the first read, which may wait for its turn."""
+_PIECE_BYTES = MAX_WAITING_BYTES // 4
+"""That a read waits for: what is read is passed to a thread, and each time delays the reactor."""
 
 
 class ReceivedContent(Protocol):
@@ -33,30 +33,22 @@ class ReceivedContent(Protocol):
 
 
 class RequestContent:
-    """Content that is received while it is read.
+    """Content that is received while it is read, with at most about `MAX_WAITING_BYTES` in memory.
 
     Args:
         pause: stops receiving.
         resume: receives again.
         abort: aborts the connection.
-        max_waiting_bytes: that are about the most in memory.
     """
 
     def __init__(
-        self,
-        pause: Callable[[], object],
-        resume: Callable[[], object],
-        abort: Callable[[], object],
-        max_waiting_bytes: int = MAX_WAITING_BYTES,
+        self, pause: Callable[[], object], resume: Callable[[], object], abort: Callable[[], object]
     ) -> None:
         self.rate = ClientRate(lambda: self._received, lambda: self._read is not None)
         """The client's, while a read waits for it."""
         self._pause = pause
         self._resume = resume
         self._abort = abort
-        self._max_waiting_bytes = max_waiting_bytes
-        # What is read is passed to a thread, and each time waits for a turn of the reactor.
-        self._piece_bytes = max_waiting_bytes // 4
         self._received = 0
         self._fault = "the connection ended before the content did"
         self._waiting = bytearray()  # not the chunks themselves: one of a byte takes 40
@@ -72,7 +64,7 @@ class RequestContent:
             return
         self._waiting += chunk
         self._received += len(chunk)
-        if len(self._waiting) >= self._piece_bytes:
+        if len(self._waiting) >= _PIECE_BYTES:
             self._end_read()
         if len(self._waiting) > self._most and not self._is_paused:
             self._is_paused = True
@@ -97,13 +89,13 @@ class RequestContent:
         self._abort()
 
     async def read(self) -> bytes:
-        """Return what was received, at least a quarter of the most that waits; less, or none, at the end.
+        """Return what was received, at least a quarter of `MAX_WAITING_BYTES`; less, or none, at the end.
 
         Raises:
             InvalidRequest: the connection has ended, or was aborted.
         """
-        self._most = self._max_waiting_bytes
-        if len(self._waiting) < self._piece_bytes and not (self._is_complete or self._is_dropped):
+        self._most = MAX_WAITING_BYTES
+        if len(self._waiting) < _PIECE_BYTES and not (self._is_complete or self._is_dropped):
             self._continue()
             self._read = Deferred()
             try:

@@ -24,11 +24,7 @@ from image_service.server.http.dates import format_http_date
 from image_service.server.transport.admission.rate import ClientRate
 from image_service.server.web_api.connections import find_connection, record_authenticated
 from image_service.server.web_api.messages import ApiRequest, ApiResponse, problem_response
-from image_service.server.web_api.request_content import (
-    LOCAL_WAITING_BYTES,
-    MAX_WAITING_BYTES,
-    RequestContent,
-)
+from image_service.server.web_api.request_content import RequestContent
 from image_service.server.web_api.response_content import ContentSender
 
 if TYPE_CHECKING:
@@ -84,8 +80,7 @@ class BoundedRequest(Request):
         channel = self.channel
         line = channel._command, channel._path, channel._version  # noqa: SLF001
         if channel.site.resource.is_streamed(*_method_and_path(*line[:2])):  # type: ignore[attr-defined]
-            most = MAX_WAITING_BYTES if _client(self) else LOCAL_WAITING_BYTES
-            self.stream = RequestContent(self._pause, self._receive_more, channel.forceAbortClient, most)
+            self.stream = RequestContent(self._pause, self._receive_more, self.channel.forceAbortClient)
             if (connection := find_connection(channel.transport)) is not None:
                 connection.enlarge_buffers()
             super().requestReceived(*line)  # type: ignore[no-untyped-call]
