@@ -1,4 +1,4 @@
-"""Signals that must not end a process."""
+"""Signals that must not end a process, or not yet."""
 
 from __future__ import annotations
 
