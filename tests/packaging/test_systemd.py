@@ -124,7 +124,8 @@ def test_systemd_of_the_machine_accepts_the_unit(machine: Machine, unit: str) ->
 def test_unit_is_started_once_it_serves(machine: Machine) -> None:
     assert_serves(machine)
     state = partial(machine.show, SERVE, "ActiveState", "StatusText")
-    expected = ["active", "1 of 1 base image is ready"]  # it is told every second
+    expected = ["active", "1 of 1 base image is ready"]
+    # The service sends its status text to systemd once a second.
     wait_until(lambda: state() == expected, lambda: str(state()))
     mode, owner = machine.run("stat", "--format=%a %u", STATE).split()
     assert mode == "750"

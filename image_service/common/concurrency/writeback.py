@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PAUSE_SECONDS = 0.05
-_PIECE_BYTES = 32 << 20  # a call may wait for a slow disk, and a call of the toolkit that ends waits for it
+_PIECE_BYTES = 32 << 20  # of a system call: a slow disk may delay it, and the end of the block waits for it
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE of linux/fs.h: begin to write, and do not wait
 _sync_file_range = ctypes.CDLL(None).sync_file_range
 _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -25,15 +25,16 @@ _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctype
 
 @contextmanager
 def written_back(path: Path) -> Iterator[None]:
-    """Write the bytes of a file to the disk beside the block, which makes it; a later sync has the errors."""
+    """Write a file to the disk while the block makes it; errors of the disk are left to a later sync."""
     ended = Event()
     with ThreadPoolExecutor(1) as thread:
         with signals_deferred():  # for the thread always: else the kernel hands it signals of others
-            thread.submit(_write_back, path, ended)
+            writing = thread.submit(_write_back, path, ended)
         try:
             yield
         finally:
             ended.set()
+        writing.result()
 
 
 def _write_back(path: Path, ended: Event) -> None:

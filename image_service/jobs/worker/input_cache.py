@@ -58,7 +58,7 @@ class InputCache:
                     fetch(unfinished)
                     unfinished.replace(path)
         try:
-            # Not the time of the change: programs that read the file meanwhile check that it stays.
+            # The time of access alone: programs that read the file check the time of its last change.
             os.utime(descriptor, ns=(time.time_ns(), os.fstat(descriptor).st_mtime_ns))
             yield path
         finally:

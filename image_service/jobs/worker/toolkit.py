@@ -120,7 +120,7 @@ class Toolkit:
             while process.poll() is None:
                 interruption.raise_if_interrupted()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_WATCH_SECONDS)
+                    process.wait(_WATCH_SECONDS)  # returns within 50 ms of its end
                 for line in lines.read():
                     with suppress(ValueError):
                         on_progress(json.loads(line))

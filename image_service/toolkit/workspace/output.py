@@ -9,10 +9,7 @@ from pathlib import Path
 
 from image_service.common.concurrency.signals import signals_deferred
 from image_service.core.errors import UnusableOutput, describe_os_error
-from image_service.toolkit.workspace.private_directory import (
-    PrivateDirectory,
-    remove_leftovers,
-)
+from image_service.toolkit.workspace.private_directory import PrivateDirectory, remove_leftovers
 
 _KINDS = {stat.S_IFLNK: "a symlink", stat.S_IFDIR: "a directory"}
 _NEW_MODE = 0o666
