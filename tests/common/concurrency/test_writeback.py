@@ -5,8 +5,10 @@ from __future__ import annotations
 from threading import Event
 from typing import TYPE_CHECKING
 
+from image_service.cli.shared.output import open_output
 from image_service.common.concurrency import writeback
 from image_service.common.concurrency.writeback import written_back
+from tests.toolkit.workspace.calls import workspace_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +59,17 @@ def test_kernel_accepts_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with written_back(tmp_path / "file"):
         assert called.wait(_WAIT_SECONDS)
     assert set(answers) == {0}
+
+
+def test_outputs_of_customize_and_of_the_toolkit_are_written_while_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = Event()
+    monkeypatch.setattr(writeback, "_sync_file_range", lambda *_: called.set())
+    with open_output(tmp_path / "image.iso") as file:
+        file.write(b"data")
+        assert called.wait(_WAIT_SECONDS)
+    called.clear()
+    with workspace_in(tmp_path) as workspace, workspace.output(tmp_path / "disk.raw") as path:
+        path.write_bytes(b"data")
+        assert called.wait(_WAIT_SECONDS)
