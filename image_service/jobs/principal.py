@@ -25,7 +25,9 @@ class Principal:
     Args:
         tenant: whose composes and jobs it sees.
         is_operator: its workers may serve all tenants.
+        is_built_in: it is the worker that this process has started, whose files are on this machine.
     """
 
     tenant: str = DEFAULT_TENANT
     is_operator: bool = False
+    is_built_in: bool = False

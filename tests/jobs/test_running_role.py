@@ -99,6 +99,14 @@ def test_disk_of_a_requested_size_is_made(role: RunningRole, config: Path, tmp_p
     assert (described["format"], described["virtual-size"]) == ("qcow2", 1024**3)
 
 
+def test_disk_of_the_built_in_worker_is_not_sent_to_the_store(role: RunningRole, made: Made) -> None:
+    del made  # its disk is stored
+    page = fetch(f"{role.admin_url}/metrics").body.decode()
+    requests = [line for line in page.splitlines() if "/jobs/{token}/artifacts/{name}" in line]
+    assert [line for line in requests if 'method="POST"' in line]
+    assert not [line for line in requests if 'method="PUT"' in line]
+
+
 def test_secret_of_the_config_is_in_no_log_row_or_scratch(role: RunningRole, made: Made) -> None:
     assert SECRET not in role.log
     for path in (role.data_dir / "engine", role.data_dir / "worker" / "scratch"):

@@ -30,7 +30,7 @@ _BEATS = 3  # in the time in which an attempt may be silent
 
 
 def start_worker(
-    parts: PartsStack, data_dir: Path, settings: JobsSettings, *, slots: int, operator_token: str
+    parts: PartsStack, data_dir: Path, settings: JobsSettings, *, slots: int, worker_token: str
 ) -> SupervisedProcess:
     """Start the worker, and stop it with the parts.
 
@@ -48,7 +48,7 @@ def start_worker(
         make_private_directory(path)
     token_file = directory / "token"
     create_private(token_file)
-    token_file.write_text(operator_token)
+    token_file.write_text(worker_token)
     beat_seconds = min(_MOST_BEAT_SECONDS, settings.heartbeat_seconds / _BEATS)
     scratch_bytes = settings.worker_scratch_bytes
     nice = shutil.which("nice")

@@ -93,8 +93,8 @@ class JobsService(RoleService):
         state = JobsState(rows, engine, bases.isos.catalog, metrics.render, in_thread)
         composes = ComposesApi(rows, jobs.composes, artifacts.contents, state)
         start_admin(parts, settings, state, apis=[composes], files=page_files("jobs.html"))
-        operator_token = secrets.token_urlsafe(_TOKEN_BYTES)
-        authenticator = build_authenticator(parts, settings.tenants, settings.proxies, operator_token)
+        worker_token = secrets.token_urlsafe(_TOKEN_BYTES)
+        authenticator = build_authenticator(parts, settings.tenants, settings.proxies, worker_token)
         large_requests = UploadSlots(
             LARGE_REQUESTS,
             settings.jobs.min_upload_rate,
@@ -108,7 +108,7 @@ class JobsService(RoleService):
                 settings.storage.data_dir,
                 settings.jobs,
                 slots=settings.worker_slots,
-                operator_token=operator_token,
+                worker_token=worker_token,
             )
         self.manager.ready()
         parts.call_every(

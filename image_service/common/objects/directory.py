@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.common.files.atomic import publish_file
-from image_service.common.files.modes import make_private_directory
+from image_service.common.files.modes import make_private_directory, private_mode
 from image_service.common.files.private_files import open_no_follow
-from image_service.common.objects.store import StoredObject, check_key
+from image_service.common.objects.store import StoredObject, check_key, store_copy
 from image_service.core.errors import NotFound, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _STAT_BLOCK_BYTES = 512
 _UNFINISHED = ".unfinished"
 """The directory of files that are being written; no key begins with a dot."""
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_LINKED = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 _ATTEMPTS = 5
 
 
@@ -47,14 +48,32 @@ class DirectoryStore:
         """Begin to write a file under another name, which is renamed once it is on the disk."""
         del size  # for other stores
         target = self._path / check_key(key)
-        temporary = self._path / _UNFINISHED / secrets.token_hex(16)
+        temporary = self._new_temporary()
         with _translated():
-            for directory in (self._path, temporary.parent):
-                make_private_directory(directory)
             descriptor = open_no_follow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         return FileWriter(
             key, temporary, target, os.fdopen(descriptor, "wb", buffering=0), self._reserve_bytes
         )
+
+    def take_file(self, key: str, path: Path, sha256: str) -> StoredObject:
+        """Give the file a name in the directory; copy it if that is on another file system."""
+        target = self._path / check_key(key)
+        temporary = self._new_temporary()
+        with _translated():
+            try:
+                os.link(path, temporary, follow_symlinks=False)
+            except OSError as error:
+                if error.errno not in _NOT_LINKED:
+                    raise
+                return store_copy(self, key, path)
+            try:
+                _check_room(os.statvfs(temporary), self._reserve_bytes)
+                temporary.chmod(private_mode(0o600))
+                _publish(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            kept = target.stat()
+        return StoredObject(key, kept.st_size, sha256, kept.st_blocks * _STAT_BLOCK_BYTES)
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Read from the file."""
@@ -88,6 +107,14 @@ class DirectoryStore:
                     if path.stat().st_mtime < before.timestamp():
                         path.unlink()
 
+    def _new_temporary(self) -> Path:
+        """Return the path of a file to be made, in a directory that is there."""
+        temporary = self._path / _UNFINISHED / secrets.token_hex(16)
+        with _translated():
+            for directory in (self._path, temporary.parent):
+                make_private_directory(directory)
+        return temporary
+
 
 @attrs.define(eq=False)
 class FileWriter:
@@ -111,12 +138,7 @@ class FileWriter:
                 if _ZEROS.startswith(piece):  # ten times as fast as a comparison of two memoryviews
                     self._file.seek(len(piece), os.SEEK_CUR)
                     continue
-                space = os.fstatvfs(self._file.fileno())
-                if space.f_bavail * space.f_frsize < self._reserve_bytes + len(piece):
-                    raise StoreFull(
-                        f"the object store in a directory is full: {self._reserve_bytes} bytes stay free"
-                        " (STORE_RESERVE_BYTES)"
-                    )
+                _check_room(os.fstatvfs(self._file.fileno()), self._reserve_bytes, len(piece))
                 _write(self._file.fileno(), piece)
 
     def complete(self) -> StoredObject:
@@ -134,6 +156,14 @@ class FileWriter:
             self._file.close()
         with suppress(OSError):
             self._temporary.unlink()
+
+
+def _check_room(space: os.statvfs_result, reserve_bytes: int, needed_bytes: int = 0) -> None:
+    """Raise StoreFull if a file system has no room beside the reserve."""
+    if space.f_bavail * space.f_frsize < reserve_bytes + needed_bytes:
+        raise StoreFull(
+            f"the object store in a directory is full: {reserve_bytes} bytes stay free (STORE_RESERVE_BYTES)"
+        )
 
 
 def _write(descriptor: int, piece: memoryview) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -13,16 +14,21 @@ from twisted.logger import Logger
 from image_service.common.concurrency.single_flight import shielded
 from image_service.core.errors import (
     BudgetExceeded,
+    Forbidden,
     InvalidRequest,
     JobNotRunning,
     JobTokenUnknown,
     NotFound,
     RowNotAuthentic,
+    describe_os_error,
 )
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
 from image_service.jobs.model import Artifact, JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
     from image_service.common.concurrency.process_parts import InThread
     from image_service.common.objects.store import ObjectStorage, StoredObject
     from image_service.jobs.artifacts.contents import Content, Contents
@@ -50,6 +56,24 @@ class ArtifactUploads:
     _storage: ObjectStorage
     _in_thread: InThread
     slots: UploadSlots
+
+    async def size_of(self, path: Path) -> int:
+        """Return the size of a file of the built-in worker; InvalidRequest: it is not a regular file."""
+
+        def examine() -> int:
+            try:
+                found = path.lstat()
+            except OSError as error:
+                raise InvalidRequest(f"the file cannot be taken: {describe_os_error(error)}") from None
+            if not stat.S_ISREG(found.st_mode):
+                raise InvalidRequest(f"{path} is not a regular file")
+            return found.st_size
+
+        return await self._in_thread(examine)
+
+    async def take(self, key: str, path: Path, sha256: str) -> StoredObject:
+        """Store a file of the built-in worker."""
+        return await self._in_thread(partial(self._storage.take_file, key, path, sha256))
 
     async def store(self, key: str, content: RequestContent, size: int | None, allowed: int) -> StoredObject:
         """Store content while it is received.
@@ -147,15 +171,30 @@ class WorkerAttempts:
             StoreFull: the object store has no room for it.
             StoreFailed: the object store does not answer.
         """
-        token = self._read(principal, text)
-        if not ARTIFACT_NAME.fullmatch(name):
-            raise InvalidRequest(f"the name of an artifact must be {ARTIFACT_NAME.pattern}")
-        job = await self._find_running(token)
+        job = await self._find_sender(principal, text, name)
         async with self._uploads.slots.slot(job.tenant, f"{job.id}/{job.attempt}", content):
-            # The client may disconnect meanwhile: bytes that are stored must have a row.
-            storing = Deferred.fromCoroutine(self._store(job, name, content, size))
-            if not await shielded(storing):
-                raise JobTokenUnknown(_UNKNOWN)
+            await self._store(
+                job, name, size, lambda key, allowed: self._uploads.store(key, content, size, allowed)
+            )
+
+    async def take_artifact(
+        self, principal: Principal, text: str, name: str, path: Path, sha256: str
+    ) -> None:
+        """Store a file of the built-in worker, as `add_artifact` stores content.
+
+        Args:
+            path: of a file that the worker does not change any more, and may remove afterwards.
+            sha256: of the file, lower-case hex.
+
+        Raises:
+            Forbidden: the worker is another one.
+            InvalidRequest: there is no such file.
+        """
+        if not principal.is_built_in:
+            raise Forbidden("only the files of the built-in worker are taken; send the file by PUT")
+        job = await self._find_sender(principal, text, name)
+        size = await self._uploads.size_of(path)
+        await self._store(job, name, size, lambda key, _: self._uploads.take(key, path, sha256))
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:
         """Open an input of a job; raises also as ``Contents.open_input``, and NotFound for other names."""
@@ -173,6 +212,13 @@ class WorkerAttempts:
         if principal.is_operator or principal.tenant == token.tenant:
             return token
         raise JobTokenUnknown(_UNKNOWN)
+
+    async def _find_sender(self, principal: Principal, text: str, name: str) -> Job:
+        """Return the job of an artifact."""
+        token = self._read(principal, text)
+        if not ARTIFACT_NAME.fullmatch(name):
+            raise InvalidRequest(f"the name of an artifact must be {ARTIFACT_NAME.pattern}")
+        return await self._find_running(token)
 
     async def _find_running(self, token: JobToken) -> Job:
         try:
@@ -194,22 +240,39 @@ class WorkerAttempts:
             raise JobTokenUnknown(_UNKNOWN)
         return compose
 
-    async def _store(self, job: Job, name: str, content: RequestContent, size: int | None) -> bool:
+    async def _store(
+        self,
+        job: Job,
+        name: str,
+        size: int | None,
+        store: Callable[[str, int], Awaitable[StoredObject]],
+    ) -> None:
         """Store a file and its row.
 
         Each upload has a key of its own, because an abandoned upload may end after its repetition.
+
+        Args:
+            store: gets the key, and the bytes that the file may have.
         """
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
         objects = self._rows.objects
-        allowed = await self._rows.call(objects.announce_object, key, job, size)
-        try:
-            stored = await self._uploads.store(key, content, size, allowed)
-        except Exception:
-            await self._rows.call(objects.give_back, job, allowed)
-            raise
-        await self._rows.call(objects.give_back, job, allowed - stored.kept_bytes)
-        artifact = Artifact(name, stored.size, stored.sha256, stored.key)
-        return await self._rows.call(objects.add_artifact, job.id, job.attempt, artifact, stored.kept_bytes)
+
+        async def record() -> bool:
+            allowed = await self._rows.call(objects.announce_object, key, job, size)
+            try:
+                stored = await store(key, allowed)
+            except Exception:
+                await self._rows.call(objects.give_back, job, allowed)
+                raise
+            await self._rows.call(objects.give_back, job, allowed - stored.kept_bytes)
+            artifact = Artifact(name, stored.size, stored.sha256, stored.key)
+            return await self._rows.call(
+                objects.add_artifact, job.id, job.attempt, artifact, stored.kept_bytes
+            )
+
+        # The client may disconnect meanwhile: bytes that are stored must have a row.
+        if not await shielded(Deferred.fromCoroutine(record())):
+            raise JobTokenUnknown(_UNKNOWN)
 
 
 async def _read(content: RequestContent, allowed: int) -> bytes:

@@ -54,17 +54,25 @@ class Authenticator(Protocol):
         """
 
 
+@attrs.frozen
 class OpenAuthenticator:
-    """Admits every request as the operator's, of the default tenant."""
+    """Admits every request as the operator's, of the default tenant.
+
+    Args:
+        worker_token: of this service's built-in worker.
+    """
+
+    worker_token: str = attrs.field(repr=False)
 
     async def authenticate(
         self,
-        authorization: str | None,  # noqa: ARG002 - of the interface
+        authorization: str | None,
         *,
-        is_local: bool,  # noqa: ARG002 - same
+        is_local: bool,  # noqa: ARG002 - of the interface
     ) -> Principal:
         """Return the operator."""
-        return Principal(is_operator=True)
+        is_built_in = _is_equal(_bearer_token(authorization), self.worker_token)
+        return Principal(is_operator=True, is_built_in=is_built_in)
 
 
 @attrs.frozen
@@ -92,14 +100,14 @@ class JwtAuthenticator:
         keys: that sign tokens.
         issuer: None: any.
         audience: None: any.
-        operator_token: of this service's built-in worker.
+        worker_token: of this service's built-in worker.
     """
 
     keys: KeySource
     access_list: Callable[[], AccessList]
     issuer: str | None
     audience: str | None
-    operator_token: str = attrs.field(repr=False)
+    worker_token: str = attrs.field(repr=False)
     _verified: LruCache[bytes, VerifiedToken] = attrs.field(
         factory=lambda: LruCache(MAX_VERIFIED), init=False, repr=False, eq=False
     )
@@ -107,8 +115,8 @@ class JwtAuthenticator:
     async def authenticate(self, authorization: str | None, *, is_local: bool) -> Principal:
         """Return the principal of a request; see `Authenticator`."""
         token = _bearer_token(authorization)
-        if hmac.compare_digest(token.encode(), self.operator_token.encode()):
-            return Principal(is_operator=True)
+        if _is_equal(token, self.worker_token):
+            return Principal(is_operator=True, is_built_in=True)
         if is_local:
             return Principal()
         if not token:
@@ -179,6 +187,10 @@ def _time(claims: Mapping[str, object], name: str) -> int:
     """Return a time as PyJWT compares it; 0 if there is none."""
     value = claims.get(name, 0)
     return int(value) if isinstance(value, int | float) else 0
+
+
+def _is_equal(token: str, secret: str) -> bool:
+    return hmac.compare_digest(token.encode(), secret.encode())
 
 
 def _bearer_token(authorization: str | None) -> str:

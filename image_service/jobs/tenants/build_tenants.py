@@ -27,13 +27,13 @@ _MAX_KEY_SET_BYTES = 1024**2
 
 
 def build_authenticator(
-    parts: PartsStack, settings: TenantSettings, proxies: ProxySettings, operator_token: str
+    parts: PartsStack, settings: TenantSettings, proxies: ProxySettings, worker_token: str
 ) -> Authenticator:
     """Return the authenticator of all requests.
 
     Args:
         proxies: for ``JWT_KEYS_URL``.
-        operator_token: of this service's built-in worker.
+        worker_token: of this service's built-in worker.
 
     Raises:
         ConfigurationError: a file cannot be used.
@@ -43,8 +43,8 @@ def build_authenticator(
     elif settings.keys_file is not None:
         keys = FileKeys(reloaded_file(settings.keys_file, lambda path: KeySet.parse(path.read_bytes())))
     else:
-        return OpenAuthenticator()
-    return JwtAuthenticator(keys, _access_list(settings), settings.issuer, settings.audience, operator_token)
+        return OpenAuthenticator(worker_token)
+    return JwtAuthenticator(keys, _access_list(settings), settings.issuer, settings.audience, worker_token)
 
 
 def build_budgets(settings: TenantSettings) -> Callable[[str], int | None]:

@@ -25,6 +25,7 @@ API = "/api/image-builder-worker/v1"
 _POLL_SECONDS = 120.0  # beyond the 20 s that the server waits for a job
 _ANSWER_SECONDS = 30.0
 _TRANSFER_SECONDS = 120.0  # a store may need a while for the last bytes
+_TAKE_SECONDS = 3600.0  # a copy of a file has no sign of life; a server that dies closes the connection
 _UNKNOWN_WORKERS = {17, 18}
 _JOB_NOT_RUNNING = 6
 
@@ -38,6 +39,7 @@ class ReceivedJob:
         type: ``customize``, ``convert``, ``import`` or ``upload``.
         location: path of this attempt; a secret, because it has the token.
         artifact_location: to which the names of its artifacts are appended.
+        takes_files: the server takes artifacts by their path on this machine.
     """
 
     id: str
@@ -45,6 +47,7 @@ class ReceivedJob:
     arguments: Mapping[str, Any] = attrs.field(repr=False)
     location: str = attrs.field(repr=False)
     artifact_location: str = attrs.field(repr=False)
+    takes_files: bool = False
 
 
 @attrs.frozen
@@ -115,7 +118,9 @@ class JobsClient:
             for name in ("location", "artifact_location")
         )
         names = str(_member(job, "id")), str(_member(job, "type"))
-        return ReceivedJob(*names, job.get("args") or {}, location, artifact_location)
+        return ReceivedJob(
+            *names, job.get("args") or {}, location, artifact_location, job.get("takes_files") is True
+        )
 
     def is_cancelled(self, job: ReceivedJob, interruption: Interruption) -> bool:
         """Send a heartbeat of a job; return True if the job is cancelled."""
@@ -138,19 +143,23 @@ class JobsClient:
         return self._requests.open("GET", path, fields, seconds=_TRANSFER_SECONDS, interruption=interruption)
 
     def put_artifact(self, job: ReceivedJob, path: Path, sha256: str, interruption: Interruption) -> None:
-        """Send an artifact of a job.
+        """Send an artifact of a job, or its path.
 
         Args:
-            path: of the file, whose name is the artifact's.
+            path: of the file, whose name is the artifact's; it is not changed any more.
             sha256: of the file, in hexadecimal.
         """
+        target = job.artifact_location + quote(path.name)
+        if job.takes_files:
+            document = {"path": str(path), "sha256": sha256}
+            self._ask("POST", target, document, seconds=_TAKE_SECONDS, interruption=interruption)
+            return
         digest = base64.b64encode(bytes.fromhex(sha256)).decode()
         fields = {
             "Content-Type": "application/octet-stream",
             "Content-Length": str(path.stat().st_size),
             "Repr-Digest": f"sha-256=:{digest}:",
         }
-        target = job.artifact_location + quote(path.name)
         with (
             path.open("rb") as file,
             self._requests.open(

@@ -62,6 +62,7 @@ WORKER_SCHEMAS: Schemas = {
         compose_id=TEXT,
         args=_OBJECT,
         dynamic_args={"type": "array", "items": _OBJECT, "description": "results of the jobs before it"},
+        takes_files={"type": "boolean", "description": "this worker's artifacts by POST of their path"},
     ),
     "GetJobResponse": _reply(canceled={"type": "boolean"}),
     "UpdateJobRequest": {
@@ -71,6 +72,14 @@ WORKER_SCHEMAS: Schemas = {
         ]
     },
     "UpdateJobResponse": _reply(),
+    "TakeJobArtifactRequest": {
+        "type": "object",
+        "properties": {
+            "path": {**TEXT, "pattern": "^/[^\\x00]*$", "description": "on the machine of the server"},
+            "sha256": {**TEXT, "pattern": "^[0-9a-f]{64}$"},
+        },
+        "required": ["path", "sha256"],
+    },
     "PostWorkersRequest": {
         "type": "object",
         "properties": {

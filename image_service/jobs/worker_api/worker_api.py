@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -137,6 +138,14 @@ class WorkerApi:
                 body_type="application/octet-stream",
             ),
             ApiOperation(
+                "POST",
+                "/jobs/{token}/artifacts/{name}",
+                "TakeJobArtifact",
+                "Take a file of the worker that the server has started, instead of its content",
+                self._take_artifact,
+                body="TakeJobArtifactRequest",
+            ),
+            ApiOperation(
                 "GET",
                 "/jobs/{token}/inputs/{name}",
                 "GetJobInput",
@@ -193,7 +202,8 @@ class WorkerApi:
         handed = await self._dispatcher.poll(wanted)
         if handed is None:
             return ApiResponse(204)
-        return json_response(_handed_document(handed, _base_path(request)), 201)
+        document = _handed_document(handed, _base_path(request))
+        return json_response({**document, "takes_files": principal.is_built_in}, 201)
 
     async def _beat(self, request: ApiRequest, token: str) -> ApiResponse:
         is_cancelled = await self._attempts.beat(request.principal, token)
@@ -213,6 +223,11 @@ class WorkerApi:
         length = request.headers.get("content-length", "")
         size = int(length) if length.isdecimal() else None
         await self._attempts.add_artifact(request.principal, token, name, request.content, size)
+        return ApiResponse()
+
+    async def _take_artifact(self, request: ApiRequest, token: str, name: str) -> ApiResponse:
+        body = self._parse(request, "TakeJobArtifactRequest")
+        await self._attempts.take_artifact(request.principal, token, name, Path(body["path"]), body["sha256"])
         return ApiResponse()
 
     async def _read_input(self, request: ApiRequest, token: str, name: str) -> ApiResponse:

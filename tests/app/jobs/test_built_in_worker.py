@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def command_of(directory: Path, **variables: str) -> list[str]:
     settings = read_group(JobsSettings, variables, []).in_directory(directory)
     parts = Mock()
-    start_worker(parts, directory, settings, slots=2, operator_token="t")
+    start_worker(parts, directory, settings, slots=2, worker_token="t")
     (call,) = parts.reactor.spawnProcess.call_args_list
     command: list[str] = call.args[2]
     return command

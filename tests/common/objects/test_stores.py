@@ -176,8 +176,11 @@ def test_unfinished_files_of_no_directory_are_none(tmp_path: Path) -> None:
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
-    put(open_store(f"{tmp_path}/store", S3Options()), KEY, BytesIO(b"x"))
-    for path in (tmp_path / "store", tmp_path / "store" / KEY):
+    store = open_store(f"{tmp_path}/store", S3Options())
+    put(store, KEY, BytesIO(b"x"))
+    (tmp_path / "file").touch(0o644)
+    store.take_file(f"{KEY}.taken", tmp_path / "file", "")
+    for path in (tmp_path / "store", tmp_path / "store" / KEY, tmp_path / "store" / f"{KEY}.taken"):
         assert path.stat().st_mode & 0o077 == 0
 
 
@@ -261,3 +264,57 @@ def test_link_without_credentials_is_an_error(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(StoreFailed, match=": no credentials; AWS_ACCESS_KEY_ID"):
         S3Links(S3Options()).url_of("s3://bucket/key")
+
+
+@pytest.mark.parametrize("size", [0, 1, PART_BYTES + 7])
+def test_file_is_taken_and_its_path_may_go(opened: Opened, tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    stored = opened.store.take_file(KEY, file, digest)
+    assert (stored.key, stored.size, stored.sha256) == (KEY, size, digest)
+    file.unlink()
+    assert opened.store.read_at(KEY, 0, size + 10) == content
+    assert not [path for path in opened.files() if ".unfinished" in path]
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
+def test_file_that_cannot_be_linked_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    store = open_store(f"{tmp_path}/store", S3Options())
+    stored = store.take_file(KEY, file, "of the caller")
+    assert stored.sha256 == hashlib.sha256(b"content").hexdigest()
+    assert (tmp_path / "store" / KEY).stat().st_ino != file.stat().st_ino
+    assert store.read_at(KEY, 0, 10) == b"content"
+
+
+def test_taken_file_keeps_its_holes_and_is_not_written_again(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    with file.open("wb") as sparse:
+        sparse.write(b"x" * 4096)
+        sparse.truncate(64 * MIB)
+    stored = open_store(f"{tmp_path}/store", S3Options()).take_file(KEY, file, "")
+    assert stored.size == 64 * MIB
+    assert stored.kept_bytes < MIB
+    assert (tmp_path / "store" / KEY).stat().st_ino == file.stat().st_ino
+
+
+def test_directory_without_room_takes_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    with pytest.raises(StoreFull, match="STORE_RESERVE_BYTES"):
+        open_store(f"{tmp_path}/store", S3Options(), 2**62).take_file(KEY, file, "")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
+
+
+def test_file_that_is_not_there_is_not_taken(opened: Opened, tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match="No such file"):
+        opened.store.take_file(KEY, tmp_path / "nothing", "")

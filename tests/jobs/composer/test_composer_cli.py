@@ -122,7 +122,7 @@ class ComposerCli:
 
 @asynccontextmanager
 async def serving(reactor: EPollReactor, composer: Composer, directory: Path) -> AsyncIterator[ComposerCli]:
-    front = ApiFront(OpenAuthenticator(), [composer.api])
+    front = ApiFront(OpenAuthenticator("worker"), [composer.api])
     site = ApiSite(front.resource(RequestGuard()), reactor, MAX_BODY_BYTES)
     port = reactor.listenUNIX(str(directory / "api.socket"), site)
     yield ComposerCli(directory / "api.socket")

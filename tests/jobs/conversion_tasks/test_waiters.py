@@ -39,7 +39,7 @@ async def serving(reactor: EPollReactor, operating: Operating) -> AsyncIterator[
     """Serve the operations; yield the URL."""
     verifier = SignatureVerifier(lambda: {CREDENTIAL.access_key: CREDENTIAL})
     api = Ec2Api(verifier, operating.operations.handlers, JobsMetrics())
-    front = ApiFront(OpenAuthenticator(), (), api)
+    front = ApiFront(OpenAuthenticator("worker"), (), api)
     site = ApiSite(front.resource(RequestGuard()), reactor, 2**20)
     port = reactor.listenTCP(0, site, interface="127.0.0.1")
     try:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning, JobTokenUnknown, NotFound
+from image_service.core.errors import (
+    BudgetExceeded,
+    Forbidden,
+    InvalidRequest,
+    JobNotRunning,
+    JobTokenUnknown,
+    NotFound,
+)
 from image_service.jobs.database.tables import open_database
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
 UPLOAD_PLAN = ComposePlan((Step("upload", JobType.UPLOAD, {}, {"image": "base"}),), None, "disk.raw")
 POLL = WorkerPoll("", {*JobType}, "x86_64", "w1")
 PRINCIPAL = Principal()
+BUILT_IN = Principal(is_operator=True, is_built_in=True)
 
 
 @ensure_deferred
@@ -172,3 +183,72 @@ async def test_worker_that_knows_of_a_cancellation_is_recorded(
     stopped = dispatching.job(compose, "upload")
     assert stopped.stopped_at is not None
     assert stopped.stopped_at > job.finished_at
+
+
+@ensure_deferred
+async def test_a_file_of_the_built_in_worker_is_taken_where_it_is(
+    dispatching: Dispatching, tmp_path: Path
+) -> None:
+    job = await dispatching.queue("org-1")
+    handed = await dispatching.dispatcher.poll(attrs.evolve(POLL, tenant=None))
+    assert handed is not None
+    file = tmp_path / "made"
+    file.write_bytes(b"a disk")
+    digest = hashlib.sha256(b"a disk").hexdigest()
+    for _ in range(2):  # as after a lost reply
+        await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", file, digest)
+    (artifact,) = dispatching.rows.objects.find_artifacts(job.id, 1)
+    assert (artifact.name, artifact.size, artifact.sha256) == ("disk.raw", 6, digest)
+    assert (tmp_path / "store" / artifact.key).samefile(file)
+    discarded = dispatching.rows.objects.find_discarded(10)
+    assert len(discarded) == 1
+
+
+@pytest.mark.parametrize("principal", [PRINCIPAL, Principal(is_operator=True)], ids=["tenant", "operator"])
+@ensure_deferred
+async def test_no_other_worker_names_files_of_the_server(
+    dispatching: Dispatching, tmp_path: Path, principal: Principal
+) -> None:
+    await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    file = tmp_path / "secret"
+    file.write_bytes(b"secret")
+    with pytest.raises(Forbidden, match="by PUT"):
+        await dispatching.attempts.take_artifact(principal, handed.token, "disk.raw", file, "0" * 64)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("kind", ["absent", "directory", "link", "pipe"])
+@ensure_deferred
+async def test_only_regular_files_are_taken(dispatching: Dispatching, tmp_path: Path, kind: str) -> None:
+    await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    path = tmp_path / "made"
+    (tmp_path / "file").write_bytes(b"file")
+    match kind:
+        case "directory":
+            path.mkdir()
+        case "link":
+            path.symlink_to(tmp_path / "file")
+        case "pipe":
+            os.mkfifo(path)
+    with pytest.raises(InvalidRequest, match=r"cannot be taken|not a regular file"):
+        await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", path, "0" * 64)
+
+
+@ensure_deferred
+async def test_taken_file_has_no_more_bytes_than_were_reserved(
+    dispatching: Dispatching, tmp_path: Path
+) -> None:
+    compose = dispatching.add(store_bytes=5)
+    await dispatching.actions.begin(compose.id)
+    await dispatching.queue_step(compose, "customize")
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    file = tmp_path / "made"
+    file.write_bytes(bytes(11))
+    with pytest.raises(BudgetExceeded):
+        await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", file, "0" * 64)
+    assert dispatching.rows.objects.find_artifacts(handed.job.id, 1) == []

@@ -80,7 +80,7 @@ async def serving(reactor: EPollReactor) -> AsyncIterator[tuple[int, Handlers]]:
     """Serve EC2's API at a port."""
     handlers = Handlers()
     verifier = SignatureVerifier(lambda: {CREDENTIAL.access_key: CREDENTIAL})
-    front = ApiFront(OpenAuthenticator(), (), Ec2Api(verifier, handlers.all(), JobsMetrics()))
+    front = ApiFront(OpenAuthenticator("worker"), (), Ec2Api(verifier, handlers.all(), JobsMetrics()))
     site = ApiSite(front.resource(RequestGuard()), reactor, 2**20)
     port = reactor.listenTCP(0, site, interface="127.0.0.1")
     try:

@@ -8,6 +8,7 @@ import threading
 import uuid
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ import attrs
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 API = "/api/image-builder-worker/v1"
 TOKEN = "t0ken"
@@ -72,6 +72,7 @@ class JobServer:
         self.polls: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.refuses = 0  # the number of requests to answer with 503
+        self.takes_files = False  # artifacts come by the path of their file
         self.is_full = False  # artifacts are answered with 507
         self.breaks_inputs = 0  # the number of inputs to interrupt
         self.result_error: dict[str, Any] | None = None  # the answer to results, with status 400
@@ -162,6 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "location": location,
                 "artifact_location": f"{location}/artifacts/",
                 "args": job.document(),
+                "takes_files": state.takes_files,
             },
         )
 
@@ -176,6 +178,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self._fail(507, 507, "There is no room for the artifact")
                 return
             job.artifacts[words[2]] = body
+            self._answer(200, {})
+        elif self.command == "POST":
+            assert state.takes_files
+            taken = json.loads(body)
+            content = Path(taken["path"]).read_bytes()
+            assert taken["sha256"] == hashlib.sha256(content).hexdigest()
+            job.artifacts[words[2]] = content
             self._answer(200, {})
         elif self.command == "PATCH":
             self._update(state, job, json.loads(body))

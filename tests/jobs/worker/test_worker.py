@@ -211,6 +211,16 @@ def test_result_that_the_server_refuses_fails_the_job(site: WorkerSite, conversi
     assert result["job_error"]["reason"] == "the server answers 400: no such artifact"
 
 
+def test_server_on_this_machine_gets_the_path_of_the_file(site: WorkerSite, conversion: GivenJob) -> None:
+    site.jobs.takes_files = True
+    site.toolkit.open()
+    with site.worker():
+        result = site.jobs.finished(site.jobs.give(conversion))
+    assert conversion.artifacts == {"disk.raw": b"the disk"}
+    assert result["artifacts"][0]["size"] == 8
+    assert not [line for line in site.jobs.requests if line.startswith("PUT")]
+
+
 def test_artifact_that_does_not_fit_is_not_sent_again(site: WorkerSite, conversion: GivenJob) -> None:
     site.jobs.is_full = True
     site.toolkit.open()

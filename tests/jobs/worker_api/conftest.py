@@ -33,6 +33,7 @@ PRINCIPALS = {
     "one": Principal("org-1"),
     "two": Principal("org-2"),
     "operator": Principal("org-0", is_operator=True),
+    "built_in": Principal(is_operator=True, is_built_in=True),
 }
 
 
@@ -55,6 +56,7 @@ class Serving:
     one: ConformanceClient
     two: ConformanceClient
     operator: ConformanceClient
+    built_in: ConformanceClient
 
 
 @async_fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from tests.pytwisted import ensure_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+    from pathlib import Path
 
     from image_service.jobs.model import Json
     from tests.jobs.dispatch.dispatching import Dispatching
@@ -66,6 +68,37 @@ async def test_a_worker_does_a_job(serving: Serving, dispatching: Dispatching) -
     assert dispatching.stored(artifact) == DISK
     assert artifact.key.startswith(f"jobs/{queued.id}/1/")
     assert await refusal(client.update(job, {"result": {"artifacts": [declared]}})) == (404, 5)
+
+
+@ensure_deferred
+async def test_the_worker_of_the_service_names_its_file(
+    serving: Serving, dispatching: Dispatching, tmp_path: Path
+) -> None:
+    client = serving.built_in
+    queued = await dispatching.queue("org-1")
+    job = await client.poll("customize", tenant="ANY")
+    assert job is not None
+    assert job.document["takes_files"] is True
+    file = tmp_path / "disk.raw"
+    file.write_bytes(DISK)
+    declared = {"name": "disk.raw", "size": len(DISK), "sha256": hashlib.sha256(DISK).hexdigest()}
+    location = f"{job.artifact_location}disk.raw"
+    request = {"path": str(file), "sha256": declared["sha256"]}
+    for wrong in ({**request, "path": "disk.raw"}, {**request, "sha256": "0"}, {"path": str(file)}):
+        assert await refusal(client.call("POST", location, wrong)) == (400, 10)
+    assert await refusal(serving.operator.call("POST", location, request)) == (403, 403)
+    status, _ = await client.call("POST", location, request)
+    assert status == 200
+    await client.update(job, {"result": {"artifacts": [declared]}})
+    await dispatching.actions.finish_job(queued.compose_id, queued.step, None)
+    (artifact,) = dispatching.artifacts(queued)
+    assert dispatching.stored(artifact) == DISK
+
+
+@ensure_deferred
+async def test_other_workers_send_content(serving: Serving) -> None:
+    job = await start(serving)
+    assert job.document["takes_files"] is False
 
 
 @ensure_deferred

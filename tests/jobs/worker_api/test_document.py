@@ -32,12 +32,15 @@ async def test_the_document_is_valid_openapi(serving: Serving) -> None:
 
 
 @ensure_deferred
-async def test_upstream_has_all_operations_but_inputs(serving: Serving) -> None:
+async def test_upstream_has_all_operations_but_inputs_and_files_that_are_taken(serving: Serving) -> None:
     upstream = upstream_document("worker-v1.yml")
     if upstream is None:
         pytest.skip("upstream's document is not present")
     ours = operations(serving.one.documents[0])
-    assert ours - operations(upstream) == {("/jobs/{token}/inputs/{name}", "get", "GetJobInput")}
+    assert ours - operations(upstream) == {
+        ("/jobs/{token}/inputs/{name}", "get", "GetJobInput"),
+        ("/jobs/{token}/artifacts/{name}", "post", "TakeJobArtifact"),
+    }
     assert operations(upstream) <= ours
 
 
