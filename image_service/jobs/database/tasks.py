@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import attrs
 import sqlalchemy as sa
 
-from image_service.core.errors import TaskLimitReached
+from image_service.core.errors import RowNotAuthentic, TaskLimitReached
 from image_service.jobs.database.documents import Document
 from image_service.jobs.database.statements import UNFINISHED, lock_tenant, utc_now
 from image_service.jobs.database.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
@@ -15,6 +15,7 @@ from image_service.jobs.database.values import (
     COMPOSE_COLUMNS,
     JOB_SUMMARY_COLUMNS,
     TASK_COLUMNS,
+    UNREADABLE,
     row_of,
     to_job_summary,
     to_shown_compose,
@@ -239,8 +240,13 @@ def _where(select: sa.Select[Any], wanted: TaskFilter) -> sa.Select[Any]:
 
 
 def _find_answer(connection: sa.Connection, digest: str) -> Json | None:
-    found: Json | None = connection.scalar(sa.select(ANSWERS.c.output).where(ANSWERS.c.digest == digest))
-    return found
+    """Return the answer to the request with a signature; raises RowNotAuthentic."""
+    row = connection.execute(sa.select(ANSWERS.c.output).where(ANSWERS.c.digest == digest)).first()
+    if row is None:
+        return None
+    if not isinstance(row.output, dict):
+        raise RowNotAuthentic(f"the answer to this request: {UNREADABLE}; sign the request again")
+    return row.output
 
 
 def _check_limits(connection: sa.Connection, task: ConversionTask, limits: TaskLimits) -> None:

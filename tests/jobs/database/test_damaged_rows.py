@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from image_service.core.errors import RowNotAuthentic
-from image_service.jobs.database.tables import COMPOSES, JOBS, TASKS, open_database
+from image_service.jobs.database.tables import ANSWERS, COMPOSES, JOBS, TASKS, open_database
 from image_service.jobs.model import ComposeState, JobState, JobType
 from image_service.jobs.task_model import TaskAnswer, TaskKind, TaskLimits
 from tests.jobs.database.composing import Rows
@@ -102,3 +102,19 @@ def test_damaged_task_hides_no_other_and_is_cancelled(
     rows.tasks.add(make_record(), None, TaskLimits(2, 2**40), TaskAnswer("next", {}))
     shown = {record.task.id: record.compose.state for record in rows.find_tasks("org-1", list(TaskKind))}
     assert shown[damaged.task.id] is ComposeState.CANCELLED
+
+
+@pytest.mark.parametrize("text", [*TEXTS[:2], "null", "7"])
+def test_damaged_answer_is_told_and_its_request_is_not_carried_out_again(rows: Rows, text: str) -> None:
+    answer, limits = TaskAnswer("first", {"ImportTaskId": "1"}), TaskLimits(9, 2**40)
+    rows.tasks.add(make_record(), None, limits, answer)
+    rows.write(sa.update(ANSWERS).values(output=sa.literal_column(f"'{text}'")))
+    for ask in (
+        lambda: rows.tasks.find_answer("first"),
+        lambda: rows.tasks.add(make_record(), None, limits, answer),
+        lambda: rows.tasks.add_answer("org-1", answer),
+    ):
+        with pytest.raises(RowNotAuthentic, match="sign the request again"):
+            ask()
+    assert len(rows.find_tasks("org-1", list(TaskKind))) == 1
+    rows.tasks.add(make_record(), None, limits, TaskAnswer("again", {}))
