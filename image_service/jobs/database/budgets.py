@@ -7,7 +7,7 @@ they count as images. An object that nothing refers to any more counts until it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -19,25 +19,38 @@ if TYPE_CHECKING:
 
 _UNREPORTED_BYTES = 128 * 1024
 """For the rows of a job that has not ended: its result, error and progress."""
-_COMPOSE_BYTES = COMPOSES.c.row_bytes + sa.case(
+_COMPOSE_BYTES = sa.cast(COMPOSES.c.row_bytes, sa.Float) + sa.case(
     (COMPOSES.c.sent_bytes > COMPOSES.c.store_bytes, COMPOSES.c.sent_bytes), else_=COMPOSES.c.store_bytes
 )
+_MOST_BYTES = 1 << 62
+
+
+def sum_bytes(column: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
+    """Return the sum of numbers of bytes, for `to_bytes`.
+
+    It is exact up to 2^53 bytes. A sum of integers is an error if somebody has put great ones into rows.
+    """
+    return sa.func.coalesce(sa.func.sum(sa.cast(column, sa.Float)), 0.0)
+
+
+def to_bytes(total: float) -> int:
+    """Return a sum of `sum_bytes` as a number of bytes, 2^62 at most."""
+    return int(min(total, _MOST_BYTES))
 
 
 def check_budget(connection: sa.Connection, tenant: str, budget: TenantBudget) -> None:
     """Raise BudgetExceeded if a tenant has more than its budget."""
-    taken = sa.func.coalesce(sa.func.sum(_COMPOSE_BYTES), 0)
-    composes = sa.select(sa.func.count(), taken).where(COMPOSES.c.tenant == tenant)
+    composes = sa.select(sa.func.count(), sum_bytes(_COMPOSE_BYTES)).where(COMPOSES.c.tenant == tenant)
     number, compose_bytes = connection.execute(composes).one()
     if number > budget.max_composes:
         raise BudgetExceeded(
             f"JOBS_MAX_COMPOSES: this tenant has {budget.max_composes} composes, imports and exports; they"
             " count until they are deleted, or JOBS_RETENTION ends"
         )
-    total = int(compose_bytes)
+    total = to_bytes(compose_bytes)
     for objects in (IMAGES, DISCARDED):
-        kept = sa.select(sa.func.sum(objects.c.kept_bytes)).where(objects.c.tenant == tenant)
-        total += int(connection.scalar(kept) or 0)
+        kept = sa.select(sum_bytes(objects.c.kept_bytes)).where(objects.c.tenant == tenant)
+        total += to_bytes(connection.execute(kept).scalar_one())
     if total > (max_bytes := budget.max_bytes_of(tenant)):
         raise BudgetExceeded(
             f"JOBS_MAX_BYTES: this tenant would take up to {total} bytes, at most {max_bytes} are"
@@ -52,10 +65,10 @@ def largest_tenants(connection: sa.Connection, limit: int) -> dict[str, int]:
         sa.select(COMPOSES.c.tenant, _COMPOSE_BYTES.label("bytes")),
         *(sa.select(objects.c.tenant, objects.c.kept_bytes) for objects in (IMAGES, DISCARDED)),
     ).subquery()
-    total = sa.func.sum(kept.c.bytes)
+    total = sum_bytes(kept.c.bytes)
     select = sa.select(kept.c.tenant, total).group_by(kept.c.tenant)
     rows = connection.execute(select.order_by(total.desc(), kept.c.tenant).limit(limit))
-    return {tenant: int(taken) for tenant, taken in rows}
+    return {tenant: to_bytes(taken) for tenant, taken in rows}
 
 
 def count_new_rows(connection: sa.Connection, compose_id: str) -> None:
@@ -69,13 +82,13 @@ def count_new_rows(connection: sa.Connection, compose_id: str) -> None:
 def count_ended(connection: sa.Connection, compose_id: str) -> None:
     """Count what a compose keeps that has ended."""
     kept = (
-        sa.select(sa.func.coalesce(sa.func.sum(ARTIFACTS.c.kept_bytes), 0))
+        sa.select(sum_bytes(ARTIFACTS.c.kept_bytes))
         .join(JOBS, JOBS.c.id == ARTIFACTS.c.job_id)
         .where(JOBS.c.compose_id == compose_id, ARTIFACTS.c.key.not_in(sa.select(IMAGES.c.key)))
     )
     values = {
         "row_bytes": _row_bytes(connection, compose_id),
-        "store_bytes": int(connection.execute(kept).scalar_one()),
+        "store_bytes": to_bytes(connection.execute(kept).scalar_one()),
         "sent_bytes": 0,
     }
     connection.execute(sa.update(COMPOSES).where(COMPOSES.c.id == compose_id).values(values))

@@ -8,6 +8,7 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.core.errors import RowNotAuthentic, TaskLimitReached
+from image_service.jobs.database.budgets import sum_bytes, to_bytes
 from image_service.jobs.database.documents import Document
 from image_service.jobs.database.statements import UNFINISHED, lock_tenant, utc_now
 from image_service.jobs.database.tables import ANSWERS, ARTIFACTS, COMPOSES, IMAGES, JOBS, TASKS
@@ -252,7 +253,7 @@ def _find_answer(connection: sa.Connection, digest: str) -> Json | None:
 def _check_limits(connection: sa.Connection, task: ConversionTask, limits: TaskLimits) -> None:
     """Refuse a task above a limit of its tenant, whose row is locked."""
     unfinished = (
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(TASKS.c.volume_bytes), 0))
+        sa.select(sa.func.count(), sum_bytes(TASKS.c.volume_bytes))
         .join(COMPOSES, COMPOSES.c.id == TASKS.c.compose_id)
         .where(TASKS.c.tenant == task.tenant, UNFINISHED)
     )
@@ -266,10 +267,10 @@ def _check_limits(connection: sa.Connection, task: ConversionTask, limits: TaskL
         .join(COMPOSES, COMPOSES.c.id == JOBS.c.compose_id)
         .where(COMPOSES.c.tenant == task.tenant, UNFINISHED)
     )
-    stored = sa.select(sa.func.coalesce(sa.func.sum(IMAGES.c.volume_bytes), 0)).where(
+    stored = sa.select(sum_bytes(IMAGES.c.volume_bytes)).where(
         IMAGES.c.tenant == task.tenant, IMAGES.c.key.not_in(counted)
     )
-    used = int(reserved) + int(connection.execute(stored).scalar_one())
+    used = to_bytes(reserved) + to_bytes(connection.execute(stored).scalar_one())
     if task.volume_bytes and used + task.volume_bytes > limits.max_bytes:
         raise TaskLimitReached(
             f"EC2_MAX_BYTES: imported volumes have {used} bytes, and this import {task.volume_bytes}; at most"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 import sqlalchemy as sa
 
-from image_service.core.errors import RowNotAuthentic
+from image_service.core.errors import BudgetExceeded, RowNotAuthentic, TaskLimitReached
 from image_service.jobs.database.tables import ANSWERS, COMPOSES, JOBS, TASKS, open_database
 from image_service.jobs.model import ComposeState, JobState, JobType
 from image_service.jobs.task_model import TaskAnswer, TaskKind, TaskLimits
-from tests.jobs.database.composing import Rows
+from tests.jobs.database.composing import Rows, make_compose
 from tests.jobs.database.test_tasks import add, make_record
 
 if TYPE_CHECKING:
@@ -118,3 +119,47 @@ def test_damaged_answer_is_told_and_its_request_is_not_carried_out_again(rows: R
             ask()
     assert len(rows.find_tasks("org-1", list(TaskKind))) == 1
     rows.tasks.add(make_record(), None, limits, TaskAnswer("again", {}))
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_great_numbers_of_bytes_hide_no_other_tenant(rows: Rows, number: int) -> None:
+    damaged, _ = rows.add(make_compose(tenant="org-1", store_bytes=1))
+    rows.add(make_compose(tenant="org-1", store_bytes=1))
+    for column in ("row_bytes", "store_bytes", "sent_bytes"):
+        change(rows, COMPOSES, damaged.id, column, sa.literal(number, sa.BigInteger))
+    rows.add(make_compose(tenant="org-2", store_bytes=1))
+    assert rows.composes.largest_tenants(2).keys() == {"org-1", "org-2"}
+    with suppress(BudgetExceeded):
+        rows.add(make_compose(tenant="org-1", store_bytes=1))
+    rows.composes.finish(damaged.id, ComposeState.FAILURE)
+    rows.add(make_compose(tenant="org-1", store_bytes=1))
+
+
+@pytest.mark.parametrize("value", ["9e999", "'text'", "x'00ff'"])
+def test_bytes_of_another_form_hide_no_other_tenant(tmp_path: Path, value: str) -> None:
+    with closing(open_database(None, tmp_path)) as database:  # PostgreSQL refuses these values
+        rows = Rows(database)
+        damaged, _ = rows.add(make_compose(tenant="org-1", store_bytes=1))
+        for column in ("row_bytes", "store_bytes", "sent_bytes"):
+            change(rows, COMPOSES, damaged.id, column, sa.literal_column(value))
+        rows.add(make_compose(tenant="org-2", store_bytes=1))
+        assert rows.composes.largest_tenants(2).keys() == {"org-1", "org-2"}
+        with suppress(BudgetExceeded):
+            rows.add(make_compose(tenant="org-1", store_bytes=1))
+        rows.composes.finish(damaged.id, ComposeState.FAILURE)
+        rows.add(make_compose(tenant="org-1", store_bytes=1))
+
+
+def test_great_volumes_refuse_imports_of_their_tenant_alone(rows: Rows) -> None:
+    records = [make_record(), make_record()]
+    for record in records:
+        add(rows, record)
+    for record in records:
+        change(rows, TASKS, record.task.id, "volume_bytes", sa.literal(2**63 - 1, sa.BigInteger))
+    limits = TaskLimits(9, 2**40)
+    own = make_record()
+    own = attrs.evolve(own, task=attrs.evolve(own.task, volume_bytes=1))
+    with pytest.raises(TaskLimitReached, match="EC2_MAX_BYTES"):
+        rows.tasks.add(own, None, limits, TaskAnswer("own", {}))
+    other = make_record(tenant="org-2")
+    rows.tasks.add(other, None, limits, TaskAnswer("other", {}))
