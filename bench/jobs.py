@@ -37,19 +37,18 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 _COMPOSER, _WORKER = "/api/image-builder-composer/v2", "/api/worker/v1"
 _CONFIG = base64.b64encode(b'{"ignition": {"version": "3.4.0"}}').decode()
+_IMAGE = {
+    "architecture": "x86_64",
+    "image_type": "minimal-raw",
+    "repositories": [],
+    "upload_targets": [{"type": "local", "upload_options": {}}],
+}
 _COMPOSE = {
     "distribution": "rhcos-4.17",
-    "image_requests": [
-        {
-            "architecture": "x86_64",
-            "image_type": "minimal-raw",
-            "repositories": [],
-            "upload_targets": [{"type": "local", "upload_options": {}}],
-        }
-    ],
     "customizations": {"ignition": {"embedded": {"config": _CONFIG}}},
 }
 _START_SECONDS = 60.0
+_LEAST_DISK_BYTES = 512 * MIB  # no smaller than the base
 _PAUSE_SECONDS = 0.01  # between two requests of the client that is measured
 _STATUSES_PER_START = 10
 
@@ -89,9 +88,11 @@ class Role:
             raise RuntimeError(f"{method} {path}: {response.status} {content.decode()}")
         return json.loads(content) if content else None
 
-    def start_compose(self) -> str:
-        """Start a compose of a disk; return its path."""
-        return f"{_COMPOSER}/composes/{self.ask('POST', f'{_COMPOSER}/compose', _COMPOSE)['id']}"
+    def start_compose(self, size: int | None = None) -> str:
+        """Start a compose of a disk of so many bytes, None: as many as its base; return its path."""
+        image = {**_IMAGE, **({"size": size} if size else {})}
+        document = {**_COMPOSE, "image_requests": [image]}
+        return f"{_COMPOSER}/composes/{self.ask('POST', f'{_COMPOSER}/compose', document)['id']}"
 
     def take_job(self) -> str:
         """Return where the artifacts of a job go."""
@@ -137,7 +138,8 @@ def study_artifacts(stage: Stage, *, mib: int, artifacts: int) -> Iterator[Figur
 
 
 def _measure(role: Role, file: Path, artifacts: int) -> Measurement:
-    compose, *_ = [role.start_compose() for _ in range(artifacts)]
+    size = file.stat().st_size
+    compose, *_ = [role.start_compose(max(size, _LEAST_DISK_BYTES)) for _ in range(artifacts)]
     locations = [role.take_job() for _ in range(artifacts)]
     status: list[float] = []
     start: list[float] = []
@@ -153,7 +155,7 @@ def _measure(role: Role, file: Path, artifacts: int) -> Measurement:
         for each in sending:
             each.result()
     seconds = time.monotonic() - started_at
-    mib = artifacts * file.stat().st_size / MIB
+    mib = artifacts * size / MIB
     return Measurement((cpu_seconds(role.process.pid) - cpu) / mib * 1024, mib / seconds, status, start)
 
 

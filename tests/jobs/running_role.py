@@ -174,11 +174,14 @@ def running_role(directory: Path, command: Sequence[str] = JOBS, **variables: st
         try:
             wait_until(lambda: _is_up(role), lambda: role.log)
             yield role
-            if process.poll() is None:
-                process.terminate()
-                assert process.wait(_TIMEOUT_SECONDS) == 0, role.log
         finally:
-            process.kill()
+            has_ended = process.poll() is not None
+            try:  # killed at once, it would leave its engine running
+                process.terminate()
+                status = process.wait(_TIMEOUT_SECONDS)
+            finally:
+                process.kill()
+        assert has_ended or status == 0, role.log
 
 
 def wait_until(
