@@ -1,6 +1,7 @@
 """Composes that wait in a queue: the memory of the role, its restart, and four workers that take them.
 
-The role and its engine have one core. Its bases are the role's samples; each compose is an ISO of a few KiB.
+The role and its engine have one core. Its bases are the role's samples; each compose is a disk, which needs a
+worker: the role makes ISOs by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MOST_MIB = 512
 _MOST_RESTART_SECONDS = 5
 _WORKERS = 4
 _CLIENTS = 4
-_KIND = "live-installer"
+_KIND = "minimal-raw"
 
 
 def study_queue(stage: Stage, *, waiting: int, seconds: float) -> Iterator[Figure]:
@@ -41,6 +42,7 @@ def study_queue(stage: Stage, *, waiting: int, seconds: float) -> Iterator[Figur
         "JOBS_WORKER_SLOTS": "0",
         "JOBS_MAX_QUEUED": str(waiting),
         "JOBS_MAX_COMPOSES": str(2 * waiting),
+        "JOBS_MAX_BYTES": str(1 << 50),  # each compose reserves the bytes of its disk
     }
     with tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as name, ExitStack() as stack:
         directory = Path(name)
@@ -94,3 +96,4 @@ def _memory(role: RunningRole, when: str) -> Iterator[Figure]:
     most = peak_bytes(role)
     target = Target(at_most=_MOST_MIB)
     yield Figure(_ROLE, f"memory of role and engine {when}", "MiB", [sum(most.values()) / _MIB], target)
+    yield Figure(_ROLE, f"memory of the engine {when}", "MiB", [most["engine"] / _MIB])
