@@ -44,6 +44,7 @@ _CALL_TIMEOUT = timedelta(seconds=5)
 _SHUTDOWN_SECONDS = 5.0
 _START_SECONDS = 30.0  # of an engine that starts beside this process; longer silence is a fault
 _MAX_ACTIVITIES = 500  # most wait for a base that another one fetches
+_MAX_CACHED_PLANS = 100  # another plan that goes on is replayed from the engine's history
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _BACKOFF = Backoff(min_seconds=0.5, max_seconds=10.0)
 
@@ -140,6 +141,7 @@ class EngineConnection:
             activities=activities.all,
             workflow_runner=UnsandboxedWorkflowRunner(),  # `RunPlan` is ours, and deterministic
             max_concurrent_activities=_MAX_ACTIVITIES,
+            max_cached_workflows=_MAX_CACHED_PLANS,
             max_heartbeat_throttle_interval=timedelta(seconds=BEAT_SECONDS),
             build_id=__version__,  # else the SDK reads the code of all modules again, and the reactor waits
         )
