@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from unittest.mock import patch
@@ -61,7 +62,6 @@ from tests.simulation.steps import choose_steps
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
-    from pathlib import Path
 
     from image_service.common.database.database import Database
     from image_service.jobs.artifacts.contents import Contents
@@ -313,7 +313,9 @@ class JobReplica:
             JobsSettings(), poll_seconds=3.0, heartbeat_seconds=HEARTBEAT_SECONDS, max_running=MOST_RUNNING
         )
         dispatching = JobDispatcher(cast("Any", machine), rows, engine, handout, settings)
-        uploads = ArtifactUploads(world.storage, in_thread, UploadSlots(8, 0, cast("Any", machine)))
+        uploads = ArtifactUploads(
+            world.storage, in_thread, UploadSlots(8, 0, cast("Any", machine)), Path("/scratch")
+        )
         reconciling = LoopingCall(Reconciler(rows.composes, rows.jobs, engine, in_thread, now).reconcile)
         reconciling.clock = machine
         reconciling.start(RECONCILE_SECONDS).addErrback(world.fail_unexpected)

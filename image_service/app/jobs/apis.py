@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from image_service.app.jobs.built_in_worker import WORKER_SCRATCH
 from image_service.app.jobs.ec2 import build_ec2_api, build_imports
 from image_service.common.objects.s3_links import S3Links
 from image_service.jobs.composer.compose_routes import ComposeRoutes
@@ -84,7 +85,8 @@ def build_jobs(  # noqa: PLR0913, PLR0917 - the inputs of the parts
     actions = JobPlanActions(dispatch_rows, actions_by_name, dispatcher.wake, metrics)
     in_upload_thread = parts.in_thread_pool(_UPLOAD_THREADS, "uploads", low_priority=True)
     slots = UploadSlots(_UPLOADS, settings.jobs.min_upload_rate, parts.reactor)
-    uploads = ArtifactUploads(store, in_upload_thread, slots)
+    scratch = settings.storage.data_dir / WORKER_SCRATCH
+    uploads = ArtifactUploads(store, in_upload_thread, slots, scratch)
     attempts = WorkerAttempts(dispatch_rows, engine, artifacts.contents, tokens, uploads)
     plans = ComposePlans(engine)
     composes = _build_composes(settings, rows, artifacts, plans)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 WORKER_DIRECTORY = "worker"
 """Of its token, scratch and cache, in ``DATA_DIR``."""
-_SCRATCH, _CACHE = "scratch", "cache"
+WORKER_SCRATCH = f"{WORKER_DIRECTORY}/scratch"
+"""Of the files of its jobs."""
+_CACHE = "cache"
 _STOP_SECONDS = 15.0
 _MOST_BEAT_SECONDS = 15.0
 _BEATS = 3  # in the time in which an attempt may be silent
@@ -44,7 +46,7 @@ def start_worker(
     if settings.require_isolation and find_isolation() == "none":
         raise ConfigurationError(f"JOBS_REQUIRE_ISOLATION: {MAKE_ISOLATED}")
     directory = data_dir / WORKER_DIRECTORY
-    for path in (directory, directory / _SCRATCH, directory / _CACHE):
+    for path in (directory, data_dir / WORKER_SCRATCH, directory / _CACHE):
         make_private_directory(path)
     token_file = directory / "token"
     create_private(token_file)
@@ -54,7 +56,9 @@ def start_worker(
     nice = shutil.which("nice")
     command = [
         *((nice, "-n", str(settings.worker_nice)) if nice and settings.worker_nice else ()),
-        *_command(directory, token_file, settings.socket_path),
+        *_command(settings.socket_path),
+        *("--token-file", str(token_file), "--tenant", "ANY"),
+        *("--scratch-dir", str(data_dir / WORKER_SCRATCH), "--cache-dir", str(directory / _CACHE)),
         *("--slots", str(slots), "--heartbeat", f"{beat_seconds:g}"),
         *(("--scratch-bytes", str(scratch_bytes)) if scratch_bytes else ()),
     ]
@@ -70,8 +74,8 @@ def start_worker(
     return worker
 
 
-def _command(directory: Path, token_file: Path, socket: Path | None) -> list[str]:
-    """Return the command line of the worker.
+def _command(socket: Path | None) -> list[str]:
+    """Return the begin of the command line of the worker.
 
     It ends with this process, also if that is killed. It has a session of its own, because a terminal's
     Ctrl-C would end it before this process does.
@@ -80,6 +84,5 @@ def _command(directory: Path, token_file: Path, socket: Path | None) -> list[str
     return [
         *([setpriv, "--pdeathsig=TERM", "setsid"] if setpriv else []),
         *(sys.executable, "-m", "image_service.cli", "worker"),
-        *("--server", f"unix:{socket}", "--token-file", str(token_file), "--tenant", "ANY"),
-        *("--scratch-dir", str(directory / _SCRATCH), "--cache-dir", str(directory / _CACHE)),
+        *("--server", f"unix:{socket}"),
     ]

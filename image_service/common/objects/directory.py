@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ import attrs
 from image_service.common.files.atomic import publish_file
 from image_service.common.files.modes import make_private_directory, private_mode
 from image_service.common.files.private_files import open_no_follow
-from image_service.common.objects.store import StoredObject, check_key, store_copy
-from image_service.core.errors import NotFound, StoreFailed, StoreFull
+from image_service.common.objects.store import StoredObject, check_key
+from image_service.core.errors import InvalidRequest, NotFound, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,6 @@ _STAT_BLOCK_BYTES = 512
 _UNFINISHED = ".unfinished"
 """The directory of files that are being written; no key begins with a dot."""
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NOT_LINKED = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS}
 _ATTEMPTS = 5
 
 
@@ -55,24 +55,27 @@ class DirectoryStore:
             key, temporary, target, os.fdopen(descriptor, "wb", buffering=0), self._reserve_bytes
         )
 
-    def take_file(self, key: str, path: Path, sha256: str) -> StoredObject:
-        """Give the file a name in the directory; copy it if that is on another file system."""
+    def link_file(self, key: str, path: Path, sha256: str) -> StoredObject | None:
+        """Link the file into the directory; None: the file system does not, or is another one."""
         target = self._path / check_key(key)
         temporary = self._new_temporary()
-        with _translated():
-            try:
-                os.link(path, temporary, follow_symlinks=False)
-            except OSError as error:
-                if error.errno not in _NOT_LINKED:
-                    raise
-                return store_copy(self, key, path)
-            try:
+        try:
+            os.link(path, temporary, follow_symlinks=False)
+        except FileNotFoundError as error:
+            raise InvalidRequest(f"there is no file {error.filename}") from None
+        except OSError:
+            return None
+        try:
+            with _translated():
+                if not stat.S_ISREG(temporary.lstat().st_mode):
+                    raise InvalidRequest(f"{path} is not a regular file")
                 _check_room(os.statvfs(temporary), self._reserve_bytes)
                 temporary.chmod(private_mode(0o600))
                 _publish(temporary, target)
-            finally:
+                kept = target.stat()
+        finally:
+            with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            kept = target.stat()
         return StoredObject(key, kept.st_size, sha256, kept.st_blocks * _STAT_BLOCK_BYTES)
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from image_service.common.objects.s3_client import BucketLocation, S3Client, S3Failed
-from image_service.common.objects.store import StoredObject, check_key, store_copy
+from image_service.common.objects.store import StoredObject, check_key
 from image_service.core.errors import NotFound, StoreDenied, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ class S3Store:
         part_bytes = PART_BYTES if size is None else max(LEAST_PART_BYTES, -(-size // _MAX_PARTS))
         return S3Writer(key, self._location_of(key), self._client, part_bytes)
 
-    def take_file(self, key: str, path: Path, sha256: str) -> StoredObject:
-        """Upload the file."""
-        del sha256  # it is computed of what is sent
-        return store_copy(self, key, path)
+    def link_file(self, key: str, path: Path, sha256: str) -> None:
+        """Do nothing: a file has to be sent."""
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Get a range of the object."""

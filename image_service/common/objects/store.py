@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from image_service.core.errors import StoreFailed, describe_os_error
-
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-_PIECE_BYTES = 1024 * 1024
 _KEY = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*")
 
 
@@ -63,11 +60,16 @@ class ObjectStorage(Protocol):
     def begin(self, key: str, size: int | None = None) -> ObjectWriter:
         """Begin to store an object of so many bytes; None: not known."""
 
-    def take_file(self, key: str, path: Path, sha256: str) -> StoredObject:
-        """Store a file of this machine, which nobody changes any more; its path may be removed afterwards.
+    def link_file(self, key: str, path: Path, sha256: str) -> StoredObject | None:
+        """Make a file of this machine an object, without a copy; None: this store cannot, of this file.
+
+        The file gets the mode of an object. Nobody may write it afterwards; its path may be removed.
 
         Args:
-            sha256: of the file, in lower-case hex; it may be taken for true.
+            sha256: of the file, in lower-case hex; it is not checked.
+
+        Raises:
+            InvalidRequest: there is no such file, or it is not a regular one.
         """
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
@@ -89,19 +91,3 @@ def check_key(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise ValueError(f"{key!r} is not a key: its parts are of A-Z a-z 0-9 . _ - and begin with no dot")
     return key
-
-
-def store_copy(store: ObjectStorage, key: str, path: Path) -> StoredObject:
-    """Store the bytes of a file; StoreFailed: also if the file cannot be read."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            writer = store.begin(key, path.stat().st_size)
-            try:
-                while piece := file.read(_PIECE_BYTES):
-                    writer.write(piece)
-                return writer.complete()
-            except Exception:
-                writer.abort()
-                raise
-    except OSError as error:
-        raise StoreFailed(f"the file cannot be read: {describe_os_error(error)}") from None

@@ -22,20 +22,21 @@ _UNREPORTED_BYTES = 128 * 1024
 _COMPOSE_BYTES = sa.cast(COMPOSES.c.row_bytes, sa.Float) + sa.case(
     (COMPOSES.c.sent_bytes > COMPOSES.c.store_bytes, COMPOSES.c.sent_bytes), else_=COMPOSES.c.store_bytes
 )
-_MOST_BYTES = 1 << 62
+MOST_BYTES = 1 << 62
+"""That a row can have, unless somebody has changed it."""
 
 
 def sum_bytes(column: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
     """Return the sum of numbers of bytes, for `to_bytes`.
 
-    It is exact up to 2^53 bytes. A sum of integers is an error if somebody has put great ones into rows.
+    It is exact up to 2^53 bytes. A sum of integers is an error if somebody has put large ones into rows.
     """
     return sa.func.coalesce(sa.func.sum(sa.cast(column, sa.Float)), 0.0)
 
 
 def to_bytes(total: float) -> int:
-    """Return a sum of `sum_bytes` as a number of bytes, 2^62 at most."""
-    return int(min(total, _MOST_BYTES))
+    """Return a sum of `sum_bytes` as a number of bytes, 0 to 2^62."""
+    return int(max(0, min(total, MOST_BYTES)))
 
 
 def check_budget(connection: sa.Connection, tenant: str, budget: TenantBudget) -> None:

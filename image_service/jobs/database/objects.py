@@ -9,7 +9,7 @@ import attrs
 import sqlalchemy as sa
 
 from image_service.core.errors import BudgetExceeded, InvalidRequest, JobNotRunning
-from image_service.jobs.database.budgets import check_budget
+from image_service.jobs.database.budgets import MOST_BYTES, check_budget
 from image_service.jobs.database.statements import (
     UNFINISHED,
     discard,
@@ -19,6 +19,7 @@ from image_service.jobs.database.statements import (
     utc_now,
 )
 from image_service.jobs.database.tables import ARTIFACTS, COMPOSES, DISCARDED, JOBS
+from image_service.jobs.database.values import UNREADABLE
 from image_service.jobs.model import Artifact
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class ObjectRepository:
             if row is None:
                 raise JobNotRunning("the compose has ended")
             reserved, sent = row
+            if not all(isinstance(number, int) and 0 <= number <= MOST_BYTES for number in row):
+                raise JobNotRunning(f"compose {job.compose_id}: {UNREADABLE}")
             allowed = max(reserved - sent, 0) if size is None else size
             most = reserved * (connection.execute(attempts).scalar_one() + 1)
             if sent + allowed > most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -20,7 +21,6 @@ from image_service.core.errors import (
     JobTokenUnknown,
     NotFound,
     RowNotAuthentic,
-    describe_os_error,
 )
 from image_service.jobs.dispatch.results import ARTIFACT_NAME, WorkerResult
 from image_service.jobs.model import Artifact, JobState
@@ -51,29 +51,30 @@ class ArtifactUploads:
     Args:
         in_thread: runs writes, which may take long, in other threads than those of the rows.
         slots: of the files that are received at a time.
+        scratch: the directory in which the built-in worker makes its files.
     """
 
     _storage: ObjectStorage
     _in_thread: InThread
     slots: UploadSlots
+    _scratch: Path
 
     async def size_of(self, path: Path) -> int:
-        """Return the size of a file of the built-in worker; InvalidRequest: it is not a regular file."""
+        """Return the size of a file of the built-in worker; InvalidRequest: it has no such file."""
 
         def examine() -> int:
-            try:
+            with suppress(OSError, RuntimeError):  # the latter: links in a circle
                 found = path.lstat()
-            except OSError as error:
-                raise InvalidRequest(f"the file cannot be taken: {describe_os_error(error)}") from None
-            if not stat.S_ISREG(found.st_mode):
-                raise InvalidRequest(f"{path} is not a regular file")
-            return found.st_size
+                is_inside = path.resolve(strict=True).is_relative_to(self._scratch.resolve())
+                if is_inside and stat.S_ISREG(found.st_mode):
+                    return found.st_size
+            raise InvalidRequest(f"the scratch of the built-in worker has no regular file {path}")
 
         return await self._in_thread(examine)
 
-    async def take(self, key: str, path: Path, sha256: str) -> StoredObject:
-        """Store a file of the built-in worker."""
-        return await self._in_thread(partial(self._storage.take_file, key, path, sha256))
+    async def link(self, key: str, path: Path, sha256: str) -> StoredObject | None:
+        """Store a file of the built-in worker; None: the store cannot take it by its path."""
+        return await self._in_thread(partial(self._storage.link_file, key, path, sha256))
 
     async def store(self, key: str, content: RequestContent, size: int | None, allowed: int) -> StoredObject:
         """Store content while it is received.
@@ -179,22 +180,25 @@ class WorkerAttempts:
 
     async def take_artifact(
         self, principal: Principal, text: str, name: str, path: Path, sha256: str
-    ) -> None:
+    ) -> bool:
         """Store a file of the built-in worker, as `add_artifact` stores content.
 
         Args:
-            path: of a file that the worker does not change any more, and may remove afterwards.
-            sha256: of the file, lower-case hex.
+            path: of a file in the worker's scratch, which the worker does not change any more.
+            sha256: of the file, lower-case hex; it is not checked.
+
+        Returns:
+            False: the store cannot take it by its path; its content has to be sent.
 
         Raises:
             Forbidden: the worker is another one.
-            InvalidRequest: there is no such file.
+            InvalidRequest: there is no such file in the scratch.
         """
         if not principal.is_built_in:
-            raise Forbidden("only the files of the built-in worker are taken; send the file by PUT")
+            raise Forbidden("only files of the built-in worker are taken; send the content by PUT")
         job = await self._find_sender(principal, text, name)
         size = await self._uploads.size_of(path)
-        await self._store(job, name, size, lambda key, _: self._uploads.take(key, path, sha256))
+        return await self._store(job, name, size, lambda key, _: self._uploads.link(key, path, sha256))
 
     async def open_input(self, principal: Principal, text: str, name: str) -> Content:
         """Open an input of a job; raises also as ``Contents.open_input``, and NotFound for other names."""
@@ -245,9 +249,9 @@ class WorkerAttempts:
         job: Job,
         name: str,
         size: int | None,
-        store: Callable[[str, int], Awaitable[StoredObject]],
-    ) -> None:
-        """Store a file and its row.
+        store: Callable[[str, int], Awaitable[StoredObject | None]],
+    ) -> bool:
+        """Store a file and its row; return False if `store` has stored nothing.
 
         Each upload has a key of its own, because an abandoned upload may end after its repetition.
 
@@ -257,22 +261,26 @@ class WorkerAttempts:
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
         objects = self._rows.objects
 
-        async def record() -> bool:
+        async def record() -> bool | None:
             allowed = await self._rows.call(objects.announce_object, key, job, size)
             try:
                 stored = await store(key, allowed)
             except Exception:
                 await self._rows.call(objects.give_back, job, allowed)
                 raise
-            await self._rows.call(objects.give_back, job, allowed - stored.kept_bytes)
+            await self._rows.call(objects.give_back, job, allowed - (stored.kept_bytes if stored else 0))
+            if stored is None:
+                return None
             artifact = Artifact(name, stored.size, stored.sha256, stored.key)
             return await self._rows.call(
                 objects.add_artifact, job.id, job.attempt, artifact, stored.kept_bytes
             )
 
         # The client may disconnect meanwhile: bytes that are stored must have a row.
-        if not await shielded(Deferred.fromCoroutine(record())):
+        is_recorded = await shielded(Deferred.fromCoroutine(record()))
+        if is_recorded is False:
             raise JobTokenUnknown(_UNKNOWN)
+        return is_recorded is not None
 
 
 async def _read(content: RequestContent, allowed: int) -> bytes:

@@ -68,10 +68,10 @@ class OpenAuthenticator:
         self,
         authorization: str | None,
         *,
-        is_local: bool,  # noqa: ARG002 - of the interface
+        is_local: bool,
     ) -> Principal:
         """Return the operator."""
-        is_built_in = _is_equal(_bearer_token(authorization), self.worker_token)
+        is_built_in = is_local and _is_equal(_bearer_token(authorization), self.worker_token)
         return Principal(is_operator=True, is_built_in=is_built_in)
 
 
@@ -116,7 +116,7 @@ class JwtAuthenticator:
         """Return the principal of a request; see `Authenticator`."""
         token = _bearer_token(authorization)
         if _is_equal(token, self.worker_token):
-            return Principal(is_operator=True, is_built_in=True)
+            return Principal(is_operator=True, is_built_in=is_local)
         if is_local:
             return Principal()
         if not token:

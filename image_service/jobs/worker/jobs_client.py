@@ -25,7 +25,6 @@ API = "/api/image-builder-worker/v1"
 _POLL_SECONDS = 120.0  # beyond the 20 s that the server waits for a job
 _ANSWER_SECONDS = 30.0
 _TRANSFER_SECONDS = 120.0  # a store may need a while for the last bytes
-_TAKE_SECONDS = 3600.0  # a copy of a file has no sign of life; a server that dies closes the connection
 _UNKNOWN_WORKERS = {17, 18}
 _JOB_NOT_RUNNING = 6
 
@@ -39,7 +38,7 @@ class ReceivedJob:
         type: ``customize``, ``convert``, ``import`` or ``upload``.
         location: path of this attempt; a secret, because it has the token.
         artifact_location: to which the names of its artifacts are appended.
-        takes_files: the server takes artifacts by their path on this machine.
+        takes_files: the server may take artifacts by their path on this machine.
     """
 
     id: str
@@ -152,8 +151,9 @@ class JobsClient:
         target = job.artifact_location + quote(path.name)
         if job.takes_files:
             document = {"path": str(path), "sha256": sha256}
-            self._ask("POST", target, document, seconds=_TAKE_SECONDS, interruption=interruption)
-            return
+            answer = self._ask("POST", target, document, seconds=_TRANSFER_SECONDS, interruption=interruption)
+            if _member(answer, "taken"):
+                return
         digest = base64.b64encode(bytes.fromhex(sha256)).decode()
         fields = {
             "Content-Type": "application/octet-stream",

@@ -80,6 +80,11 @@ WORKER_SCHEMAS: Schemas = {
         },
         "required": ["path", "sha256"],
     },
+    "TakeJobArtifactResponse": {
+        "type": "object",
+        "properties": {"taken": {"type": "boolean"}},
+        "required": ["taken"],
+    },
     "PostWorkersRequest": {
         "type": "object",
         "properties": {

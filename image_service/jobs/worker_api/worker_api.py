@@ -141,8 +141,9 @@ class WorkerApi:
                 "POST",
                 "/jobs/{token}/artifacts/{name}",
                 "TakeJobArtifact",
-                "Take a file of the worker that the server has started, instead of its content",
+                "Take a file of the worker that the server has started; if it cannot, send the content",
                 self._take_artifact,
+                reply="TakeJobArtifactResponse",
                 body="TakeJobArtifactRequest",
             ),
             ApiOperation(
@@ -227,8 +228,9 @@ class WorkerApi:
 
     async def _take_artifact(self, request: ApiRequest, token: str, name: str) -> ApiResponse:
         body = self._parse(request, "TakeJobArtifactRequest")
-        await self._attempts.take_artifact(request.principal, token, name, Path(body["path"]), body["sha256"])
-        return ApiResponse()
+        path, sha256 = Path(body["path"]), body["sha256"]
+        taken = await self._attempts.take_artifact(request.principal, token, name, path, sha256)
+        return json_response({"taken": taken})
 
     async def _read_input(self, request: ApiRequest, token: str, name: str) -> ApiResponse:
         content = await self._attempts.open_input(request.principal, token, name)

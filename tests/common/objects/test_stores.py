@@ -18,7 +18,7 @@ from image_service.common.objects import s3 as s3_module
 from image_service.common.objects.build import open_store
 from image_service.common.objects.s3_client import S3Client, S3Options
 from image_service.common.objects.s3_links import S3Links
-from image_service.core.errors import NotFound, StoreFailed, StoreFull
+from image_service.core.errors import InvalidRequest, NotFound, StoreFailed, StoreFull
 from tests.common.objects.storing import put
 from tests.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3_server
 
@@ -179,8 +179,8 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}/store", S3Options())
     put(store, KEY, BytesIO(b"x"))
     (tmp_path / "file").touch(0o644)
-    store.take_file(f"{KEY}.taken", tmp_path / "file", "")
-    for path in (tmp_path / "store", tmp_path / "store" / KEY, tmp_path / "store" / f"{KEY}.taken"):
+    store.link_file(f"{KEY}.linked", tmp_path / "file", "")
+    for path in (tmp_path / "store", tmp_path / "store" / KEY, tmp_path / "store" / f"{KEY}.linked"):
         assert path.stat().st_mode & 0o077 == 0
 
 
@@ -267,20 +267,29 @@ def test_link_without_credentials_is_an_error(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES + 7])
-def test_file_is_taken_and_its_path_may_go(opened: Opened, tmp_path: Path, size: int) -> None:
+def test_linked_file_is_an_object_and_its_path_may_go(tmp_path: Path, size: int) -> None:
     content = os.urandom(size)
     file = tmp_path / "file"
     file.write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    stored = opened.store.take_file(KEY, file, digest)
-    assert (stored.key, stored.size, stored.sha256) == (KEY, size, digest)
+    store = open_store(f"{tmp_path}/store", S3Options())
+    for _ in range(2):
+        stored = store.link_file(KEY, file, "of the caller")
+        assert stored is not None
+        assert (stored.key, stored.size, stored.sha256) == (KEY, size, "of the caller")
+    assert (tmp_path / "store" / KEY).samefile(file)
     file.unlink()
-    assert opened.store.read_at(KEY, 0, size + 10) == content
-    assert not [path for path in opened.files() if ".unfinished" in path]
+    assert store.read_at(KEY, 0, size + 10) == content
+    assert not list((tmp_path / "store" / ".unfinished").iterdir())
 
 
-@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
-def test_file_that_cannot_be_linked_is_copied(
+def test_s3_links_no_file(s3_server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    store = open_store(f"s3://{BUCKET}/{tmp_path.name}", options_of(s3_server))
+    assert store.link_file(KEY, tmp_path / "file", "") is None
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.ENOSYS])
+def test_file_that_cannot_be_linked_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -289,32 +298,38 @@ def test_file_that_cannot_be_linked_is_copied(
     monkeypatch.setattr(os, "link", refuse)
     file = tmp_path / "file"
     file.write_bytes(b"content")
-    store = open_store(f"{tmp_path}/store", S3Options())
-    stored = store.take_file(KEY, file, "of the caller")
-    assert stored.sha256 == hashlib.sha256(b"content").hexdigest()
-    assert (tmp_path / "store" / KEY).stat().st_ino != file.stat().st_ino
-    assert store.read_at(KEY, 0, 10) == b"content"
+    assert open_store(f"{tmp_path}/store", S3Options()).link_file(KEY, file, "") is None
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
 
 
-def test_taken_file_keeps_its_holes_and_is_not_written_again(tmp_path: Path) -> None:
+def test_linked_file_keeps_its_holes(tmp_path: Path) -> None:
     file = tmp_path / "file"
     with file.open("wb") as sparse:
         sparse.write(b"x" * 4096)
         sparse.truncate(64 * MIB)
-    stored = open_store(f"{tmp_path}/store", S3Options()).take_file(KEY, file, "")
+    stored = open_store(f"{tmp_path}/store", S3Options()).link_file(KEY, file, "")
+    assert stored is not None
     assert stored.size == 64 * MIB
     assert stored.kept_bytes < MIB
-    assert (tmp_path / "store" / KEY).stat().st_ino == file.stat().st_ino
 
 
-def test_directory_without_room_takes_no_file(tmp_path: Path) -> None:
+def test_directory_without_room_links_no_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"content")
     with pytest.raises(StoreFull, match="STORE_RESERVE_BYTES"):
-        open_store(f"{tmp_path}/store", S3Options(), 2**62).take_file(KEY, file, "")
+        open_store(f"{tmp_path}/store", S3Options(), 2**62).link_file(KEY, file, "")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
 
 
-def test_file_that_is_not_there_is_not_taken(opened: Opened, tmp_path: Path) -> None:
-    with pytest.raises(StoreFailed, match="No such file"):
-        opened.store.take_file(KEY, tmp_path / "nothing", "")
+@pytest.mark.parametrize("kind", ["nothing", "link", "pipe"])
+def test_only_regular_files_are_linked(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "path", tmp_path / "other"
+    other.touch(0o644)
+    if kind == "link":
+        path.symlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(InvalidRequest, match=f"{path}"):
+        open_store(f"{tmp_path}/store", S3Options()).link_file(KEY, path, "")
+    assert not list((tmp_path / "store" / ".unfinished").iterdir())
+    assert other.stat().st_mode & 0o777 == 0o644

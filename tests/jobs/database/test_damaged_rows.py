@@ -106,7 +106,7 @@ def test_damaged_task_hides_no_other_and_is_cancelled(
 
 
 @pytest.mark.parametrize("text", [*TEXTS[:2], "null", "7"])
-def test_damaged_answer_is_told_and_its_request_is_not_carried_out_again(rows: Rows, text: str) -> None:
+def test_damaged_answer_is_reported_and_its_request_is_not_carried_out_again(rows: Rows, text: str) -> None:
     answer, limits = TaskAnswer("first", {"ImportTaskId": "1"}), TaskLimits(9, 2**40)
     rows.tasks.add(make_record(), None, limits, answer)
     rows.write(sa.update(ANSWERS).values(output=sa.literal_column(f"'{text}'")))
@@ -122,7 +122,7 @@ def test_damaged_answer_is_told_and_its_request_is_not_carried_out_again(rows: R
 
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
-def test_great_numbers_of_bytes_hide_no_other_tenant(rows: Rows, number: int) -> None:
+def test_large_numbers_of_bytes_hide_no_other_tenant(rows: Rows, number: int) -> None:
     damaged, _ = rows.add(make_compose(tenant="org-1", store_bytes=1))
     rows.add(make_compose(tenant="org-1", store_bytes=1))
     for column in ("row_bytes", "store_bytes", "sent_bytes"):
@@ -135,7 +135,7 @@ def test_great_numbers_of_bytes_hide_no_other_tenant(rows: Rows, number: int) ->
     rows.add(make_compose(tenant="org-1", store_bytes=1))
 
 
-@pytest.mark.parametrize("value", ["9e999", "'text'", "x'00ff'"])
+@pytest.mark.parametrize("value", ["9e999", "-9e999", "'text'", "x'00ff'"])
 def test_bytes_of_another_form_hide_no_other_tenant(tmp_path: Path, value: str) -> None:
     with closing(open_database(None, tmp_path)) as database:  # PostgreSQL refuses these values
         rows = Rows(database)
@@ -150,7 +150,7 @@ def test_bytes_of_another_form_hide_no_other_tenant(tmp_path: Path, value: str) 
         rows.add(make_compose(tenant="org-1", store_bytes=1))
 
 
-def test_great_volumes_refuse_imports_of_their_tenant_alone(rows: Rows) -> None:
+def test_large_volumes_refuse_imports_of_their_tenant_alone(rows: Rows) -> None:
     records = [make_record(), make_record()]
     for record in records:
         add(rows, record)

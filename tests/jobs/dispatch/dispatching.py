@@ -50,6 +50,7 @@ CUSTOMIZE_PLAN = ComposePlan(
 class Dispatching:
     """The parts of dispatching."""
 
+    database: Database
     engine: MemoryEngine
     rows: DispatchRows
     dispatcher: JobDispatcher
@@ -76,11 +77,11 @@ class Dispatching:
         handout = JobHandout(rows, engine, readable, tokens, SilentObserver())
         values = {"poll_seconds": 0.3, "heartbeat_seconds": 60.0, **settings}
         dispatcher = JobDispatcher(reactor, rows, engine, handout, attrs.evolve(JobsSettings(), **values))
-        uploads = ArtifactUploads(storage, deferToThread, UploadSlots(2, 0, reactor))
+        uploads = ArtifactUploads(storage, deferToThread, UploadSlots(2, 0, reactor), directory / "scratch")
         attempts = WorkerAttempts(rows, engine, readable, tokens, uploads)
         server_actions: dict[str, ServerAction] = {}
         actions = JobPlanActions(rows, server_actions, dispatcher.wake, SilentObserver())
-        return cls(engine, rows, dispatcher, attempts, actions, storage, contents, server_actions)
+        return cls(database, engine, rows, dispatcher, attempts, actions, storage, contents, server_actions)
 
     def stored(self, artifact: Artifact) -> bytes:
         """Return the content of an artifact."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+import sqlalchemy as sa
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
+from image_service.common.objects.directory import DirectoryStore
 from image_service.core.errors import (
     BudgetExceeded,
     Forbidden,
@@ -22,7 +24,7 @@ from image_service.core.errors import (
     JobTokenUnknown,
     NotFound,
 )
-from image_service.jobs.database.tables import open_database
+from image_service.jobs.database.tables import COMPOSES, open_database
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.epollreactor import EPollReactor
 
+    from image_service.jobs.model import Job
     from tests.jobs.dispatch.dispatching import Dispatching
 
 UPLOAD_PLAN = ComposePlan((Step("upload", JobType.UPLOAD, {}, {"image": "base"}),), None, "disk.raw")
@@ -122,12 +125,12 @@ async def test_file_has_no_more_bytes_than_were_reserved(dispatching: Dispatchin
 
 @ensure_deferred
 async def test_uploads_hold_no_thread_while_they_are_received(
-    dispatching: Dispatching, reactor: EPollReactor
+    dispatching: Dispatching, reactor: EPollReactor, tmp_path: Path
 ) -> None:
     pool = ThreadPool(0, 1)
     pool.start()
     in_one_thread = partial(deferToThreadPool, reactor, pool)
-    uploads = ArtifactUploads(dispatching.storage, in_one_thread, UploadSlots(3, 0, reactor))
+    uploads = ArtifactUploads(dispatching.storage, in_one_thread, UploadSlots(3, 0, reactor), tmp_path)
     slow = [RequestContent(lambda: None, lambda: None, lambda: None) for _ in range(2)]
     storing = [
         Deferred.fromCoroutine(uploads.store(f"slow/{number}", content, None, 10))
@@ -185,70 +188,130 @@ async def test_worker_that_knows_of_a_cancellation_is_recorded(
     assert stopped.stopped_at > job.finished_at
 
 
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """The directory of the built-in worker's files."""
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    return directory
+
+
+def sent_bytes(dispatching: Dispatching, job: Job) -> int:
+    """Return the bytes that count as sent for the compose of a job."""
+    select = sa.select(COMPOSES.c.sent_bytes).where(COMPOSES.c.id == job.compose_id)
+    return int(dispatching.database.transact(lambda connection: connection.execute(select).scalar_one()))
+
+
 @ensure_deferred
 async def test_a_file_of_the_built_in_worker_is_taken_where_it_is(
-    dispatching: Dispatching, tmp_path: Path
+    dispatching: Dispatching, tmp_path: Path, scratch: Path
 ) -> None:
     job = await dispatching.queue("org-1")
     handed = await dispatching.dispatcher.poll(attrs.evolve(POLL, tenant=None))
     assert handed is not None
-    file = tmp_path / "made"
+    file = scratch / "made"
     file.write_bytes(b"a disk")
     digest = hashlib.sha256(b"a disk").hexdigest()
     for _ in range(2):  # as after a lost reply
-        await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", file, digest)
+        assert await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", file, digest)
     (artifact,) = dispatching.rows.objects.find_artifacts(job.id, 1)
     assert (artifact.name, artifact.size, artifact.sha256) == ("disk.raw", 6, digest)
     assert (tmp_path / "store" / artifact.key).samefile(file)
-    discarded = dispatching.rows.objects.find_discarded(10)
-    assert len(discarded) == 1
+    assert len(dispatching.rows.objects.find_discarded(10)) == 1
+    assert sent_bytes(dispatching, job) == 2 * file.stat().st_blocks * 512
+
+
+@ensure_deferred
+async def test_file_that_the_store_cannot_link_has_to_be_sent(
+    dispatching: Dispatching, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    monkeypatch.setattr(DirectoryStore, "link_file", lambda *_: None)
+    file = scratch / "made"
+    file.write_bytes(b"a disk")
+    take = partial(dispatching.attempts.take_artifact, BUILT_IN, handed.token, "disk.raw", file, "0" * 64)
+    assert not await take()
+    assert dispatching.rows.objects.find_artifacts(job.id, 1) == []
+    assert sent_bytes(dispatching, job) == 0
+    await dispatching.attempts.add_artifact(BUILT_IN, handed.token, "disk.raw", received(b"a disk"))
+    assert len(dispatching.rows.objects.find_artifacts(job.id, 1)) == 1
 
 
 @pytest.mark.parametrize("principal", [PRINCIPAL, Principal(is_operator=True)], ids=["tenant", "operator"])
 @ensure_deferred
 async def test_no_other_worker_names_files_of_the_server(
-    dispatching: Dispatching, tmp_path: Path, principal: Principal
+    dispatching: Dispatching, tmp_path: Path, scratch: Path, principal: Principal
 ) -> None:
     await dispatching.queue()
     handed = await dispatching.dispatcher.poll(POLL)
     assert handed is not None
-    file = tmp_path / "secret"
+    file = scratch / "secret"
     file.write_bytes(b"secret")
     with pytest.raises(Forbidden, match="by PUT"):
         await dispatching.attempts.take_artifact(principal, handed.token, "disk.raw", file, "0" * 64)
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("kind", ["absent", "directory", "link", "pipe"])
+@pytest.mark.parametrize(
+    "name", ["absent", "directory", "link", "circle", "pipe", "../outside", "linked/outside"]
+)
 @ensure_deferred
-async def test_only_regular_files_are_taken(dispatching: Dispatching, tmp_path: Path, kind: str) -> None:
-    await dispatching.queue()
+async def test_only_regular_files_of_the_scratch_are_taken(
+    dispatching: Dispatching, tmp_path: Path, scratch: Path, name: str
+) -> None:
+    job = await dispatching.queue()
     handed = await dispatching.dispatcher.poll(POLL)
     assert handed is not None
-    path = tmp_path / "made"
-    (tmp_path / "file").write_bytes(b"file")
-    match kind:
-        case "directory":
-            path.mkdir()
-        case "link":
-            path.symlink_to(tmp_path / "file")
-        case "pipe":
-            os.mkfifo(path)
-    with pytest.raises(InvalidRequest, match=r"cannot be taken|not a regular file"):
-        await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", path, "0" * 64)
+    (tmp_path / "outside").write_bytes(b"secret")
+    (scratch / "directory").mkdir()
+    (scratch / "link").symlink_to(tmp_path / "outside")
+    (scratch / "circle").symlink_to(scratch / "circle")
+    (scratch / "linked").symlink_to(tmp_path)
+    os.mkfifo(scratch / "pipe")
+    with pytest.raises(InvalidRequest, match="has no regular file"):
+        await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", scratch / name, "0" * 64)
+    assert sent_bytes(dispatching, job) == 0
+    assert not (tmp_path / "store").exists()
 
 
 @ensure_deferred
 async def test_taken_file_has_no_more_bytes_than_were_reserved(
-    dispatching: Dispatching, tmp_path: Path
+    dispatching: Dispatching, scratch: Path
 ) -> None:
     compose = dispatching.add(store_bytes=5)
     await dispatching.actions.begin(compose.id)
     await dispatching.queue_step(compose, "customize")
     handed = await dispatching.dispatcher.poll(POLL)
     assert handed is not None
-    file = tmp_path / "made"
+    file = scratch / "made"
     file.write_bytes(bytes(11))
     with pytest.raises(BudgetExceeded):
         await dispatching.attempts.take_artifact(BUILT_IN, handed.token, "disk.raw", file, "0" * 64)
     assert dispatching.rows.objects.find_artifacts(handed.job.id, 1) == []
+
+
+@ensure_deferred
+async def test_cancelled_job_has_no_file_taken(dispatching: Dispatching, scratch: Path) -> None:
+    job = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    dispatching.rows.composes.finish(job.compose_id, ComposeState.CANCELLED)
+    (scratch / "made").write_bytes(b"a disk")
+    with pytest.raises(JobNotRunning):
+        await dispatching.attempts.take_artifact(
+            BUILT_IN, handed.token, "disk.raw", scratch / "made", "0" * 64
+        )
+
+
+@pytest.mark.parametrize("value", [-1, 2**63 - 1])
+@ensure_deferred
+async def test_compose_with_changed_bytes_takes_no_file(dispatching: Dispatching, value: int) -> None:
+    job = await dispatching.queue()
+    handed = await dispatching.dispatcher.poll(POLL)
+    assert handed is not None
+    update = sa.update(COMPOSES).values(store_bytes=value, sent_bytes=value)
+    dispatching.database.transact(lambda connection: connection.execute(update).close())
+    with pytest.raises(JobNotRunning, match=f"compose {job.compose_id}"):
+        await dispatching.attempts.add_artifact(PRINCIPAL, handed.token, "disk.raw", received(b"a"), 1)

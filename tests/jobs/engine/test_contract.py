@@ -8,7 +8,9 @@ import pytest
 
 from image_service import __version__
 from image_service.core.errors import NotFound, StoreFailed, Unavailable
+from image_service.jobs.engine import connection
 from image_service.jobs.engine.engine import PlanState
+from image_service.jobs.engine.run_plan import RunPlan
 from image_service.jobs.model import JobError, JobType, Step
 from tests.jobs.engine.driver import CONVERT, CUSTOMIZE, IMPORT, UPLOAD, Driver
 
@@ -46,6 +48,26 @@ def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
     ]
     assert driver.actions.jobs["customize"] is None
     driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
+
+
+def test_plans_go_on_that_are_not_in_memory_any_more(
+    engine_server: EngineServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_MAX_CACHED_PLANS", 2)
+    carry_out, runs = RunPlan._run_steps, []
+
+    async def counted(plan: RunPlan) -> JobError | None:
+        runs.append(plan)
+        return await carry_out(plan)
+
+    monkeypatch.setattr(RunPlan, "_run_steps", counted)
+    with Driver(engine_server.address).running() as driver:
+        composes = [driver.begin(FETCH, CUSTOMIZED, CONVERTED) for _ in range(5)]
+        for queue in (CUSTOMIZE, CONVERT):
+            for _ in composes:
+                driver.finish(queue)
+        assert [driver.end(compose) for compose in composes] == [(None, False)] * 5
+    assert len(runs) > len(composes)
 
 
 def test_engine_is_told_the_version_that_carries_out_a_plan(driver: Driver) -> None:

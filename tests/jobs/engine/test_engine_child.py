@@ -64,6 +64,11 @@ async def test_child_has_the_name_of_a_user(child: EngineChild) -> None:
 
 
 @ensure_deferred
+async def test_child_has_a_target_for_its_memory(child: EngineChild) -> None:
+    assert b"GOMEMLIMIT=192MiB" in environment_of(child)
+
+
+@ensure_deferred
 async def test_files_are_private_from_the_first_start_on(child: EngineChild, tmp_path: Path) -> None:
     assert listens(child)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "engine").iterdir()}

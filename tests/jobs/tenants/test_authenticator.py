@@ -219,14 +219,16 @@ def test_unix_socket_is_the_default_tenant() -> None:
 @pytest.mark.parametrize("is_local", [False, True], ids=["tcp", "unix"])
 def test_worker_of_this_service_is_an_operator(*, is_local: bool) -> None:
     found = authenticate(authenticator(RULES), OPERATOR_TOKEN, is_local=is_local)
-    assert found == Principal("", is_operator=True, is_built_in=True)
+    assert found == Principal("", is_operator=True, is_built_in=is_local)
 
 
 @pytest.mark.parametrize("token", [None, "another", ""])
 def test_without_jwt_everyone_is_the_operator_but_not_the_worker_of_this_service(token: str | None) -> None:
     subject = OpenAuthenticator(OPERATOR_TOKEN)
     assert authenticate(subject, token) == Principal("", is_operator=True)
-    found = authenticate(subject, OPERATOR_TOKEN)
+    assert authenticate(subject, token, is_local=True) == Principal("", is_operator=True)
+    assert authenticate(subject, OPERATOR_TOKEN) == Principal("", is_operator=True)
+    found = authenticate(subject, OPERATOR_TOKEN, is_local=True)
     assert found == Principal("", is_operator=True, is_built_in=True)
 
 

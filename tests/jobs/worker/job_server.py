@@ -72,7 +72,8 @@ class JobServer:
         self.polls: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.refuses = 0  # the number of requests to answer with 503
-        self.takes_files = False  # artifacts come by the path of their file
+        self.takes_files = False  # artifacts may come by the path of their file
+        self.links_files = True  # False: their content has to be sent
         self.is_full = False  # artifacts are answered with 507
         self.breaks_inputs = 0  # the number of inputs to interrupt
         self.result_error: dict[str, Any] | None = None  # the answer to results, with status 400
@@ -181,11 +182,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {})
         elif self.command == "POST":
             assert state.takes_files
+            if not state.links_files:
+                self._answer(200, {"taken": False})
+                return
+            if state.is_full:
+                self._fail(507, 507, "There is no room for the artifact")
+                return
             taken = json.loads(body)
             content = Path(taken["path"]).read_bytes()
             assert taken["sha256"] == hashlib.sha256(content).hexdigest()
             job.artifacts[words[2]] = content
-            self._answer(200, {})
+            self._answer(200, {"taken": True})
         elif self.command == "PATCH":
             self._update(state, job, json.loads(body))
         elif words[1:2] == ["inputs"]:

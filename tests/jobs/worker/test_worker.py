@@ -221,13 +221,25 @@ def test_server_on_this_machine_gets_the_path_of_the_file(site: WorkerSite, conv
     assert not [line for line in site.jobs.requests if line.startswith("PUT")]
 
 
-def test_artifact_that_does_not_fit_is_not_sent_again(site: WorkerSite, conversion: GivenJob) -> None:
+def test_file_that_the_server_does_not_take_is_sent(site: WorkerSite, conversion: GivenJob) -> None:
+    site.jobs.takes_files, site.jobs.links_files = True, False
+    site.toolkit.open()
+    with site.worker():
+        site.jobs.finished(site.jobs.give(conversion))
+    assert conversion.artifacts == {"disk.raw": b"the disk"}
+
+
+@pytest.mark.parametrize("takes_files", [False, True], ids=["content", "path"])
+def test_artifact_that_does_not_fit_is_not_sent_again(
+    site: WorkerSite, conversion: GivenJob, *, takes_files: bool
+) -> None:
+    site.jobs.takes_files = takes_files
     site.jobs.is_full = True
     site.toolkit.open()
     with site.worker():
         result = site.jobs.finished(site.jobs.give(conversion))
     assert result["job_error"]["reason"] == "the server answers 507: There is no room for the artifact"
-    assert sum(request.startswith("PUT ") for request in site.jobs.requests) == 1
+    assert sum("/artifacts/" in request for request in site.jobs.requests) == 1
 
 
 def test_invalid_job_fails(site: WorkerSite) -> None:

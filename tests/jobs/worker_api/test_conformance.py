@@ -79,16 +79,17 @@ async def test_the_worker_of_the_service_names_its_file(
     job = await client.poll("customize", tenant="ANY")
     assert job is not None
     assert job.document["takes_files"] is True
-    file = tmp_path / "disk.raw"
+    file = tmp_path / "scratch" / "disk.raw"
+    file.parent.mkdir()
     file.write_bytes(DISK)
     declared = {"name": "disk.raw", "size": len(DISK), "sha256": hashlib.sha256(DISK).hexdigest()}
     location = f"{job.artifact_location}disk.raw"
     request = {"path": str(file), "sha256": declared["sha256"]}
-    for wrong in ({**request, "path": "disk.raw"}, {**request, "sha256": "0"}, {"path": str(file)}):
+    outside = {**request, "path": "/etc/passwd"}
+    for wrong in (outside, {**request, "path": "disk.raw"}, {**request, "sha256": "0"}, {"path": str(file)}):
         assert await refusal(client.call("POST", location, wrong)) == (400, 10)
     assert await refusal(serving.operator.call("POST", location, request)) == (403, 403)
-    status, _ = await client.call("POST", location, request)
-    assert status == 200
+    assert await client.call("POST", location, request) == (200, {"taken": True})
     await client.update(job, {"result": {"artifacts": [declared]}})
     await dispatching.actions.finish_job(queued.compose_id, queued.step, None)
     (artifact,) = dispatching.artifacts(queued)
