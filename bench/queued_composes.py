@@ -7,10 +7,11 @@ worker: the role makes ISOs by itself.
 from __future__ import annotations
 
 import os
+import sqlite3
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ _MOST_MIB = 512
 _MOST_RESTART_SECONDS = 5
 _WORKERS = 4
 _CLIENTS = 4
+_LOOK_SECONDS = 1.0
 _KIND = "minimal-raw"
 
 
@@ -63,6 +65,7 @@ def study_queue(stage: Stage, *, waiting: int, seconds: float) -> Iterator[Figur
             yield from _memory(role, f"with {few} queued")
             rest = waiting - few
             yield Figure(_ROLE, f"{rest} more orders, each", "s", [_queue(role, rest) / rest])
+            yield Figure(_ROLE, f"until all {waiting} wait for a worker", "s", [_settle(role, waiting)])
             yield from _memory(role, f"with {waiting} queued")
         begun = time.monotonic()
         with running() as role:
@@ -85,6 +88,16 @@ def _queue(role: RunningRole, number: int) -> float:
     begun = time.monotonic()
     with ThreadPoolExecutor(_CLIENTS) as pool:
         list(pool.map(lambda _: role.start(_KIND), range(number)))
+    return time.monotonic() - begun
+
+
+def _settle(role: RunningRole, waiting: int) -> float:
+    """Wait until all jobs wait for a worker, and return the seconds that it took."""
+    begun = time.monotonic()
+    queued = "SELECT count(*) FROM jobs WHERE state = 'queued'"
+    with closing(sqlite3.connect(role.data_dir / "jobs.sqlite")) as rows:
+        while rows.execute(queued).fetchone()[0] < waiting:
+            time.sleep(_LOOK_SECONDS)
     return time.monotonic() - begun
 
 
