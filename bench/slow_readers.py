@@ -12,6 +12,7 @@ import socket
 import time
 from contextlib import ExitStack, closing
 from functools import cache
+from math import inf
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -105,7 +106,17 @@ def _study(server: Server, scheme: str, count: int, seconds: int) -> Iterator[Fi
         target = _at_most(_MEMORY_TARGETS_MIB[scheme], applies=strict)
         yield Figure(server.name, "memory above idle (PSS)", "MiB", [(memory - idle) / _MIB], target)
     yield Figure(server.name, "kernel's socket memory, both ends", "MiB", [(sockets - idle_sockets) / _MIB])
-    yield Figure(server.name, "a new client's 64 KiB range", "ms", latencies, _at_most(20, applies=strict))
+    answered = [each for each in latencies if each < inf]
+    unanswered = len(latencies) - len(answered)
+    yield Figure(
+        server.name,
+        f"new clients without a response, of {len(latencies)}",
+        "",
+        [unanswered],
+        _at_most(0, applies=judged),
+    )
+    if answered:
+        yield Figure(server.name, "a new client's 64 KiB range", "ms", answered, _at_most(20, applies=strict))
 
 
 def _connect(stack: ExitStack, url: str, count: int) -> list[_Reader]:
@@ -140,7 +151,11 @@ def _connected(stack: ExitStack, url: str, count: int) -> Iterator[_Reader]:
 
 
 def _read_on(readers: Sequence[_Reader], seconds: float, url: str) -> list[float]:
-    """Let each reader read once a second, in turn, and measure a new client after every slice of them."""
+    """Let each reader read once a second, in turn, and measure a new client after every slice of them.
+
+    Returns:
+        milliseconds of the new clients; infinite of one without a whole response.
+    """
     latencies = []
     slices = max(round(seconds * _SLICES_PER_SECOND), 1)
     started_at = time.monotonic()
@@ -148,7 +163,10 @@ def _read_on(readers: Sequence[_Reader], seconds: float, url: str) -> list[float
         for reader in readers[number % _SLICES_PER_SECOND :: _SLICES_PER_SECOND]:
             if not reader.is_broken:
                 reader.read()
-        latencies.append(_new_client_ms(url))
+        try:
+            latencies.append(_new_client_ms(url))
+        except OSError:
+            latencies.append(inf)
         time.sleep(max(started_at + (number + 1) / _SLICES_PER_SECOND - time.monotonic(), 0))
     return latencies
 
