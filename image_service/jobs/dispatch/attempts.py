@@ -261,7 +261,7 @@ class WorkerAttempts:
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
         objects = self._rows.objects
 
-        async def record() -> bool | None:
+        async def record() -> bool:
             allowed = await self._rows.call(objects.announce_object, key, job, size)
             try:
                 stored = await store(key, allowed)
@@ -270,17 +270,15 @@ class WorkerAttempts:
                 raise
             await self._rows.call(objects.give_back, job, allowed - (stored.kept_bytes if stored else 0))
             if stored is None:
-                return None
+                return False
             artifact = Artifact(name, stored.size, stored.sha256, stored.key)
-            return await self._rows.call(
-                objects.add_artifact, job.id, job.attempt, artifact, stored.kept_bytes
-            )
+            row = job.id, job.attempt, artifact, stored.kept_bytes
+            if not await self._rows.call(objects.add_artifact, *row):
+                raise JobTokenUnknown(_UNKNOWN)
+            return True
 
         # The client may disconnect meanwhile: bytes that are stored must have a row.
-        is_recorded = await shielded(Deferred.fromCoroutine(record()))
-        if is_recorded is False:
-            raise JobTokenUnknown(_UNKNOWN)
-        return is_recorded is not None
+        return await shielded(Deferred.fromCoroutine(record()))
 
 
 async def _read(content: RequestContent, allowed: int) -> bytes:
