@@ -48,7 +48,7 @@ _OPTIONS = (
     "matching.numTaskqueueWritePartitions=1",
 )
 _DATABASE = "temporal.sqlite"
-_MEMORY = "192MiB"
+_MEMORY = "224MiB"
 """Target of its heap: the nearer it is, the more often garbage is collected. Its program takes another 75."""
 _POLL_SECONDS = 0.1
 _LEFTOVER_SECONDS = 10.0

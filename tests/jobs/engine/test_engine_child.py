@@ -65,7 +65,7 @@ async def test_child_has_the_name_of_a_user(child: EngineChild) -> None:
 
 @ensure_deferred
 async def test_child_has_a_target_for_its_memory(child: EngineChild) -> None:
-    assert b"GOMEMLIMIT=192MiB" in environment_of(child)
+    assert b"GOMEMLIMIT=224MiB" in environment_of(child)
 
 
 @ensure_deferred
