@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from image_service.settings.jobs.jobs import JobsSettings
 
 WORKER_DIRECTORY = "worker"
-"""Of its token, scratch and cache, in ``DATA_DIR``."""
+"""The directory of its token, scratch and cache, in ``DATA_DIR``."""
 WORKER_SCRATCH = f"{WORKER_DIRECTORY}/scratch"
-"""Of the files of its jobs."""
+"""The directory of its jobs' files, in ``DATA_DIR``."""
 _CACHE = "cache"
 _STOP_SECONDS = 15.0
 _MOST_BEAT_SECONDS = 15.0
@@ -56,9 +56,7 @@ def start_worker(
     nice = shutil.which("nice")
     command = [
         *((nice, "-n", str(settings.worker_nice)) if nice and settings.worker_nice else ()),
-        *_command(settings.socket_path),
-        *("--token-file", str(token_file), "--tenant", "ANY"),
-        *("--scratch-dir", str(data_dir / WORKER_SCRATCH), "--cache-dir", str(directory / _CACHE)),
+        *_command(data_dir, token_file, settings.socket_path),
         *("--slots", str(slots), "--heartbeat", f"{beat_seconds:g}"),
         *(("--scratch-bytes", str(scratch_bytes)) if scratch_bytes else ()),
     ]
@@ -74,8 +72,8 @@ def start_worker(
     return worker
 
 
-def _command(socket: Path | None) -> list[str]:
-    """Return the begin of the command line of the worker.
+def _command(data_dir: Path, token_file: Path, socket: Path | None) -> list[str]:
+    """Return the command line of the worker.
 
     It ends with this process, also if that is killed. It has a session of its own, because a terminal's
     Ctrl-C would end it before this process does.
@@ -84,5 +82,7 @@ def _command(socket: Path | None) -> list[str]:
     return [
         *([setpriv, "--pdeathsig=TERM", "setsid"] if setpriv else []),
         *(sys.executable, "-m", "image_service.cli", "worker"),
-        *("--server", f"unix:{socket}"),
+        *("--server", f"unix:{socket}", "--token-file", str(token_file), "--tenant", "ANY"),
+        *("--scratch-dir", str(data_dir / WORKER_SCRATCH)),
+        *("--cache-dir", str(data_dir / WORKER_DIRECTORY / _CACHE)),
     ]

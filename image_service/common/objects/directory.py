@@ -56,7 +56,7 @@ class DirectoryStore:
         )
 
     def link_file(self, key: str, path: Path, sha256: str) -> StoredObject | None:
-        """Link the file into the directory; None: the file system does not, or is another one."""
+        """Link the file into the directory; None: the file system refuses, or the file is on another one."""
         target = self._path / check_key(key)
         temporary = self._new_temporary()
         try:

@@ -51,7 +51,7 @@ class S3Store:
         return S3Writer(key, self._location_of(key), self._client, part_bytes)
 
     def link_file(self, key: str, path: Path, sha256: str) -> None:
-        """Do nothing: a file has to be sent."""
+        """Return None: the bytes of each object have to be uploaded."""
 
     def read_at(self, key: str, offset: int, length: int) -> bytes:
         """Get a range of the object."""

@@ -61,7 +61,7 @@ class ObjectStorage(Protocol):
         """Begin to store an object of so many bytes; None: not known."""
 
     def link_file(self, key: str, path: Path, sha256: str) -> StoredObject | None:
-        """Make a file of this machine an object, without a copy; None: this store cannot, of this file.
+        """Make a file of this machine an object without copying it; None: the store cannot do that for it.
 
         The file gets the mode of an object. Nobody may write it afterwards; its path may be removed.
 

@@ -73,7 +73,7 @@ class ArtifactUploads:
         return await self._in_thread(examine)
 
     async def link(self, key: str, path: Path, sha256: str) -> StoredObject | None:
-        """Store a file of the built-in worker; None: the store cannot take it by its path."""
+        """Store a file of the built-in worker by its path; None: the store cannot link it."""
         return await self._in_thread(partial(self._storage.link_file, key, path, sha256))
 
     async def store(self, key: str, content: RequestContent, size: int | None, allowed: int) -> StoredObject:
@@ -188,7 +188,7 @@ class WorkerAttempts:
             sha256: of the file, lower-case hex; it is not checked.
 
         Returns:
-            False: the store cannot take it by its path; its content has to be sent.
+            False: the store cannot link it; the worker has to send its content.
 
         Raises:
             Forbidden: the worker is another one.
@@ -256,7 +256,7 @@ class WorkerAttempts:
         Each upload has a key of its own, because an abandoned upload may end after its repetition.
 
         Args:
-            store: gets the key, and the bytes that the file may have.
+            store: stores the file; its arguments are the key, and the bytes that the file may have.
         """
         key = f"jobs/{job.id}/{job.attempt}/{uuid4().hex}/{name}"
         objects = self._rows.objects
@@ -268,9 +268,11 @@ class WorkerAttempts:
             except Exception:
                 await self._rows.call(objects.give_back, job, allowed)
                 raise
-            await self._rows.call(objects.give_back, job, allowed - (stored.kept_bytes if stored else 0))
             if stored is None:
+                await self._rows.call(objects.give_back, job, allowed)
+                await self._rows.call(objects.forget_discarded, [key])
                 return False
+            await self._rows.call(objects.give_back, job, allowed - stored.kept_bytes)
             artifact = Artifact(name, stored.size, stored.sha256, stored.key)
             row = job.id, job.attempt, artifact, stored.kept_bytes
             if not await self._rows.call(objects.add_artifact, *row):

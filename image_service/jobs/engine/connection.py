@@ -44,7 +44,7 @@ _CALL_TIMEOUT = timedelta(seconds=5)
 _SHUTDOWN_SECONDS = 5.0
 _START_SECONDS = 30.0  # of an engine that starts beside this process; longer silence is a fault
 _MAX_ACTIVITIES = 500  # most wait for a base that another one fetches
-_MAX_CACHED_PLANS = 100  # another plan that goes on is replayed from the engine's history
+_MAX_CACHED_PLANS = 100  # the SDK replays other plans from the engine's history when they go on
 _SYSTEM_MESSAGE = re.compile(r'message: "([^"]+)"')
 _BACKOFF = Backoff(min_seconds=0.5, max_seconds=10.0)
 

@@ -49,7 +49,7 @@ _OPTIONS = (
 )
 _DATABASE = "temporal.sqlite"
 _MEMORY = "224MiB"
-"""Target of its heap: the nearer it is, the more often garbage is collected. Its program takes another 75."""
+"""The target of its heap (GOMEMLIMIT): near it, the engine collects garbage all the time."""
 _POLL_SECONDS = 0.1
 _LEFTOVER_SECONDS = 10.0
 _TERMINATION_SECONDS = 10.0

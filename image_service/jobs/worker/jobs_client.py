@@ -141,8 +141,8 @@ class JobsClient:
         path = f"{job.location}/inputs/{quote(name)}"
         return self._requests.open("GET", path, fields, seconds=_TRANSFER_SECONDS, interruption=interruption)
 
-    def put_artifact(self, job: ReceivedJob, path: Path, sha256: str, interruption: Interruption) -> None:
-        """Send an artifact of a job, or its path.
+    def send_artifact(self, job: ReceivedJob, path: Path, sha256: str, interruption: Interruption) -> None:
+        """Send an artifact of a job: the path of its file, if the server takes that, or else its content.
 
         Args:
             path: of the file, whose name is the artifact's; it is not changed any more.

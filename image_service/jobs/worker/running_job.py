@@ -123,7 +123,7 @@ class RunningJob:
             return {"artifacts": [], "provenance": provenance, "location": outcome.output["location"]}
         size, sha256 = call.output.stat().st_size, outcome.output["sha256"]
         self._link.set_progress({"phase": "send", "done": 0, "total": size})
-        self._link.persist(self._tools.client.put_artifact, call.output, sha256)
+        self._link.persist(self._tools.client.send_artifact, call.output, sha256)
         return {
             "artifacts": [{"name": call.output.name, "size": size, "sha256": sha256}],
             "provenance": provenance,

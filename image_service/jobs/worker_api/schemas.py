@@ -62,7 +62,7 @@ WORKER_SCHEMAS: Schemas = {
         compose_id=TEXT,
         args=_OBJECT,
         dynamic_args={"type": "array", "items": _OBJECT, "description": "results of the jobs before it"},
-        takes_files={"type": "boolean", "description": "this worker's artifacts by POST of their path"},
+        takes_files={"type": "boolean", "description": "the worker may name its files: TakeJobArtifact"},
     ),
     "GetJobResponse": _reply(canceled={"type": "boolean"}),
     "UpdateJobRequest": {

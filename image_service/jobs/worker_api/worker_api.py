@@ -141,7 +141,7 @@ class WorkerApi:
                 "POST",
                 "/jobs/{token}/artifacts/{name}",
                 "TakeJobArtifact",
-                "Take a file of the worker that the server has started; if it cannot, send the content",
+                "Name a file of the worker that the server has started, instead of sending it",
                 self._take_artifact,
                 reply="TakeJobArtifactResponse",
                 body="TakeJobArtifactRequest",
@@ -203,8 +203,8 @@ class WorkerApi:
         handed = await self._dispatcher.poll(wanted)
         if handed is None:
             return ApiResponse(204)
-        document = _handed_document(handed, _base_path(request))
-        return json_response({**document, "takes_files": principal.is_built_in}, 201)
+        document = _handed_document(handed, _base_path(request), takes_files=principal.is_built_in)
+        return json_response(document, 201)
 
     async def _beat(self, request: ApiRequest, token: str) -> ApiResponse:
         is_cancelled = await self._attempts.beat(request.principal, token)
@@ -275,7 +275,7 @@ class WorkerApi:
         return document
 
 
-def _handed_document(handed: HandedJob, base_path: str) -> dict[str, object]:
+def _handed_document(handed: HandedJob, base_path: str, *, takes_files: bool) -> dict[str, object]:
     location = f"{base_path}/jobs/{handed.token}"
     return {
         **_reference(handed.job.id, "RequestJob", "/jobs"),
@@ -285,6 +285,7 @@ def _handed_document(handed: HandedJob, base_path: str) -> dict[str, object]:
         "compose_id": handed.job.compose_id,
         "args": handed.arguments,
         "dynamic_args": handed.dynamic_arguments,
+        "takes_files": takes_files,
     }
 
 

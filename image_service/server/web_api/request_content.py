@@ -16,7 +16,7 @@ MAX_WAITING_BYTES = 512 * 1024
 _UNREAD_BYTES = 64 * 1024
 """In memory before the first read, which may wait for its turn."""
 _PIECE_BYTES = MAX_WAITING_BYTES // 4
-"""That a read waits for: what is read is passed to a thread, and each time delays the reactor."""
+"""The least that `RequestContent.read` returns before the end: its callers use a thread for each piece."""
 
 
 class ReceivedContent(Protocol):
@@ -89,7 +89,9 @@ class RequestContent:
         self._abort()
 
     async def read(self) -> bytes:
-        """Return what was received, at least a quarter of `MAX_WAITING_BYTES`; less, or none, at the end.
+        """Wait for a quarter of `MAX_WAITING_BYTES` or the end of the content, and return all bytes received.
+
+        At the end that may be fewer, or none.
 
         Raises:
             InvalidRequest: the connection has ended, or was aborted.

@@ -123,31 +123,27 @@ def test_damaged_answer_is_reported_and_its_request_is_not_carried_out_again(row
 
 @pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
 def test_large_numbers_of_bytes_hide_no_other_tenant(rows: Rows, number: int) -> None:
+    check_other_tenant(rows, sa.literal(number, sa.BigInteger))
+
+
+@pytest.mark.parametrize("value", ["9e999", "-9e999", "'text'", "x'00ff'"])
+def test_bytes_of_another_form_hide_no_other_tenant(tmp_path: Path, value: str) -> None:
+    with closing(open_database(None, tmp_path)) as database:  # PostgreSQL refuses these values
+        check_other_tenant(Rows(database), sa.literal_column(value))
+
+
+def check_other_tenant(rows: Rows, value: sa.ColumnElement[Any]) -> None:
+    """Put a value into the numbers of bytes of a compose: only its tenant's orders may be refused."""
     damaged, _ = rows.add(make_compose(tenant="org-1", store_bytes=1))
     rows.add(make_compose(tenant="org-1", store_bytes=1))
     for column in ("row_bytes", "store_bytes", "sent_bytes"):
-        change(rows, COMPOSES, damaged.id, column, sa.literal(number, sa.BigInteger))
+        change(rows, COMPOSES, damaged.id, column, value)
     rows.add(make_compose(tenant="org-2", store_bytes=1))
     assert rows.composes.largest_tenants(2).keys() == {"org-1", "org-2"}
     with suppress(BudgetExceeded):
         rows.add(make_compose(tenant="org-1", store_bytes=1))
     rows.composes.finish(damaged.id, ComposeState.FAILURE)
     rows.add(make_compose(tenant="org-1", store_bytes=1))
-
-
-@pytest.mark.parametrize("value", ["9e999", "-9e999", "'text'", "x'00ff'"])
-def test_bytes_of_another_form_hide_no_other_tenant(tmp_path: Path, value: str) -> None:
-    with closing(open_database(None, tmp_path)) as database:  # PostgreSQL refuses these values
-        rows = Rows(database)
-        damaged, _ = rows.add(make_compose(tenant="org-1", store_bytes=1))
-        for column in ("row_bytes", "store_bytes", "sent_bytes"):
-            change(rows, COMPOSES, damaged.id, column, sa.literal_column(value))
-        rows.add(make_compose(tenant="org-2", store_bytes=1))
-        assert rows.composes.largest_tenants(2).keys() == {"org-1", "org-2"}
-        with suppress(BudgetExceeded):
-            rows.add(make_compose(tenant="org-1", store_bytes=1))
-        rows.composes.finish(damaged.id, ComposeState.FAILURE)
-        rows.add(make_compose(tenant="org-1", store_bytes=1))
 
 
 def test_large_volumes_refuse_imports_of_their_tenant_alone(rows: Rows) -> None:

@@ -24,7 +24,7 @@ from image_service.core.errors import (
     JobTokenUnknown,
     NotFound,
 )
-from image_service.jobs.database.tables import COMPOSES, open_database
+from image_service.jobs.database.tables import COMPOSES, DISCARDED, open_database
 from image_service.jobs.dispatch.attempts import ArtifactUploads
 from image_service.jobs.dispatch.dispatcher import WorkerPoll
 from image_service.jobs.dispatch.results import WorkerResult
@@ -235,6 +235,8 @@ async def test_file_that_the_store_cannot_link_has_to_be_sent(
     assert not await take()
     assert dispatching.rows.objects.find_artifacts(job.id, 1) == []
     assert sent_bytes(dispatching, job) == 0
+    announced = sa.select(sa.func.count()).select_from(DISCARDED)
+    assert dispatching.database.transact(lambda connection: connection.scalar(announced)) == 0
     await dispatching.attempts.add_artifact(BUILT_IN, handed.token, "disk.raw", received(b"a disk"))
     assert len(dispatching.rows.objects.find_artifacts(job.id, 1)) == 1
 

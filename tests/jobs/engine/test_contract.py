@@ -50,7 +50,7 @@ def test_plan_runs_its_steps_in_order(driver: Driver) -> None:
     driver.wait_until(lambda: driver.call(driver.engine.find_plan(compose.id)) is PlanState.ENDED)
 
 
-def test_plans_go_on_that_are_not_in_memory_any_more(
+def test_plans_that_are_not_in_memory_any_more_go_on(
     engine_server: EngineServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_MAX_CACHED_PLANS", 2)
