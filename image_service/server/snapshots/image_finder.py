@@ -195,11 +195,11 @@ class ImageFinder:
         composed = self.cache.get_cached_composed(version)
         if now >= valid_until or composed is None:
             return None
-        saved_until = self.mounts.touch(reader, mount)
-        if saved_until is None:
+        overdue_at = self.mounts.touch(reader, mount)
+        if overdue_at is None:
             return None
         longest = min(self.mounts.window_seconds, MAX_LOOKUP_SECONDS)
-        until = min(valid_until, saved_until, now + longest)
+        until = min(valid_until, overdue_at, now + longest)
         return CachedLookup(ref(composed), now, until, is_unchanged, mount)
 
     def look_up_newest(self, request: ImageRequest, now: float) -> NewestLookup | None:

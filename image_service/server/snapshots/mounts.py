@@ -141,7 +141,7 @@ class Mounts:
         mount.responses += 1
         if mount.saved_at == -inf:
             self._start_saving(mount, self._save_start(reader, mount.reader, version, inf), mount.reader)
-        elif mount.read_at >= mount.saved_at + self.save_seconds:
+        elif mount.read_at >= self._overdue_at(mount):
             self._start_saving(mount, self._save([mount]))
         return mount
 
@@ -159,14 +159,14 @@ class Mounts:
         """Record a further read of a mount, if nothing has to be waited for.
 
         Returns:
-            until when the mount need not be stored again; None: it is over, or due to be stored.
+            until when the periodic save must have stored the mount; None: it has not, or the mount is over.
         """
         if mount.is_over or not self._is_valid(mount):
             return None
         mount.read_at = self._clock.seconds()
         self.cache.get(reader.key)  # now the most recently used
-        saved_until = mount.saved_at + self.save_seconds
-        return None if mount.saving is not None or mount.read_at >= saved_until else saved_until
+        overdue_at = self._overdue_at(mount)
+        return None if mount.saving is not None or mount.read_at >= overdue_at else overdue_at
 
     def watch(self, mount: Mount) -> Callable[[], bool]:
         """Return a cheap function: True while no other process changes the mount or its snapshot."""
@@ -188,6 +188,10 @@ class Mounts:
         mount.set_saved(read_at)
         mount.reader_counter = reader_counter
         return mount
+
+    def _overdue_at(self, mount: Mount) -> float:
+        """Return when a read stores a mount by itself: the periodic save is late."""
+        return mount.saved_at + min(2 * self.save_seconds, self.window_seconds / 2)
 
     def _is_in_progress(self, mount: Mount) -> bool:
         return mount.responses > 0 or self._clock.seconds() <= mount.read_at + self.window_seconds

@@ -239,9 +239,10 @@ def parse_rates(
     byte_count = parse_rate(text, Dimension.BYTES_PER_SECOND)
     if requests is None and byte_count is None:
         collector.faults.append("--rate: must be requests per second as 20/s, or bytes per second as 10KiB/s")
-    if byte_count is not None and profile is not Profile.DOWNLOAD:
+    if byte_count is not None and profile not in {Profile.DOWNLOAD, Profile.FLEET}:
         collector.faults.append(
-            "--rate: bytes per second need --profile download; the others take requests per second"
+            f"--rate: bytes per second need --profile {Profile.DOWNLOAD} or {Profile.FLEET}; the others take "
+            "requests per second"
         )
     return requests, byte_count
 

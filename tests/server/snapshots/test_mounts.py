@@ -58,6 +58,7 @@ def make_clock() -> Clock:
 class Mounting:
     """Mounts, and where they are stored."""
 
+    window: float = WINDOW
     clock: Clock = attrs.field(factory=make_clock)
     repository: MemoryRepository = attrs.field(factory=MemoryRepository)
     archive: SealedRepository = attrs.field(init=False)
@@ -67,7 +68,7 @@ class Mounting:
         self.archive = SealedRepository(
             self.repository, SnapshotCipher(SECRET), run_now, self.clock, self.clock.seconds
         )
-        self.mounts = Mounts(self.archive.mounts, self.clock, WINDOW, Coordination())
+        self.mounts = Mounts(self.archive.mounts, self.clock, self.window, Coordination())
 
     def read(self, reader: Reader = READER, version: Version = ONE) -> Mount:
         """A response that is over at once."""
@@ -192,9 +193,33 @@ def test_mount_is_stored_again_after_it_has_read(mounting: Mounting, clock: Cloc
     assert mounting.save() == 1
     assert mounting.stored() == (1, now + SAVE_SECONDS / 2)
     assert mounting.save() == 0
-    clock.advance(SAVE_SECONDS)
+
+
+@pytest.mark.parametrize("window", [0.5, 1.0, 10.0, WINDOW, 3600.0])
+def test_read_stores_its_mount_if_the_periodic_save_is_late(window: float) -> None:
+    mounting = Mounting(window)
     mounting.read()
-    assert mounting.stored() == (1, clock.seconds()), "it was due"
+    saved_at = mounting.clock.seconds()
+    mounting.clock.advance(1.5 * save_seconds(window))
+    mounting.read()
+    assert mounting.stored() == (1, saved_at), "the periodic save is about to store it"
+    mounting.clock.advance(0.5 * save_seconds(window))
+    mounting.read()
+    stored = mounting.stored()
+    assert stored == (1, mounting.clock.seconds())
+    assert stored[1] <= saved_at + window / 2, "it is not over to other processes"
+
+
+def test_further_read_waits_for_nothing_until_the_periodic_save_is_late(
+    mounting: Mounting, mounts: Mounts, clock: Clock
+) -> None:
+    mount, overdue_at = mounting.read(), clock.seconds() + 2 * SAVE_SECONDS
+    clock.advance(1.5 * SAVE_SECONDS)
+    assert mounts.touch(READER, mount) == overdue_at
+    clock.advance(0.5 * SAVE_SECONDS)
+    assert mounts.touch(READER, mount) is None
+    assert mounting.save() == 1
+    assert mounts.touch(READER, mount) == clock.seconds() + 2 * SAVE_SECONDS
 
 
 def test_mount_with_a_response_in_progress_is_stored_as_read_now(

@@ -59,12 +59,14 @@ class FleetOptions:
 
     Args:
         requests_per_second: of each host; None: a host asks when its last answer is complete.
+        bytes_per_second: how fast each host reads; None: as fast as bytes arrive.
         seconds: after which hosts that are not done have failed.
         report: directory for the report; None: none is written.
     """
 
     fleet: FleetPlan
     requests_per_second: float | None
+    bytes_per_second: float | None
     seconds: float
     timeout_seconds: float
     objectives: tuple[Objective, ...]
@@ -113,6 +115,7 @@ def parse_fleet_options(arguments: argparse.Namespace) -> FleetOptions:
         collector.require(not given, f"{name}: --profile {Profile.FLEET} starts servers of its own")
     hosts = parse("--clients", parse_number(10, MAX_CLIENTS), arguments.clients or HOSTS, 10)
     infra_envs = arguments.infra_envs or INFRA_ENVS
+    requests_per_second, bytes_per_second = parse_rates(collector, arguments.rate, Profile.FLEET)
     objectives = [parse(f"--slo {text!a}", parse_objective, text, None) for text in arguments.slo]
     options = FleetOptions(
         FleetPlan(
@@ -122,7 +125,8 @@ def parse_fleet_options(arguments: argparse.Namespace) -> FleetOptions:
             start_seconds=parse("--start", parse_duration, arguments.start or START, 1.0),
             outage_seconds=parse("--outage", parse_duration, arguments.outage or OUTAGE, 1.0),
         ),
-        requests_per_second=parse_rates(collector, arguments.rate, Profile.FLEET)[0],
+        requests_per_second=requests_per_second,
+        bytes_per_second=bytes_per_second,
         seconds=parse("--duration", parse_duration, arguments.duration or DURATION, 1.0),
         timeout_seconds=parse("--timeout", parse_duration, arguments.timeout, 1.0),
         objectives=tuple(filter(None, objectives)),
@@ -165,6 +169,7 @@ def _run(  # noqa: PLR0913, PLR0917 - what `run_fleet` has
             profile=Profile.FLEET,
             clients=fleet.hosts,
             requests_per_second=options.requests_per_second,
+            bytes_per_second=options.bytes_per_second,
             seconds=options.seconds,
             timeout_seconds=options.timeout_seconds,
             checks=0,

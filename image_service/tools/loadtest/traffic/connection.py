@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         """The interface of TCP and TLS connections."""
 
         socket: socket.socket
+        bufferSize: int
 
         def getHandle() -> SSL.Connection:
             """Return OpenSSL's connection; of TLS connections only."""
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 SLOW_RECEIVE_BUFFER_BYTES = 32 * 1024
 """Of a client with a byte rate, so that unread bytes stay with the server and not with its own kernel."""
+
+_RECEIVED_AT_ONCE = 160 * 1024
+"""Bytes: a response to a mount's largest range, in one piece."""
 
 # struct tcp_info of linux/tcp.h, up to tcpi_last_data_recv: milliseconds since the latest data arrived.
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
@@ -136,7 +141,7 @@ class ClientConnection(protocol.Protocol):
         self._complete = False
         self._parser = httptools.HttpResponseParser(self)
         self._pending = Deferred(lambda _: self.close())
-        self.transport.write(request)
+        self._write(request)
         return self._pending
 
     def check_timeout(self, seconds: float) -> None:
@@ -156,6 +161,7 @@ class ClientConnection(protocol.Protocol):
         if self._bytes_per_second is not None:
             self.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_RECEIVE_BUFFER_BYTES)
         if not self._secure:
+            self.transport.bufferSize = _RECEIVED_AT_ONCE
             self.handshakeCompleted()
 
     def handshakeCompleted(self) -> None:
@@ -178,10 +184,10 @@ class ClientConnection(protocol.Protocol):
             # The parser wraps an exception of a callback; without one, it could not parse the response.
             self._fail(error.__context__ or RequestFailed("malformed"))
             return
-        if self._complete:  # not in the parser's callback: the next request replaces the parser
-            self._finish(ResponseHead(self._status, self._fields))
-        elif self._bytes_per_second is not None:
+        if self._bytes_per_second is not None:
             self._pause_for(len(data) / self._bytes_per_second)
+        elif self._complete:  # not in the parser's callback: the next request replaces the parser
+            self._finish(ResponseHead(self._status, self._fields))
 
     def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
         """Fail the outstanding request."""
@@ -220,14 +226,32 @@ class ClientConnection(protocol.Protocol):
         self._complete = True
         self._usable = self._usable and self._parser.should_keep_alive()
 
+    def _write(self, request: bytes) -> None:
+        """Send a request at once: the transport would have the reactor wait until the socket is writable.
+
+        The kernel has taken the whole request before, as there was a response to it.
+        """
+        sent = 0
+        if not self._secure:
+            with suppress(OSError):  # the transport finds the reason
+                sent = self.transport.socket.send(request)
+        if sent < len(request):
+            self.transport.write(request[sent:])
+
     def _pause_for(self, seconds: float) -> None:
-        """Stop reading until the bytes that arrived are due at the configured rate."""
+        """Stop until the bytes that arrived are due at the configured rate."""
         self._active_at += seconds
         if self._pause is not None and self._pause.active():  # TLS delivers several records of one read
             self._pause.delay(seconds)
             return
         self.transport.pauseProducing()
-        self._pause = self._reactor.callLater(seconds, self.transport.resumeProducing)
+        self._pause = self._reactor.callLater(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        """Read further bytes; a complete response is over only now."""
+        self.transport.resumeProducing()
+        if self._complete:
+            self._finish(ResponseHead(self._status, self._fields))
 
     def _fail(self, error: BaseException) -> None:
         self.close()

@@ -75,7 +75,7 @@ class Plan:
     Args:
         targets: the images, at least one.
         requests_per_second: of each client; None: a client sends when its last response is complete.
-        bytes_per_second: how fast each client reads a download; None: as fast as it arrives.
+        bytes_per_second: how fast each client reads; None: as fast as bytes arrive.
         timeout_seconds: a response without progress for so long fails.
         fields: further header fields; values may be credentials.
         checks: number of images that are read whole at the end, to compare their SHA-256.

@@ -42,8 +42,8 @@ def test_a_fleet_may_be_smaller() -> None:
 def test_hosts_may_read_at_a_rate() -> None:
     assert read().requests_per_second is None
     assert read("--rate=0.25/s").requests_per_second == 0.25
-    with pytest.raises(OptionsError, match="--rate: bytes per second need --profile download"):
-        read("--rate=10KiB/s")
+    assert read().bytes_per_second is None
+    assert read("--rate=250kB/s").bytes_per_second == 250_000
 
 
 def test_all_faults_are_reported() -> None:
