@@ -14,11 +14,13 @@ code and numbers are those of its file is not measured again, so that a run whic
     python -m bench --full --scenario '*64 KiB*' --rounds 3 --seconds 2
     python -m bench --full --scenario 'HTTPS, whole*' --server image-service
 
-To compare with another commit, give its checkout: the same interpreter starts its service, with data of its
-own:
+To compare with another commit, give its checkout, whose service has data of its own:
 
     git worktree add ../before 4fc9d8a
     python -m bench --full --peer before=../before --server image-service --server before
+
+It is started by the interpreter of this process, unless the checkout has a .venv: so one of the same commit
+compares interpreters.
 
 A peer may also be any server that runs already: --peer before=http://127.0.0.1:8080/… --peer-pid before=1234
 

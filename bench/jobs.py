@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ import attrs
 
 from bench.ports import free_port
 from bench.processes import cpu_seconds
+from bench.servers import interpreter_of
 from bench.study import Figure
 
 if TYPE_CHECKING:
@@ -163,15 +163,15 @@ def _measure(role: Role, file: Path, artifacts: int) -> Measurement:
 def running_role(checkout: Path) -> Iterator[Role]:
     """Run the role of a checkout, with its data in a directory that is removed."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        port = free_port()
+        port, interpreter = free_port(), interpreter_of(checkout)
         environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{Path(interpreter).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(checkout),
             "DATA_DIR": f"{directory}/data",
             "JOBS_LISTEN": f"127.0.0.1:{port}",
             "JOBS_WORKER_SLOTS": "0",
         }
-        command = (sys.executable, "-m", "image_service.cli", "jobs")
+        command = (interpreter, "-m", "image_service.cli", "jobs")
         with (
             Path(directory, "log").open("wb") as log,
             subprocess.Popen(command, cwd=directory, env=environment, stdout=log, stderr=log) as process,

@@ -131,7 +131,7 @@ def start_service(  # noqa: PLR0913 - three have defaults
         certificate: PEM, with the key.
         environment: more variables; without ASSISTED_SERVICE_HOST the service is standalone.
         name: in tables.
-        checkout: whose code runs, by the interpreter of this process.
+        checkout: whose code runs, by `interpreter_of` it.
         module: of its command.
     """
     http_port, https_port = free_port(), free_port()
@@ -150,7 +150,7 @@ def start_service(  # noqa: PLR0913 - three have defaults
         "PYTHONPATH": str(checkout),
         **environment,
     }
-    command = [sys.executable, "-m", module, "serve"]
+    command = [interpreter_of(checkout), "-m", module, "serve"]
     if "ASSISTED_SERVICE_HOST" not in own:
         command.append("--standalone")
     root = f"http://127.0.0.1:{http_port}"
@@ -167,6 +167,12 @@ def start_service(  # noqa: PLR0913 - three have defaults
     return Server(
         name, {"http": f"{root}/{path}", "https": f"https://127.0.0.1:{https_port}/{path}"}, process.pid
     )
+
+
+def interpreter_of(checkout: Path) -> str:
+    """Return the interpreter of a peer's own environment, else that of this process."""
+    own = checkout / ".venv/bin/python"
+    return str(own) if checkout != CHECKOUT and own.exists() else sys.executable
 
 
 def start(  # noqa: PLR0913 - same

@@ -31,7 +31,7 @@ EVENTS = frozenset(
 _COMPRESSORS = {
     zlib: ("compress", "compressobj"),
     lzma: ("compress", "LZMACompressor"),
-    deflate: ("deflate_by_huffman",),
+    deflate: ("deflate_within",),
 }
 
 

@@ -75,3 +75,11 @@ def test_server_unreachable_by_wrk_is_reported() -> None:
     needs_client("wrk")
     with pytest.raises(SystemExit, match="unable to connect"):
         wrk.run_wrk(f"http://127.0.0.1:{free_port()}/", 1, 1)
+
+
+def test_peer_with_an_environment_of_its_own_is_started_by_its_interpreter(tmp_path: Path) -> None:
+    assert servers.interpreter_of(servers.CHECKOUT) == servers.interpreter_of(tmp_path) == sys.executable
+    own = tmp_path / ".venv/bin/python"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    assert servers.interpreter_of(tmp_path) == str(own)

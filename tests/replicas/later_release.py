@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 
 from image_service.core.images.layouts import LAYOUTS
-from tests.core.images.later_layout import LATER, LATER_LAYOUT
+from tests.core.images.later_layout import LAYOUTS_OF_BOTH
 
 if __name__ == "__main__":
-    LAYOUTS[LATER] = LATER_LAYOUT
+    LAYOUTS.clear()
+    LAYOUTS.update(LAYOUTS_OF_BOTH)
 
     from image_service.cli import main
 

@@ -1,18 +1,22 @@
-"""Deflate (RFC 1951) with Huffman codes alone, written here: its bytes depend on no library.
+"""Deflate (RFC 1951) without a search for repeats, written here: its bytes depend on no library.
 
-A stream is one block with dynamic codes:
+A stream is a block with dynamic codes, or stored blocks, or the one and then the others. A block with codes:
 
     bits
-       3   last block, dynamic codes
+       3   last block or not, dynamic codes
       14   257 literal codes, 2 distance codes, 19 code length codes
       57   the lengths of the code length codes: 4 for those of 0 to 15, none for the repeats 16 to 18
     1036   the lengths of the literal codes, and of the distance codes, which are not used: 4 bits each
-      ...  the literals, the end code, zeros up to a whole byte
+      ...  the literals, the end code
+
+A stored block: 3 bits, zeros up to a whole byte, the content's length twice, and the content.
 """
 
 from __future__ import annotations
 
+import struct
 import sys
+from collections import Counter
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -22,21 +26,64 @@ if TYPE_CHECKING:
 _END = 256
 _MAX_BITS = 15
 _CHUNK_BYTES = 64 * 1024  # an even number
+_LEAST_CODED_BYTES = 16 * 1024
+_MAX_STORED = 65535  # bytes of a block
+_STORED_HEAD = struct.Struct("<BHH")
 _HEAD = "101" + "00000" + "10000" + "1111" + 3 * "000" + 16 * "001"  # the lowest bit of a number first
 _DISTANCES = 2 * "0001"
+_LITERAL_LENGTHS = 257 * 4
+
+
+def store_blocks(data: bytes) -> Iterator[bytes | memoryview]:
+    """Yield a deflate stream of stored blocks: head and content of each, in turn."""
+    view = memoryview(data)
+    for at in range(0, len(data) or 1, _MAX_STORED):
+        content = view[at : at + _MAX_STORED]
+        is_last = at + _MAX_STORED >= len(data)
+        yield _STORED_HEAD.pack(is_last, len(content), len(content) ^ 0xFFFF)
+        yield content
 
 
 def deflate_by_huffman(data: bytes) -> bytes:
-    """Return a deflate stream of the data, without a search for repeats."""
-    frequencies = _count_symbols(data)
-    frequencies[_END] = 1
-    frequencies.setdefault(0, 0)  # a code needs two symbols
-    lengths = code_lengths(frequencies)
+    """Return a deflate stream of the data in one block with codes."""
+    return deflate_within(data, 0)
+
+
+def deflate_within(data: bytes, capacity: int) -> bytes:
+    """Return a deflate stream of at most ``capacity`` bytes; if none is so short, in one block with codes.
+
+    Only as much of the data is coded as necessary, because the codes take the time.
+    """
+    frequencies, coded = Counter({_END: 1, 0: 0}), 0  # a code needs two symbols
+    while True:
+        more = data[coded : max(2 * coded, _LEAST_CODED_BYTES)]
+        frequencies.update(_count_symbols(more))
+        coded += len(more)
+        lengths = code_lengths(frequencies)
+        stored = len(data) - coded
+        blocks = -(-stored // _MAX_STORED)
+        if not stored or _coded_bytes(frequencies, lengths) + blocks * _STORED_HEAD.size + stored <= capacity:
+            break
+    bits = _code(data[:coded], lengths)
+    number = int(bits, 2)
+    if not stored:
+        return number.to_bytes((len(bits) + 7) // 8, "little")
+    head, *others = store_blocks(data[coded:])
+    number += (head[0] << len(bits)) - 1  # it is not the last block
+    return b"".join([number.to_bytes((len(bits) + 3 + 7) // 8, "little"), head[1:], *others])
+
+
+def _coded_bytes(frequencies: Mapping[int, int], lengths: Mapping[int, int]) -> int:
+    """Return the bytes of a block with these codes, with those of which a stored block's head has a part."""
+    codes = sum(frequency * lengths[symbol] for symbol, frequency in frequencies.items())
+    return (len(_HEAD) + _LITERAL_LENGTHS + len(_DISTANCES) + codes + 7) // 8
+
+
+def _code(data: bytes, lengths: Mapping[int, int]) -> str:
+    """Return the bits of a block with codes, the stream's first bit as the last: a number's lowest."""
     head = "".join(f"{lengths.get(symbol, 0):04b}" for symbol in range(_END + 1))
-    # The stream's first bit is the number's lowest, so all is written from the end on.
     codes = {symbol: code[::-1] for symbol, code in _codes(lengths).items()}
-    bits = "".join((codes[_END], *_code_from_end(data, codes), (_HEAD + head + _DISTANCES)[::-1]))
-    return int(bits, 2).to_bytes((len(bits) + 7) // 8, "little")
+    return "".join((codes[_END], *_code_from_end(data, codes), (_HEAD + head + _DISTANCES)[::-1]))
 
 
 def _count_symbols(data: bytes) -> dict[int, int]:

@@ -4,8 +4,9 @@
 
 1. gzip with stored blocks, not compressed at all. It is written here, so its bytes depend on no library: they
    are the same on every machine and after every upgrade. Most configs fit their area in this form.
-2. gzip with deflate's Huffman codes alone, without a search for repeats: enough for base64 and JSON that is
-   slightly too large. They are written in `deflate`, so this form too is the same everywhere.
+2. gzip with deflate's Huffman codes, without a search for repeats: enough for base64 and JSON that is
+   slightly too large. Only as much is coded as necessary, and the rest is stored. They are written in
+   `deflate`, so this form too is the same everywhere.
 3. gzip with deflate at level 9. The bytes of this form are zlib's, whose builds differ.
 4. xz at preset 9 with a CRC32 check, the only check that the kernel's decoder supports: it skips an archive
    with any other, and boots without the config. It finds repeats further apart than deflate's 32 KiB, and is
@@ -24,11 +25,10 @@ import re
 import stat
 import struct
 import zlib
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from image_service.core.errors import FormatError
-from image_service.core.formats.deflate import deflate_by_huffman
+from image_service.core.formats.deflate import deflate_within, store_blocks
 from image_service.core.formats.initrd_compression import HEAD_BYTES, find_doubt
 from image_service.core.formats.newc import read_archive
 
@@ -41,25 +41,25 @@ MAX_DECOMPRESSED = 64 * 1024 * 1024
 """The limit in bytes of the decompressed archives of one initrd."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_BYTES = 18  # before and after the stream
 _XZ_MAGIC = b"\xfd7zXZ\0"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _NOT_ZERO = re.compile(rb"[^\0]")
-_MAX_STORED = 65535  # bytes of a stored block; RFC 1951 section 3.2.4
 _MIN_DICTIONARY = 4096
 _MAX_DECODER_MEMORY = 128 * 1024 * 1024  # preset 9 needs 65 MiB
 _CHUNK = 4096  # xz expands up to 7000 times
 
 
 def compress_archive(
-    archive: bytes, capacity: int, huffman: Callable[[bytes], bytes] = deflate_by_huffman
+    archive: bytes, capacity: int, deflate: Callable[[bytes, int], bytes] = deflate_within
 ) -> bytes:
     """Return a newc archive in the first form that fits ``capacity`` bytes; if none does, in the smallest.
 
     Args:
         capacity: bytes.
-        huffman: deflates for the second form.
+        deflate: makes the stream of the second form, in so many bytes if it can.
     """
-    forms = _compressed_forms(archive, huffman)
+    forms = _compressed_forms(archive, capacity, deflate)
     smallest = next(forms)
     while len(smallest) > capacity and (form := next(forms, None)):
         smallest = min(smallest, form, key=len)
@@ -68,18 +68,15 @@ def compress_archive(
 
 def store_archive(archive: bytes) -> bytes:
     """Return a newc archive in the first form, which is the fastest."""
-    # Views, because an archive with nmstatectl has some 30 MB, which are copied only once like this.
-    pieces = [memoryview(archive)[at : at + _MAX_STORED] for at in range(0, len(archive) or 1, _MAX_STORED)]
-    heads = [
-        struct.pack("<BHH", number == len(pieces), len(piece), len(piece) ^ 0xFFFF)
-        for number, piece in enumerate(pieces, 1)
-    ]
-    return _gzip(chain.from_iterable(zip(heads, pieces, strict=True)), archive, extra_flags=0)
+    # Blocks are views: an archive with nmstatectl has some 30 MB, which are copied only once like this.
+    return _gzip(store_blocks(archive), archive, extra_flags=0)
 
 
-def _compressed_forms(archive: bytes, huffman: Callable[[bytes], bytes]) -> Iterator[bytes]:
+def _compressed_forms(
+    archive: bytes, capacity: int, deflate: Callable[[bytes, int], bytes]
+) -> Iterator[bytes]:
     yield store_archive(archive)
-    yield _gzip([huffman(archive)], archive, extra_flags=4)
+    yield _gzip([deflate(archive, capacity - _GZIP_BYTES)], archive, extra_flags=4)
     yield _gzip([zlib.compress(archive, level=9, wbits=-15)], archive, extra_flags=2)
     # Preset 9 has a dictionary of 64 MiB, which the decoder must hold; the archive's own size is enough.
     dictionary = max(len(archive), _MIN_DICTIONARY)

@@ -99,7 +99,7 @@ def _lay_arguments(canvas: Canvas, arguments: Sequence[KernelArgument]) -> Itera
 
 def ignition_archive(config: bytes, capacity: int, layout: ByteLayout) -> bytes:
     """Return an archive with an Ignition config for the initrd; longer than ``capacity`` if none fits."""
-    return compress_archive(write_archive([Member(CONFIG_NAME, config)]), capacity, layout.huffman)
+    return compress_archive(write_archive([Member(CONFIG_NAME, config)]), capacity, layout.deflate)
 
 
 def _lay_initrd(canvas: Canvas, config: bytes, ramdisk: bytes, layout: ByteLayout) -> Iterator[Overlay]:

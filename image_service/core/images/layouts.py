@@ -4,7 +4,7 @@ A snapshot keeps the layout of its first image for as long as it lives, because 
 release has its own layout and that of the release before.
 
 To add a version, give `ByteLayout` a field for what differs, in which the earlier ones keep what they do. To
-remove one, delete its entry, and each field that has the same value in all the others. `huffman` stays: tests
+remove one, delete its entry, and each field that has the same value in all the others. `deflate` stays: tests
 of updates give it another value.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from image_service.core.formats.deflate import deflate_by_huffman
+from image_service.core.formats.deflate import deflate_by_huffman, deflate_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +25,14 @@ class ByteLayout:
     """One version: whatever it composes has the same bytes in each release that has it."""
 
     version: int  # a part of the ETag
-    huffman: Callable[[bytes], bytes]  # deflates without a search for repeats
+    deflate: Callable[[bytes, int], bytes]  # without a search for repeats, in so many bytes if it can
 
 
-LAYOUTS = {3: ByteLayout(3, deflate_by_huffman)}
-"""By version; the first release has 3, as the ETags of earlier development versions do."""
+LAYOUTS = {
+    3: ByteLayout(3, lambda data, _: deflate_by_huffman(data)),
+    4: ByteLayout(4, deflate_within),
+}
+"""By version; the first release has both, as the ETags of earlier development versions have 3."""
 
 
 def newest_layout() -> ByteLayout:

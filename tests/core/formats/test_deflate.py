@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from image_service.core.formats.deflate import code_lengths, deflate_by_huffman
+from image_service.core.formats.deflate import code_lengths, deflate_by_huffman, deflate_within, store_blocks
 from tests.core.images.later_layout import deflate_by_zlib_huffman
 
 TEXT = base64.b64encode(random.Random(7).randbytes(150_000))  # noqa: S311 - text, the same each time
@@ -36,6 +36,34 @@ def test_zlib_inflates_any_data(data: bytes) -> None:
 @pytest.mark.parametrize("data", [b"", b"\0", b"x", b"xyz", b"x" * 100_000, bytes(range(256)), TEXT])
 def test_zlib_inflates(data: bytes) -> None:
     assert inflate(deflate_by_huffman(data)) == data
+
+
+@given(st.binary(max_size=3000), st.integers(0, 20), st.integers(0, 300_000))
+def test_stream_fits_if_one_with_codes_alone_does(data: bytes, times: int, capacity: int) -> None:
+    data = TEXT[: len(data) * 40] + data * times
+    stream, coded = deflate_within(data, capacity), deflate_by_huffman(data)
+    assert inflate(stream) == data
+    assert len(stream) <= capacity or stream == coded
+    assert len(stream) <= max(capacity, len(coded))
+
+
+@pytest.mark.parametrize("excess", [-3000, -1, 0, 1, 100, 3000, 40_000, 66_000])
+@pytest.mark.parametrize("length", [65_535, 65_536, 100_000, 200_000])
+def test_no_more_is_coded_than_necessary(length: int, excess: int) -> None:
+    data = TEXT[:length]
+    stream = deflate_within(data, length - excess)
+    assert inflate(stream) == data
+    coded = min(length, next(size for size in SIZES if stream.endswith(stored_end(data[size:]))))
+    assert coded == 16_384 or coded < 8.5 * excess
+    assert len(stream) <= length - excess or coded == length
+
+
+SIZES = [16_384 << number for number in range(5)]
+
+
+def stored_end(data: bytes) -> bytes:
+    """Return a stream of stored blocks but for its first byte."""
+    return b"".join(store_blocks(data))[1:] if data else b""
 
 
 def test_stream_is_golden() -> None:

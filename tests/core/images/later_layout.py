@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 from image_service.core.images.layouts import LAYOUTS, ByteLayout, newest_layout
 
+if TYPE_CHECKING:
+    import pytest
 
-def deflate_by_zlib_huffman(data: bytes) -> bytes:
+
+def deflate_by_zlib_huffman(data: bytes, _: int = 0) -> bytes:
     """Return zlib's deflate stream with Huffman codes alone."""
     coder = zlib.compressobj(wbits=-15, strategy=zlib.Z_HUFFMAN_ONLY)
     return coder.compress(data) + coder.flush()
@@ -17,4 +21,11 @@ PRESENT = newest_layout().version
 LATER_LAYOUT = ByteLayout(PRESENT + 1, deflate_by_zlib_huffman)
 LATER = LATER_LAYOUT.version
 LAYOUTS_OF_BOTH = {PRESENT: LAYOUTS[PRESENT], LATER: LATER_LAYOUT}
-"""Of the present release and of the later one."""
+"""Those of the later release."""
+
+
+def become_later_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process the layouts of the later release."""
+    for version in LAYOUTS.keys() - LAYOUTS_OF_BOTH.keys():
+        monkeypatch.delitem(LAYOUTS, version)
+    monkeypatch.setitem(LAYOUTS, LATER, LATER_LAYOUT)

@@ -284,19 +284,19 @@ GOLDEN_IMAGES = [
     (
         (),
         None,
-        '"bcaade938843482876dfcb3973ac676ba220919a"',
+        '"4b950fec442161c57d0f7551a6b443b5a7302344"',
         "2ebe6037aad290dd9289c688116808de7e8bc91770135fdfb144562a9eeda735",
     ),
     (
         (append("quiet"),),
         None,
-        '"a2184e26b5a1e4d1c110a57e704452cbe20ee198"',
+        '"68da40e35deefea51b12cc94456ec11450f2ea17"',
         "ec549c3d9c8052918bd2da47281bc270aa69f73a7fc8175e8a3d3051f78b59be",
     ),
     (
         OPERATIONS,
         b"\x1f\x8bramdisk",
-        '"b04a2f9ccbc9d0c7475e35ed617d5bcdf576daab"',
+        '"e913c98c3a0c15f313023a87822655c9dfe74638"',
         "5d8efaa6487a6453e1dbf1cebf6c930feabdddd52c1fb64bef4b34fc4eb7c63b",
     ),
 ]

@@ -90,17 +90,17 @@ GOLDEN_BASE = "1b90593e9f14c5b408c548adad927e4db9e81259afa093dc503e36d5410d4216"
 GOLDEN = [
     (
         (),
-        '"c99610c98805c43f7dafb48aefe07ba77b7c39db"',
+        '"844c0401cf0ee9b8eacd6505985d835d7fda979e"',
         "25a4b1ee11cd01dcfd43867a48065f252ac6e364ebdde704f2f16fbfcac6e24b",
     ),
     (
         ("quiet",),
-        '"a92cca4b5765485640254dba5a7c9ec12d3a0130"',
+        '"64dc71c2135bb7d5441ff8645e6ec20d289beeae"',
         "c2a2de93a62fb6f179fb409de371e7e167972a73f47c7c507030c9a47bec6390",
     ),
     (
         ("rd.debug", "console=ttyS0,115200n8"),
-        '"4437287a8bf77fa15f4acbd197b20140c1e81a4f"',
+        '"625cedda31660b371497d56227bd3d6299ac7706"',
         "36faf30d2c5c2b22b1d22110f561e8897f1edefa915e178acbb3b83d3d49829a",
     ),
 ]

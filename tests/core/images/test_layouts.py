@@ -19,7 +19,7 @@ from image_service.core.images.netboot import compose_artifact, compose_initrd_a
 from image_service.core.images.reference import BootArtifact
 from tests.core.formats.filesystems.iso_builder import IGNITION_LENGTH, build_live_iso, live_files
 from tests.core.images.building import CONFIG, base_image, bytes_of
-from tests.core.images.later_layout import LATER, LATER_LAYOUT, PRESENT
+from tests.core.images.later_layout import LATER, PRESENT, become_later_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def base() -> Iterator[BaseImage]:
 
 @pytest.fixture
 def _later_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LAYOUTS, LATER, LATER_LAYOUT)
+    become_later_release(monkeypatch)
 
 
 def image(base: BaseImage, layout: ByteLayout | None, config: bytes = LARGE) -> BootImage:
@@ -56,19 +56,30 @@ def ignition_area(base: BaseImage, layout: ByteLayout) -> bytes:
     return bytes_of(image(base, layout))[area.offset : area.offset + area.length]
 
 
-def test_release_has_layout_3_alone() -> None:
-    assert {version: layout.version for version, layout in LAYOUTS.items()} == {3: 3}
-    assert newest_layout() is oldest_layout()
+# If one changes, there must be a new layout (images/layouts.py).
+GOLDEN = {
+    3: (
+        "f45ebe89a0b4ae991e4d307c8b6d47b48c2b08659f272f4c449f11ea7a0dc1ac",
+        '"f005f33bf6148cf7eb267baa30aed38eaf85b45b"',
+    ),
+    4: (
+        "f548a037c7554473abee02cdc7a88be0f2ea8aec5a9f55a6d82f3ecd9d69155f",
+        '"cd05dfa1139c600341361e8bf77d1cdd2bd4abc5"',
+    ),
+}
 
 
-# If this changes, there must be a new layout (images/layouts.py).
-def test_large_config_has_golden_bytes_and_etag(base: BaseImage) -> None:
-    made = image(base, LAYOUTS[3])
-    assert (
-        sha256(ignition_area(base, LAYOUTS[3])).hexdigest()
-        == "f45ebe89a0b4ae991e4d307c8b6d47b48c2b08659f272f4c449f11ea7a0dc1ac"
-    )
-    assert made.etag == '"f005f33bf6148cf7eb267baa30aed38eaf85b45b"'
+def test_release_has_layouts_3_and_4() -> None:
+    assert {version: layout.version for version, layout in LAYOUTS.items()} == {3: 3, 4: 4}
+    assert (oldest_layout().version, newest_layout().version) == (3, 4)
+
+
+@pytest.mark.parametrize(("version", "golden"), GOLDEN.items())
+def test_large_config_has_golden_bytes_and_etag(
+    base: BaseImage, version: int, golden: tuple[str, str]
+) -> None:
+    area = ignition_area(base, LAYOUTS[version])
+    assert (sha256(area).hexdigest(), image(base, LAYOUTS[version]).etag) == golden
 
 
 @pytest.mark.usefixtures("_later_release")
@@ -83,7 +94,7 @@ def test_layouts_make_other_bytes_of_the_same_content(base: BaseImage) -> None:
 def test_later_release_makes_the_images_of_the_layout_before(base: BaseImage) -> None:
     assert (oldest_layout().version, newest_layout().version) == (PRESENT, LATER)
     etags = [image(base, layout).etag for layout in (None, LAYOUTS[LATER], LAYOUTS[PRESENT])]
-    assert etags[0] == etags[1] != etags[2] == '"f005f33bf6148cf7eb267baa30aed38eaf85b45b"'
+    assert etags[0] == etags[1] != etags[2] == GOLDEN[PRESENT][1]
 
 
 def initrd(base: BaseImage, layout: ByteLayout | None) -> BootImage:

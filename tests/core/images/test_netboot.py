@@ -239,12 +239,12 @@ def test_base_without_an_initrd_is_404() -> None:
 GOLDEN = [
     (
         None,
-        '"d6ed4019580094184777f5191459dcae0117d814"',
+        '"ea4481a415e6a9ff027f77cb6b3d1adbea5478a1"',
         "a9870c23c716cee6fc5b7f0bf8c50bb48c99fd4ed09add979b2d9635e43a5be6",
     ),
     (
         b"\x1f\x8bramdisk",
-        '"3addb0a961525036ccf3324edf7142315c97f438"',
+        '"993c978ebb0551dfc3ff66ffb7354b75129ac7bf"',
         "38c32166c194b0036c476f5b0777d865072229ad4280b88f4c033a1b43931e0b",
     ),
 ]

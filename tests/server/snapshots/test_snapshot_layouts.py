@@ -20,7 +20,7 @@ from image_service.server.snapshots.storage.shared_layouts import LayoutMissing
 from image_service.server.snapshots.storage.snapshot import VersionLost
 from image_service.server.snapshots.versions import ImageRequest, ReadMode
 from tests.core.images.later_layout import LATER as NEW
-from tests.core.images.later_layout import LATER_LAYOUT, LAYOUTS_OF_BOTH
+from tests.core.images.later_layout import LAYOUTS_OF_BOTH, become_later_release
 from tests.core.images.later_layout import PRESENT as OLD
 from tests.server.snapshots.doubles import FULL, GRACE_SECONDS, MODIFIED, TTL_SECONDS, VERSION, WINDOW_SECONDS
 from tests.server.snapshots.mounting import Client, bytes_of, etag_of, pass_ttl, restart, rounds, say
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _later_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LAYOUTS, NEW, LATER_LAYOUT)
+    become_later_release(monkeypatch)
 
 
 @pytest.fixture

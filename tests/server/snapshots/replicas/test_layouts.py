@@ -14,8 +14,8 @@ from image_service.server.snapshots.replicas.database import REPLICAS
 from image_service.server.snapshots.replicas.layouts import SEEN_SECONDS, LayoutExchange
 from image_service.server.snapshots.storage.shared_layouts import SharedLayouts
 from tests.core.images.later_layout import LATER as NEW
-from tests.core.images.later_layout import LATER_LAYOUT
 from tests.core.images.later_layout import PRESENT as OLD
+from tests.core.images.later_layout import become_later_release
 from tests.server.snapshots.outcomes import outcome, run_now
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _later_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LAYOUTS, NEW, LATER_LAYOUT)
+    become_later_release(monkeypatch)
 
 
 class Replica:
