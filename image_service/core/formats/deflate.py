@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _END = 256
 _MAX_BITS = 15
 _CHUNK_BYTES = 64 * 1024  # an even number
-_LEAST_CODED_BYTES = 16 * 1024
+_LEAST_CODED_BYTES = 4 * 1024
+_LEAST_BYTES_OF_PAIRS = 16 * 1024
 _MAX_STORED = 65535  # bytes of a block
 _STORED_HEAD = struct.Struct("<BHH")
 _HEAD = "101" + "00000" + "10000" + "1111" + 3 * "000" + 16 * "001"  # the lowest bit of a number first
@@ -98,6 +99,9 @@ def _count_symbols(data: bytes) -> dict[int, int]:
 
 def _code_from_end(data: bytes, codes: Mapping[int, str]) -> Iterator[str]:
     """Yield the reversed codes of the data, the last ones first."""
+    if len(data) < _LEAST_BYTES_OF_PAIRS:
+        yield from map(codes.__getitem__, reversed(data))
+        return
     end = len(data)
     if end & 1:
         end -= 1
@@ -112,7 +116,7 @@ def _code_from_end(data: bytes, codes: Mapping[int, str]) -> Iterator[str]:
 def _pair_codes(codes: Mapping[int, str]) -> list[str]:
     """Return the reversed codes of two bytes, by both as a number in the machine's byte order.
 
-    A lookup for each two bytes takes half the time of one for each.
+    A lookup for each two bytes takes half the time of one for each, but the list has to be made.
     """
     found = [""] * (1 << 16)
     literals = [item for item in codes.items() if item[0] != _END]
