@@ -75,13 +75,13 @@ def deflate_within(data: bytes, capacity: int) -> bytes:
 
 
 def _coded_bytes(frequencies: Mapping[int, int], lengths: Mapping[int, int]) -> int:
-    """Return the bytes of a block with these codes, with those of which a stored block's head has a part."""
+    """Return how many bytes a block with these codes takes."""
     codes = sum(frequency * lengths[symbol] for symbol, frequency in frequencies.items())
     return (len(_HEAD) + _LITERAL_LENGTHS + len(_DISTANCES) + codes + 7) // 8
 
 
 def _code(data: bytes, lengths: Mapping[int, int]) -> str:
-    """Return the bits of a block with codes, the stream's first bit as the last: a number's lowest."""
+    """Return the bits of a block with codes as a binary number, whose lowest bit is the stream's first."""
     head = "".join(f"{lengths.get(symbol, 0):04b}" for symbol in range(_END + 1))
     codes = {symbol: code[::-1] for symbol, code in _codes(lengths).items()}
     return "".join((codes[_END], *_code_from_end(data, codes), (_HEAD + head + _DISTANCES)[::-1]))
