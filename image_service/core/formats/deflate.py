@@ -51,9 +51,10 @@ def deflate_by_huffman(data: bytes) -> bytes:
 
 
 def deflate_within(data: bytes, capacity: int) -> bytes:
-    """Return a deflate stream of at most ``capacity`` bytes; if none is so short, in one block with codes.
+    """Return a deflate stream whose first 4 KiB, 8 KiB, … are coded and whose rest is stored.
 
-    Only as much of the data is coded as necessary, because the codes take the time.
+    Codes take the time, so it is the first of these that has at most ``capacity`` bytes; if none has, all of
+    the data is coded.
     """
     frequencies, coded = Counter({_END: 1, 0: 0}), 0  # a code needs two symbols
     while True:

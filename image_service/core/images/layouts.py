@@ -32,7 +32,7 @@ LAYOUTS = {
     3: ByteLayout(3, lambda data, _: deflate_by_huffman(data)),
     4: ByteLayout(4, deflate_within),
 }
-"""By version; the first release has both, as the ETags of earlier development versions have 3."""
+"""By version; the first release has both, because development versions before it stored snapshots of 3."""
 
 
 def newest_layout() -> ByteLayout:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from math import inf, nextafter
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -102,6 +102,7 @@ class Mounts:
         self._coordination = coordination
         self.cache: LruCache[ReaderKey, Mount] = LruCache(MAX_MOUNTS, on_evict=_end)
         self.save_seconds = save_seconds(window_seconds)
+        self._late_seconds = min(2 * SAVE_SECONDS, window_seconds / 2)
         self._saving = 0  # first writes that are not over
 
     # In this process.
@@ -159,7 +160,8 @@ class Mounts:
         """Record a further read of a mount, if nothing has to be waited for.
 
         Returns:
-            until when the periodic save must have stored the mount; None: it has not, or the mount is over.
+            until when the periodic save must have stored the mount; None: it has not, the mount is being
+            stored, or it is over.
         """
         if mount.is_over or not self._is_valid(mount):
             return None
@@ -190,8 +192,8 @@ class Mounts:
         return mount
 
     def _overdue_at(self, mount: Mount) -> float:
-        """Return when a read stores a mount by itself: the periodic save is late."""
-        return mount.saved_at + min(2 * self.save_seconds, self.window_seconds / 2)
+        """Return when a read stores a mount by itself, because the periodic save is late."""
+        return mount.saved_at + self._late_seconds
 
     def _is_in_progress(self, mount: Mount) -> bool:
         return mount.responses > 0 or self._clock.seconds() <= mount.read_at + self.window_seconds
@@ -299,7 +301,7 @@ class Mounts:
         )
         for mount in mounts:
             if not is_saved:
-                _save_later(mount)
+                self._save_later(mount)
             elif mount.reader_counter == _UNKNOWN:  # other processes learn of its start only now
                 self._coordination.bump(mount.reader)
         return is_saved
@@ -331,13 +333,12 @@ class Mounts:
         is_version = await self._coordination.run_if_shared(confirm)
         mount = self.cache.peek(reader.key)
         if not is_saved and mount is not None:
-            _save_later(mount)
+            self._save_later(mount)
         return is_version
 
-
-def _save_later(mount: Mount) -> None:
-    """Have the next periodic save store a mount."""
-    mount.saved_at = min(mount.saved_at, nextafter(mount.read_at, -inf))
+    def _save_later(self, mount: Mount) -> None:
+        """Have the next periodic save store a mount; if that is late, a read does so sooner than usual."""
+        mount.saved_at = min(mount.saved_at, mount.read_at - self._late_seconds / 2)
 
 
 def _end(_: ReaderKey, mount: Mount) -> None:

@@ -26,6 +26,7 @@ LAYOUTS_OF_BOTH = {PRESENT: LAYOUTS[PRESENT], LATER: LATER_LAYOUT}
 
 def become_later_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give this process the layouts of the later release."""
-    for version in LAYOUTS.keys() - LAYOUTS_OF_BOTH.keys():
+    for version in tuple(LAYOUTS):
         monkeypatch.delitem(LAYOUTS, version)
-    monkeypatch.setitem(LAYOUTS, LATER, LATER_LAYOUT)
+    for version, layout in LAYOUTS_OF_BOTH.items():
+        monkeypatch.setitem(LAYOUTS, version, layout)

@@ -210,6 +210,20 @@ def test_read_stores_its_mount_if_the_periodic_save_is_late(window: float) -> No
     assert stored[1] <= saved_at + window / 2, "it is not over to other processes"
 
 
+def test_read_stores_its_mount_again_soon_after_a_save_has_failed() -> None:
+    repository = FaultyRepository()
+    clock = make_clock()
+    archive = SealedRepository(repository, SnapshotCipher(SECRET), run_now, clock)  # type: ignore[arg-type]  # has its methods
+    mounts = Mounts(archive.mounts, clock, WINDOW, Coordination())
+    mount = mounts.start_response(READER, ONE)
+    mounts.end_response(mount)
+    clock.advance(SAVE_SECONDS)
+    assert mounts.touch(READER, mount) == clock.seconds() + SAVE_SECONDS
+    repository.broken = {"save_mounts"}
+    assert outcome(mounts.save()) is False
+    assert mounts.touch(READER, mount) == clock.seconds() + SAVE_SECONDS
+
+
 def test_further_read_waits_for_nothing_until_the_periodic_save_is_late(
     mounting: Mounting, mounts: Mounts, clock: Clock
 ) -> None:

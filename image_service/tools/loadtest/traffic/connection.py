@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -108,8 +107,10 @@ class ClientConnection(protocol.Protocol):
         self._usable = False
         self._responses = 0
         self._pending: Deferred[ResponseHead] | None = None
+        self._complete = False  # the latest response has arrived
         self._active_at = clock()
         self._pause: IDelayedCall | None = None
+        self._sends_directly = not secure
 
     @property
     def usable(self) -> bool:
@@ -120,6 +121,11 @@ class ClientConnection(protocol.Protocol):
     def is_busy(self) -> bool:
         """True while a response is outstanding."""
         return self._pending is not None
+
+    @property
+    def _is_expected(self) -> bool:
+        """True if a response, or more of it, is to arrive."""
+        return self._pending is not None and not self._complete
 
     def send_request(
         self, request: bytes, receiver: ResponseReceiver, *, head: bool = False
@@ -140,13 +146,13 @@ class ClientConnection(protocol.Protocol):
         self._status, self._fields = 0, cast("dict[str, str]", {})
         self._complete = False
         self._parser = httptools.HttpResponseParser(self)
-        self._pending = Deferred(lambda _: self.close())
+        pending = self._pending = Deferred[ResponseHead](lambda _: self.close())
         self._write(request)
-        return self._pending
+        return pending
 
     def check_timeout(self, seconds: float) -> None:
         """Fail the outstanding request if nothing of its response arrived for so long."""
-        if self._pending is not None and self._clock() - self._active_at > seconds:
+        if self._pending is not None and self._pause is None and self._clock() - self._active_at > seconds:
             self._fail(RequestFailed("timeout"))
 
     def close(self) -> None:
@@ -172,7 +178,7 @@ class ClientConnection(protocol.Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Receive bytes of a response."""
         sent_at, self._active_at = self._active_at, self._clock()
-        if self._pending is None:
+        if not self._is_expected:
             self.close()  # a response without a request
             return
         if self.first_byte_at is None:
@@ -192,8 +198,9 @@ class ClientConnection(protocol.Protocol):
     def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
         """Fail the outstanding request."""
         self._usable = False
-        if self._pause is not None and self._pause.active():
+        if self._pause is not None:
             self._pause.cancel()
+            self._pause = None
         kind = "closed"
         if not reason.check(ConnectionDone):
             tls_kind = tls_error_kind(reason.value, self.transport.getHandle()) if self._secure else None
@@ -201,7 +208,7 @@ class ClientConnection(protocol.Protocol):
         failed = RequestFailed(kind, stale=self._responses > 0 and self.first_byte_at is None)
         if not self.ready.called:
             self.ready.errback(failed)
-        self._finish(failed)
+        self._finish(ResponseHead(self._status, self._fields) if self._complete else failed)
 
     # Callbacks of the parser.
 
@@ -229,19 +236,24 @@ class ClientConnection(protocol.Protocol):
     def _write(self, request: bytes) -> None:
         """Send a request at once: the transport would have the reactor wait until the socket is writable.
 
-        The kernel has taken the whole request before, as there was a response to it.
+        Once the kernel does not take all of it, the transport sends the rest and all that follows.
         """
-        sent = 0
-        if not self._secure:
-            with suppress(OSError):  # the transport finds the reason
+        if self._sends_directly:
+            try:
                 sent = self.transport.socket.send(request)
-        if sent < len(request):
-            self.transport.write(request[sent:])
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._fail(RequestFailed("reset", stale=self._responses > 0))
+                return
+            request = request[sent:]
+            self._sends_directly = not request
+        if request:
+            self.transport.write(request)
 
     def _pause_for(self, seconds: float) -> None:
         """Stop until the bytes that arrived are due at the configured rate."""
-        self._active_at += seconds
-        if self._pause is not None and self._pause.active():  # TLS delivers several records of one read
+        if self._pause is not None:  # TLS delivers several records of one read
             self._pause.delay(seconds)
             return
         self.transport.pauseProducing()
@@ -249,6 +261,7 @@ class ClientConnection(protocol.Protocol):
 
     def _go_on(self) -> None:
         """Read further bytes; a complete response is over only now."""
+        self._pause, self._active_at = None, self._clock()
         self.transport.resumeProducing()
         if self._complete:
             self._finish(ResponseHead(self._status, self._fields))
