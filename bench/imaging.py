@@ -114,6 +114,19 @@ def study_disk_customization(stage: Stage) -> Iterator[Figure]:
         yield from _compare_times(stage.effort.rounds, own, peer)
 
 
+def study_disk_inspection(stage: Stage) -> Iterator[Figure]:
+    """Describe a raw CoreOS disk of 10 GiB, without a digest, beside virt-inspector."""
+    inspector = program("virt-inspector")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as name:
+        run(sys.executable, "-m", "tests.toolkit.coreos_disk", name)
+        (disk,) = Path(name).glob("*.raw")
+        own = Way(
+            _TOOLKIT, partial(run, *_COMMAND, "inspect", disk, "--no-digest", "--json", "--scratch", name)
+        )
+        peer = Way("virt-inspector", partial(run, inspector, "--format=raw", "-a", disk))
+        yield from _compare_times(stage.effort.rounds, own, peer)
+
+
 def study_transfers(stage: Stage, *, mebibytes: int) -> Iterator[Figure]:
     """Publish and fetch an image beside the AWS command line, with an S3 server on loopback."""
     aws = program("aws")

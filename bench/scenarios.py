@@ -20,6 +20,7 @@ from bench.growth import study_growth
 from bench.imaging import (
     study_conversion,
     study_disk_customization,
+    study_disk_inspection,
     study_iso_customization,
     study_transfers,
 )
@@ -191,6 +192,7 @@ SCENARIOS: Sequence[Comparison | Study] = (
     *(_conversion("qcow2", target) for target in ("vhd", "vhdx", "vmdk")),
     Study("customize a CoreOS ISO", study_iso_customization),
     Study("customize a CoreOS disk in place", study_disk_customization),
+    Study("inspect a CoreOS disk", study_disk_inspection),
     Study(
         "publish and fetch an image",
         partial(study_transfers, mebibytes=_KIB),
