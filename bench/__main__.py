@@ -19,8 +19,8 @@ To compare with another commit, give its checkout, whose service has data of its
     git worktree add ../before 4fc9d8a
     python -m bench --full --peer before=../before --server image-service --server before
 
-It is started by the interpreter of this process, unless the checkout has a .venv: so one of the same commit
-compares interpreters.
+The interpreter of its .venv starts it, or without one that of this process. So a checkout of the same commit
+with another .venv compares interpreters.
 
 A peer may also be any server that runs already: --peer before=http://127.0.0.1:8080/… --peer-pid before=1234
 

@@ -95,10 +95,8 @@ def study_iso_customization(stage: Stage) -> Iterator[Figure]:
 def study_disk_customization(stage: Stage) -> Iterator[Figure]:
     """Put an Ignition config into a raw CoreOS disk of 10 GiB in place, beside guestfish."""
     guestfish = program("guestfish")
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as name:
-        directory = Path(name)
-        run(sys.executable, "-m", "tests.toolkit.coreos_disk", directory)
-        (source,) = directory.glob("*.raw")
+    with _coreos_disk(stage) as source:
+        directory = source.parent
         disk, config = directory / "customized", directory / "config.ign"
         config.write_text(_CONFIG)
 
@@ -117,14 +115,20 @@ def study_disk_customization(stage: Stage) -> Iterator[Figure]:
 def study_disk_inspection(stage: Stage) -> Iterator[Figure]:
     """Describe a raw CoreOS disk of 10 GiB, without a digest, beside virt-inspector."""
     inspector = program("virt-inspector")
+    with _coreos_disk(stage) as disk:
+        inspect = (*_COMMAND, "inspect", disk, "--no-digest", "--json", "--scratch", disk.parent)
+        own = Way(_TOOLKIT, partial(run, *inspect))
+        peer = Way("virt-inspector", partial(run, inspector, "--format=raw", "-a", disk))
+        yield from _compare_times(stage.effort.rounds, own, peer)
+
+
+@contextmanager
+def _coreos_disk(stage: Stage) -> Iterator[Path]:
+    """Make a raw CoreOS disk of 10 GiB in a directory of its own, which is removed."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=stage.directory) as name:
         run(sys.executable, "-m", "tests.toolkit.coreos_disk", name)
         (disk,) = Path(name).glob("*.raw")
-        own = Way(
-            _TOOLKIT, partial(run, *_COMMAND, "inspect", disk, "--no-digest", "--json", "--scratch", name)
-        )
-        peer = Way("virt-inspector", partial(run, inspector, "--format=raw", "-a", disk))
-        yield from _compare_times(stage.effort.rounds, own, peer)
+        yield disk
 
 
 def study_transfers(stage: Stage, *, mebibytes: int) -> Iterator[Figure]:

@@ -87,7 +87,7 @@ def add(add_parser: AddParser) -> None:
     parser.add_argument(
         "--rate",
         metavar="RATE",
-        help="of each client: requests a second (20/s), or bytes of a download or a fleet (10KiB/s)",
+        help="of each client: requests a second (20/s), or of a download or a fleet bytes a second (10KiB/s)",
     )
     parser.add_argument(
         "--timeout",

@@ -55,6 +55,13 @@ def test_every_host_of_a_fleet_gets_the_bytes_of_its_version(
     assert f"of {fleet['hosts']} read" in output
 
 
+def test_hosts_of_a_fleet_read_at_their_rate(tmp_path: Path) -> None:
+    status, output, report = run_fleet(tmp_path / "report", *SMALL, "--rate=1MB/s")
+    assert status == 0, output
+    reads, content = report["timings"]["range"], report["counts"]["bytes"]
+    assert reads["mean_seconds"] > 0.9 * content / reads["count"] / 1_000_000
+
+
 @pytest.mark.soak
 def test_other_bytes_than_the_spliced_ones_fail_the_load_test(tmp_path: Path) -> None:
     status, output, report = run_fleet(tmp_path / "report", *SMALL, before=WRONG_SPLICE)

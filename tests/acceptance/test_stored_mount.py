@@ -32,5 +32,5 @@ def test_mount_of_superseded_version_continues_after_update(tmp_path: Path) -> N
 def test_mount_has_ended_when_its_window_has_passed(tmp_path: Path) -> None:
     path, mounted, newest = unpack_archive(tmp_path)
     with run_with_clock(tmp_path, EPOCH_SECONDS + 30 * 24 * 3600) as service:
-        image = read_image(service, path, READER)
-    assert image.sha256 == newest.sha256 != mounted.sha256  # its ETag names the layout of its snapshot, too
+        image = read_image(service, path, READER)  # of a new snapshot, whose newer layout changes the ETag
+    assert image.sha256 == newest.sha256 != mounted.sha256

@@ -51,10 +51,10 @@ def deflate_by_huffman(data: bytes) -> bytes:
 
 
 def deflate_within(data: bytes, capacity: int) -> bytes:
-    """Return a deflate stream whose first 4 KiB, 8 KiB, … are coded and whose rest is stored.
+    """Return a deflate stream of the data: the first 4 KiB, 8 KiB, … are coded, and the rest is stored.
 
-    Codes take the time, so it is the first of these that has at most ``capacity`` bytes; if none has, all of
-    the data is coded.
+    To code takes the time, so this is the first such stream of at most ``capacity`` bytes; if there is none,
+    all of the data is coded.
     """
     frequencies, coded = Counter({_END: 1, 0: 0}), 0  # a code needs two symbols
     while True:

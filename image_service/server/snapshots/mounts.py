@@ -102,7 +102,7 @@ class Mounts:
         self._coordination = coordination
         self.cache: LruCache[ReaderKey, Mount] = LruCache(MAX_MOUNTS, on_evict=_end)
         self.save_seconds = save_seconds(window_seconds)
-        self._late_seconds = min(2 * SAVE_SECONDS, window_seconds / 2)
+        self._late_seconds = min(2 * SAVE_SECONDS, window_seconds / 2)  # after which a periodic save is late
         self._saving = 0  # first writes that are not over
 
     # In this process.

@@ -14,6 +14,7 @@ from image_service.core.formats.deflate import code_lengths, deflate_by_huffman,
 from tests.core.images.later_layout import deflate_by_zlib_huffman
 
 TEXT = base64.b64encode(random.Random(7).randbytes(150_000))  # noqa: S311 - text, the same each time
+SIZES = [4096 << number for number in range(7)]
 FIBONACCI = [1, 1]
 while len(FIBONACCI) < 24:
     FIBONACCI.append(FIBONACCI[-1] + FIBONACCI[-2])
@@ -26,6 +27,11 @@ def inflate(stream: bytes) -> bytes:
     assert decoder.eof
     assert not decoder.unused_data
     return data
+
+
+def stored_end(data: bytes) -> bytes:
+    """Return a stream of stored blocks but for its first byte."""
+    return b"".join(store_blocks(data))[1:] if data else b""
 
 
 @given(st.binary(max_size=3000) | st.text("01", max_size=3000).map(str.encode))
@@ -56,14 +62,6 @@ def test_no_more_is_coded_than_necessary(length: int, excess: int) -> None:
     coded = min(length, next(size for size in SIZES if stream.endswith(stored_end(data[size:]))))
     assert coded == 4096 or coded < 12 * excess
     assert len(stream) <= length - excess or coded == length
-
-
-SIZES = [4096 << number for number in range(7)]
-
-
-def stored_end(data: bytes) -> bytes:
-    """Return a stream of stored blocks but for its first byte."""
-    return b"".join(store_blocks(data))[1:] if data else b""
 
 
 def test_stream_is_golden() -> None:

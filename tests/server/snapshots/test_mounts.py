@@ -90,6 +90,11 @@ class Mounting:
         return len(due)
 
 
+def mounts_in(repository: FaultyRepository, clock: Clock) -> Mounts:
+    archive = SealedRepository(repository, SnapshotCipher(SECRET), run_now, clock)  # type: ignore[arg-type]  # has its methods
+    return Mounts(archive.mounts, clock, WINDOW, Coordination())
+
+
 @pytest.fixture
 def mounting() -> Mounting:
     return Mounting()
@@ -211,10 +216,8 @@ def test_read_stores_its_mount_if_the_periodic_save_is_late(window: float) -> No
 
 
 def test_read_stores_its_mount_again_soon_after_a_save_has_failed() -> None:
-    repository = FaultyRepository()
-    clock = make_clock()
-    archive = SealedRepository(repository, SnapshotCipher(SECRET), run_now, clock)  # type: ignore[arg-type]  # has its methods
-    mounts = Mounts(archive.mounts, clock, WINDOW, Coordination())
+    repository, clock = FaultyRepository(), make_clock()
+    mounts = mounts_in(repository, clock)
     mount = mounts.start_response(READER, ONE)
     mounts.end_response(mount)
     clock.advance(SAVE_SECONDS)
@@ -329,8 +332,7 @@ def being_read(responses: list[NaiveResponse], now: float) -> Version | None:
 
 def test_mount_whose_first_write_is_not_over_is_not_saved() -> None:
     repository = FaultyRepository(gate=Deferred())
-    archive = SealedRepository(repository, SnapshotCipher(SECRET), run_now, make_clock())  # type: ignore[arg-type]  # has its methods
-    mounts = Mounts(archive.mounts, make_clock(), WINDOW, Coordination())
+    mounts = mounts_in(repository, make_clock())
     mounts.start_response(READER, ONE)
     assert outcome(mounts.save()) is False
     gate, repository.gate = repository.gate, None

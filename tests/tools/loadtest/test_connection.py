@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor
 
 BUSY_SECONDS = 0.2
-
-
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd"
 
@@ -45,13 +43,13 @@ class Receiver:
 
 
 class FakeSocket:
-    """A socket that sends as much as it is told."""
+    """A socket whose kernel accepts at most `accepts` bytes of each call, or reports that error."""
 
     accepts: int | OSError = 1 << 20
     sent = b""
 
     def send(self, data: bytes) -> int:
-        """Send the beginning of the data, or fail."""
+        """Keep the bytes that the kernel accepts; return their number."""
         if isinstance(self.accepts, OSError):
             raise self.accepts
         self.sent += data[: self.accepts]
@@ -71,11 +69,6 @@ class FakeTransport(StringTransport):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.socket = FakeSocket()
-        self.written = b""
-
-    def write(self, data: bytes) -> None:
-        """Keep the data."""
-        self.written += data
 
     def getHandle(self) -> None:
         """Return no connection of OpenSSL."""
@@ -83,11 +76,8 @@ class FakeTransport(StringTransport):
     def setTcpNoDelay(self, *, enabled: bool) -> None:
         """Do nothing."""
 
-    def pauseProducing(self) -> None:
-        """Do nothing."""
-
     def resumeProducing(self) -> None:
-        """Do nothing."""
+        """Do nothing; the parent's fails after an abort, unlike TCP's."""
 
 
 def connect(clock: Clock, rate: float | None = None, *, secure: bool = False) -> ClientConnection:
@@ -112,12 +102,12 @@ def test_request_is_sent_by_the_transport_once_the_kernel_does_not_take_all_of_o
     transport = cast("FakeTransport", made.transport)
     send(made)
     made.dataReceived(RESPONSE)
-    assert (transport.socket.sent, transport.written) == (REQUEST, b"")
+    assert (transport.socket.sent, transport.io.getvalue()) == (REQUEST, b"")
     transport.socket.accepts = 5
     send(made)
     made.dataReceived(RESPONSE)
     send(made)
-    assert (transport.socket.sent, transport.written) == (REQUEST + REQUEST[:5], REQUEST[5:] + REQUEST)
+    assert (transport.socket.sent, transport.io.getvalue()) == (REQUEST + REQUEST[:5], REQUEST[5:] + REQUEST)
 
 
 def test_request_is_sent_by_the_transport_if_the_socket_is_full() -> None:
@@ -125,7 +115,7 @@ def test_request_is_sent_by_the_transport_if_the_socket_is_full() -> None:
     transport = cast("FakeTransport", made.transport)
     transport.socket.accepts = BlockingIOError()
     send(made)
-    assert transport.written == REQUEST
+    assert transport.io.getvalue() == REQUEST
 
 
 @pytest.mark.parametrize("answered", [0, 1])
@@ -171,7 +161,7 @@ def test_response_without_a_request_is_not_received() -> None:
     assert (outcome[0].status, len(receiver.heads), made.usable) == (200, 1, False)
 
 
-def test_pause_of_this_client_is_no_timeout() -> None:
+def test_pause_of_this_client_is_not_a_timeout() -> None:
     clock = Clock()
     made = connect(clock, 1.0, secure=True)
     outcome = send(made)
@@ -216,7 +206,7 @@ async def test_wait_for_this_client_is_not_part_of_the_first_byte(reactor: EPoll
         clock: Any = reactor
         made = ClientConnection(clock, reactor.seconds, lambda _: None, None, secure=False)
         await connectProtocol(HostnameEndpoint(reactor, "127.0.0.1", listener.getsockname()[1]), made)
-        response = made.send_request(b"GET / HTTP/1.1\r\n\r\n", Receiver())
+        response = made.send_request(REQUEST, Receiver())
         await asked
         may_answer.set()
         has_answered.wait(60)
@@ -239,7 +229,7 @@ async def test_response_is_over_when_its_bytes_are_due_at_the_rate(
         await connectProtocol(HostnameEndpoint(reactor, "127.0.0.1", listener.getsockname()[1]), made)
         client, _ = listener.accept()
         with client:
-            response = made.send_request(b"GET / HTTP/1.1\r\n\r\n", Receiver())
+            response = made.send_request(REQUEST, Receiver())
             head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % sum(pieces)
             for piece in pieces:
                 client.sendall(head + bytes(piece))

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 SLOW_RECEIVE_BUFFER_BYTES = 32 * 1024
 """Of a client with a byte rate, so that unread bytes stay with the server and not with its own kernel."""
 
-_RECEIVED_AT_ONCE = 160 * 1024
-"""Bytes: a response to a mount's largest range, in one piece."""
+_READ_BYTES = 160 * 1024
+"""Of one call: enough for the response to a mount's largest range."""
 
 # struct tcp_info of linux/tcp.h, up to tcpi_last_data_recv: milliseconds since the latest data arrived.
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
@@ -123,7 +123,7 @@ class ClientConnection(protocol.Protocol):
         return self._pending is not None
 
     @property
-    def _is_expected(self) -> bool:
+    def _awaits_response(self) -> bool:
         """True if a response, or more of it, is to arrive."""
         return self._pending is not None and not self._complete
 
@@ -167,7 +167,7 @@ class ClientConnection(protocol.Protocol):
         if self._bytes_per_second is not None:
             self.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_RECEIVE_BUFFER_BYTES)
         if not self._secure:
-            self.transport.bufferSize = _RECEIVED_AT_ONCE
+            self.transport.bufferSize = _READ_BYTES
             self.handshakeCompleted()
 
     def handshakeCompleted(self) -> None:
@@ -178,7 +178,7 @@ class ClientConnection(protocol.Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Receive bytes of a response."""
         sent_at, self._active_at = self._active_at, self._clock()
-        if not self._is_expected:
+        if not self._awaits_response:
             self.close()  # a response without a request
             return
         if self.first_byte_at is None:
@@ -193,7 +193,7 @@ class ClientConnection(protocol.Protocol):
         if self._bytes_per_second is not None:
             self._pause_for(len(data) / self._bytes_per_second)
         elif self._complete:  # not in the parser's callback: the next request replaces the parser
-            self._finish(ResponseHead(self._status, self._fields))
+            self._succeed()
 
     def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
         """Fail the outstanding request."""
@@ -208,7 +208,10 @@ class ClientConnection(protocol.Protocol):
         failed = RequestFailed(kind, stale=self._responses > 0 and self.first_byte_at is None)
         if not self.ready.called:
             self.ready.errback(failed)
-        self._finish(ResponseHead(self._status, self._fields) if self._complete else failed)
+        if self._complete:
+            self._succeed()
+        else:
+            self._finish(failed)
 
     # Callbacks of the parser.
 
@@ -264,7 +267,11 @@ class ClientConnection(protocol.Protocol):
         self._pause, self._active_at = None, self._clock()
         self.transport.resumeProducing()
         if self._complete:
-            self._finish(ResponseHead(self._status, self._fields))
+            self._succeed()
+
+    def _succeed(self) -> None:
+        """End the request with the response that has arrived."""
+        self._finish(ResponseHead(self._status, self._fields))
 
     def _fail(self, error: BaseException) -> None:
         self.close()
