@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -260,7 +261,8 @@ def _exchange(url: str, request: bytes) -> bytes:
     received = b""
     with socket.create_connection((parts.hostname, parts.port), _SOCKET_SECONDS) as connection:
         connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # the server may have reset the connection already
+            connection.shutdown(socket.SHUT_WR)
         try:
             while block := connection.recv(65536):
                 received += block
